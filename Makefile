@@ -1,0 +1,70 @@
+# The project's tasks. `make` lists them; `##` after a target is its line in that list.
+#
+# Every task installs what it needs first (scripts/bootstrap.sh), and that step is quick when nothing changed.
+
+SHELL := /bin/bash
+.SHELLFLAGS := -euo pipefail -c
+.DEFAULT_GOAL := help
+.NOTPARALLEL:
+
+BIN := .venv/bin
+# Two, because the smallest machine we promise to be quick on has two cores.
+TEST_WORKERS ?= 2
+# Added to every pytest call, e.g. make test PYTEST_ARGS="-k produce -x"
+PYTEST_ARGS ?=
+# How long each fuzz target runs.
+FUZZ_SECONDS ?= 60
+# ONCE=1 stops `make run` after the tour; LISTEN and DATA choose its address and folder.
+ONCE ?=
+LISTEN ?= localhost:9092
+DATA ?= ./data
+
+.PHONY: help run test check format interop bench docs fuzz lock clean distclean
+
+help: ## list the tasks
+	@echo "headrace: a Kafka-compatible message queue"; echo
+	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-10s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+
+run: ## start a node in the foreground after a short tour (ONCE=1 stops after the tour)
+	@scripts/bootstrap.sh run
+	@exec $(BIN)/python scripts/tour.py --listen $(LISTEN) --data-dir $(DATA) $(if $(ONCE),--once)
+
+test: ## check, then every test that needs only PyPI and Debian's packages
+	@scripts/bootstrap.sh test
+	@$(MAKE) --no-print-directory check
+	$(BIN)/python -m pytest -m "not interop" -n $(TEST_WORKERS) --dist worksteal $(PYTEST_ARGS)
+
+check: ## lint, format, types, import direction
+	@scripts/bootstrap.sh check
+	@scripts/check.sh
+
+format: ## let ruff rewrite what it can
+	@scripts/bootstrap.sh check
+	$(BIN)/ruff check --fix
+	$(BIN)/ruff format
+
+interop: ## tests that need Maven Central or the Go proxy
+	@scripts/bootstrap.sh interop
+	@scripts/pytest_or_nothing.sh $(BIN)/python -m pytest -m interop $(PYTEST_ARGS)
+
+bench: ## measure against Apache Kafka and rewrite docs/performance.md
+	@scripts/bootstrap.sh bench
+	$(BIN)/python -m bench $(BENCH_ARGS)
+
+docs: ## run the examples of the documentation and check its links
+	@scripts/bootstrap.sh check
+	$(BIN)/python -m pytest tests/docs $(PYTEST_ARGS)
+
+fuzz: ## run every fuzz target for FUZZ_SECONDS
+	@scripts/bootstrap.sh check
+	@scripts/fuzz.sh $(FUZZ_SECONDS)
+
+lock: ## resolve the dependencies again into requirements/*.lock
+	@scripts/lock.sh
+
+clean: ## remove caches and build leftovers (never ./data)
+	rm -rf build dist .mypy_cache .ruff_cache .import_linter_cache .hypothesis .pytest_cache
+	find . -path ./.venv -prune -o -path ./data -prune -o -name __pycache__ -type d -print0 | xargs -0r rm -rf
+
+distclean: clean ## also remove .venv and downloads
+	rm -rf .venv .cache

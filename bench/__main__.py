@@ -1,0 +1,124 @@
+"""The command line of the bench: what to run, how often, where the results go.
+
+python -m bench                            everything; writes docs/performance.md and its plots
+python -m bench --quick                    small counts, one round: does it all work?
+python -m bench --only produce --repeat 9  one group
+python -m bench --render A.json B.json     no measuring: pages from stored results, later files win
+"""
+
+import argparse
+import shutil
+import signal
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+from bench import report, tools
+from bench.brokers import Broker
+from bench.cases import GROUPS
+from bench.headrace_node import Headrace
+from bench.kafka import Kafka
+from bench.ledger import Ledger
+from bench.machine import command_line, facts
+from bench.plan import FULL, QUICK, Plan
+from bench.processes import BenchError, Processes
+from bench.progress import progress
+from bench.runner import Bench, Group
+
+RESULTS = tools.CACHE / "bench"
+PAGE = tools.ROOT / "docs" / "performance.md"
+_KINDS: dict[str, type[Broker]] = {"kafka": Kafka, "headrace": Headrace}
+
+
+def _arguments() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(
+        prog="python -m bench", description="headrace beside Apache Kafka, same clients, same run"
+    )
+    names = [group.name for group in GROUPS]
+    parser.add_argument("--quick", action="store_true", help="small counts: shows that it works, not how fast")
+    parser.add_argument(
+        "--only",
+        action="append",
+        choices=names,
+        metavar="NAME",
+        help=f"one of {', '.join(names)}; repeatable",
+    )
+    parser.add_argument("--repeat", type=int, metavar="N", help="rounds (5, quick: 1); long cases run half as many")
+    parser.add_argument("--broker", choices=list(_KINDS), help="measure this one alone, without ratios")
+    parser.add_argument(
+        "--out",
+        type=Path,
+        metavar="FILE",
+        help="the page (docs/performance.md; a part or quick run: .cache/bench)",
+    )
+    parser.add_argument("--render", type=Path, nargs="+", metavar="JSON", help="write the page from stored results")
+    return parser.parse_args()
+
+
+def main() -> int:
+    arguments = _arguments()
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # so that a terminated bench stops its brokers too
+    if arguments.render:
+        ledger = _merged(arguments.render)
+    else:
+        try:
+            ledger = _measured(arguments)
+        except BenchError as failed:
+            print(f"bench: {failed}", file=sys.stderr)
+            return 1
+        except KeyboardInterrupt:
+            print("bench: stopped; nothing was left running", file=sys.stderr)
+            return 130
+    whole = bool(arguments.render) or not (arguments.quick or arguments.only or arguments.broker)
+    page = arguments.out or (PAGE if whole else RESULTS / "performance.md")
+    report.write(ledger, page)
+    print(report.summary(ledger))
+    print(f"written: {page}")
+    return 1 if ledger.failures else 0
+
+
+def _merged(paths: list[Path]) -> Ledger:
+    ledger = Ledger.load(paths[0])
+    for path in paths[1:]:
+        ledger.replace_with(Ledger.load(path))
+    return ledger
+
+
+def _measured(arguments: argparse.Namespace) -> Ledger:
+    kinds = (_KINDS[arguments.broker],) if arguments.broker else tuple(_KINDS.values())
+    repeat = arguments.repeat or (1 if arguments.quick else 5)
+    plan = Plan(kinds, QUICK if arguments.quick else FULL, repeat)
+    groups = [group for group in GROUPS if not arguments.only or group.name in arguments.only]
+    _make_ready(with_java=Kafka in kinds or any(group.name == "java" for group in groups))
+    work = Path(tempfile.mkdtemp(prefix="work-", dir=RESULTS))
+    try:
+        ledger = Ledger(facts=facts(work, repeat=repeat, scale="quick" if arguments.quick else "full"))
+        ledger.facts["command"] = command_line()
+        _run(plan, groups, work, ledger)
+        return ledger
+    finally:
+        shutil.rmtree(work, ignore_errors=True)
+
+
+def _run(plan: Plan, groups: list[Group], work: Path, ledger: Ledger) -> None:
+    stored = RESULTS / f"{time.strftime('%Y%m%d-%H%M%S', time.gmtime())}.json"
+    total = sum(group.samples(plan) for group in groups)
+    with Processes() as processes, progress(total) as shown:
+        bench = Bench(plan, work=work, processes=processes, ledger=ledger, progress=shown)
+        # Stored after each group: a run of most of an hour that is interrupted keeps what it has.
+        bench.run(groups, after_each=lambda: ledger.save(stored))
+        shown.say(f"results: {stored}")
+
+
+def _make_ready(*, with_java: bool) -> None:
+    tools.install_missing(with_java=with_java)
+    RESULTS.mkdir(parents=True, exist_ok=True)
+    for name in ("load", "connections"):
+        tools.program(name)
+    if with_java:
+        tools.kafka_classpath()
+
+
+if __name__ == "__main__":
+    sys.exit(main())

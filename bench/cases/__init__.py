@@ -1,0 +1,20 @@
+"""What is measured, a family a file. A group runs alone or with the others."""
+
+from bench.cases import java_tools, latency, local, loop_lag, scaling, start, throughput
+from bench.runner import Group
+
+# The groups on the pair of running brokers come first and together: the pair is started once.
+GROUPS: tuple[Group, ...] = (
+    throughput.PRODUCE,
+    throughput.CONSUME,
+    throughput.REQUESTS,
+    latency.LATENCY,
+    java_tools.JAVA,
+    throughput.MEMORY,
+    start.START,
+    loop_lag.LAG,
+    scaling.PARTITIONS,
+    scaling.CONNECTIONS,
+    scaling.LOG_SIZE,
+    local.LOCAL,
+)

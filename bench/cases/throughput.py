@@ -1,0 +1,107 @@
+"""As fast as the broker takes and gives: large batches in, everything out again, and one record a request."""
+
+from collections.abc import Callable
+
+from bench.brokers import Broker, Policy
+from bench.cases.policies import IN_WORDS, plural
+from bench.clients import Figures
+from bench.ledger import Case
+from bench.plan import Plan
+from bench.proc import CpuMeter, resident_mib
+from bench.runner import Bench, Group
+
+PARTITIONS = (1, 12)
+MESSAGES_A_BATCH = 9_000  # of 100 bytes each, with some 7 bytes around every record: just below 1 MB
+BULK_CONF = {
+    "acks": "all",
+    "batch.size": "1000000",
+    "batch.num.messages": str(MESSAGES_A_BATCH),
+    "linger.ms": "50",
+}
+REQUEST_CONF = {
+    "acks": "all",
+    "batch.num.messages": "1",
+    "linger.ms": "0",
+    "max.in.flight.requests.per.connection": "5",
+}
+
+
+def produce_bulk(bench: Bench, broker: Broker, topic: str, partitions: int, count: int) -> Figures:
+    """One bulk produce; each partition gets whole batches in its turn."""
+    with CpuMeter(broker.pid) as cpu:
+        figures = bench.clients.load(
+            "produce", broker, topic, BULK_CONF, partitions=partitions, count=count, chunk=MESSAGES_A_BATCH
+        )
+    return rate_and_cpu(figures["acked"], figures["seconds"], cpu)
+
+
+def consume_all(bench: Bench, broker: Broker, topic: str, partitions: int, count: int) -> Figures:
+    with CpuMeter(broker.pid) as cpu:
+        figures = bench.clients.load("consume", broker, topic, {}, partitions=partitions, count=count)
+    return rate_and_cpu(figures["received"], figures["seconds"], cpu)
+
+
+def rate_and_cpu(messages: float, seconds: float, cpu: CpuMeter) -> Figures:
+    return {"rate": messages / seconds, "cpu": cpu.seconds / messages * 1e6}
+
+
+def _produce(bench: Bench) -> None:
+    for policy in Policy:
+        for partitions in PARTITIONS:
+            conditions = f"100 B, 1 MB batches, acks=all, {plural(partitions, 'partition')}, {IN_WORDS[policy]}"
+            case = Case(f"produce/{partitions}p/{policy.value}", "Produce", conditions)
+
+            def measure(broker: Broker, partitions: int = partitions, policy: Policy = policy) -> Figures:
+                with bench.topic(broker, partitions, policy) as topic:
+                    return produce_bulk(bench, broker, topic, partitions, bench.scale.bulk_messages)
+
+            bench.alternate(case, bench.pair(), measure, bench.repeat)
+
+
+def _consume(bench: Bench) -> None:
+    for partitions in PARTITIONS:
+        conditions = f"100 B, in 1 MB batches, from the start, {plural(partitions, 'partition')}, page cache warm"
+        case = Case(f"consume/{partitions}p", "Consume", conditions)
+
+        def measure(broker: Broker, partitions: int = partitions) -> Figures:
+            count = bench.scale.bulk_messages
+            with bench.topic(broker, partitions, Policy.PAGE_CACHE) as topic:
+                produce_bulk(bench, broker, topic, partitions, count)
+                return consume_all(bench, broker, topic, partitions, count)
+
+        bench.alternate(case, bench.pair(), measure, bench.repeat)
+
+
+def _requests(bench: Bench) -> None:
+    for policy in Policy:
+        conditions = f"100 B, one record a request, 5 in flight, acks=all, 1 partition, {IN_WORDS[policy]}"
+        case = Case(f"requests/{policy.value}", "One record a request", conditions)
+
+        def measure(broker: Broker, policy: Policy = policy) -> Figures:
+            with bench.topic(broker, 1, policy) as topic, CpuMeter(broker.pid) as cpu:
+                figures = bench.clients.load("produce", broker, topic, REQUEST_CONF, count=bench.scale.requests)
+            return rate_and_cpu(figures["acked"], figures["seconds"], cpu)
+
+        bench.alternate(case, bench.pair(), measure, bench.repeat)
+
+
+def _memory(bench: Bench) -> None:
+    case = Case("memory/after-load", "Memory after load", "after bulk produce and consume, 12 partitions")
+
+    def measure(broker: Broker) -> Figures:
+        with bench.topic(broker, PARTITIONS[-1], Policy.PAGE_CACHE) as topic:
+            produce_bulk(bench, broker, topic, PARTITIONS[-1], bench.scale.bulk_messages)
+            consume_all(bench, broker, topic, PARTITIONS[-1], bench.scale.bulk_messages)
+        return {"rss": resident_mib(broker.pid)}
+
+    bench.alternate(case, bench.pair(), measure, 1)
+
+
+def _rounds(cases: int) -> Callable[[Plan], int]:
+    return lambda plan: cases * plan.repeat * len(plan.kinds)
+
+
+PRODUCE = Group("produce", "Produce", _produce, _rounds(len(PARTITIONS) * len(Policy)), on_pair=True)
+CONSUME = Group("consume", "Consume", _consume, _rounds(len(PARTITIONS)), on_pair=True)
+REQUESTS = Group("requests", "One record a request", _requests, _rounds(len(Policy)), on_pair=True)
+MEMORY = Group("memory", "Memory after load", _memory, lambda plan: len(plan.kinds), on_pair=True)

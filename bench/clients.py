@@ -1,0 +1,137 @@
+"""The clients that drive both brokers alike: our two C programs, and Kafka's own performance tools."""
+
+import json
+import re
+import subprocess
+from collections.abc import Mapping
+from pathlib import Path
+
+from bench import tools
+from bench.brokers import Broker
+from bench.kafka import java
+from bench.processes import BenchError, Process, Processes
+
+LOAD_LIMIT_S = 300.0  # no sample takes a minute; one that takes five has failed
+_LIMIT_MARGIN_S = 30.0
+_TOOL_JVM = "-Xmx512M"  # as Kafka's run script gives its tools
+
+Figures = Mapping[str, float]
+
+
+class Clients:
+    """Runs clients and returns their figures. Owns no broker."""
+
+    def __init__(self, processes: Processes, log: Path) -> None:
+        self._processes = processes
+        self._log = log
+
+    def load(self, mode: str, broker: Broker, topic: str, conf: Mapping[str, str], /, **keys: int) -> Figures:
+        """Run load.c to its end."""
+        command = self._load_command(mode, broker, topic, conf, keys)
+        output = self._processes.run(command, log=self._log, timeout_s=LOAD_LIMIT_S + _LIMIT_MARGIN_S)
+        return _figures(output)
+
+    def waiting_producer(self, broker: Broker, topic: str) -> Process:
+        """A producer that knocks at the broker's port every millisecond; give it to `acked_at` afterwards."""
+        # The clients' usual patience (100 ms and more between attempts) would measure the client.
+        conf = {
+            "topic.metadata.refresh.fast.interval.ms": "5",
+            "retry.backoff.ms": "5",
+            "reconnect.backoff.ms": "5",
+        }
+        conf |= {
+            "reconnect.backoff.max.ms": "10",
+            "linger.ms": "0",
+            "acks": "all",
+            "allow.auto.create.topics": "true",
+        }
+        command = self._load_command("first", broker, topic, conf, {})
+        return self._processes.start(command, log=self._log, stdout=subprocess.PIPE)
+
+    def acked_at(self, producer: Process) -> float:
+        """When the waiting producer got its ack, as time.monotonic() counts."""
+        try:
+            output, _ = producer.communicate(timeout=LOAD_LIMIT_S)
+        except subprocess.TimeoutExpired as expired:
+            raise BenchError("the first record was never acked") from expired
+        finally:
+            self._processes.kill(producer)
+        figures = _figures(output.decode())
+        if not figures["acked"]:
+            raise BenchError("the first record was not delivered")
+        return figures["seconds"]
+
+    def hold_connections(self, broker: Broker, topic: str, connections: int, requests: int) -> "HeldConnections":
+        command = [str(tools.program("connections")), "127.0.0.1", str(broker.port), topic]
+        command += [str(connections), str(requests)]
+        pipe = subprocess.PIPE
+        return HeldConnections(self._processes, self._processes.start(command, log=self._log, stdin=pipe, stdout=pipe))
+
+    def java_produce(self, broker: Broker, topic: str, records: int, conf: Mapping[str, str]) -> float:
+        """Records a second by Kafka's ProducerPerformance."""
+        command = [*java(_TOOL_JVM), "org.apache.kafka.tools.ProducerPerformance", "--topic", topic]
+        command += ["--num-records", str(records), "--record-size", "100", "--throughput", "-1"]
+        command += ["--bootstrap-server", broker.bootstrap, "--command-property"]
+        command += [f"{key}={value}" for key, value in conf.items()]
+        output = self._processes.run(command, log=self._log, timeout_s=LOAD_LIMIT_S)
+        # The last line is the total; the lines before it are one per reporting interval.
+        found = re.findall(r"(\d+) records sent, ([\d.,]+) records/sec", output)
+        if not found or int(found[-1][0]) != records:
+            raise BenchError(f"ProducerPerformance did not send {records} records: {output[-500:]}")
+        return float(found[-1][1].replace(",", "."))
+
+    def java_consume(self, broker: Broker, topic: str, records: int) -> float:
+        """Records a second by Kafka's ConsumerPerformance, the time to join its group not counted."""
+        command = [*java(_TOOL_JVM), "org.apache.kafka.tools.ConsumerPerformance", "--topic", topic]
+        command += [
+            "--num-records",
+            str(records),
+            "--bootstrap-server",
+            broker.bootstrap,
+            "--timeout",
+            "30000",
+        ]
+        output = self._processes.run(command, log=self._log, timeout_s=LOAD_LIMIT_S)
+        header, *lines = [line for line in output.splitlines() if line.count(",") >= 9] or [""]
+        if not lines:
+            raise BenchError(f"ConsumerPerformance printed no result: {output[-500:]}")
+        columns = dict(zip((name.strip() for name in header.split(",")), lines[-1].split(","), strict=False))
+        if int(columns["data.consumed.in.nMsg"]) < records:
+            raise BenchError(f"ConsumerPerformance got only {columns['data.consumed.in.nMsg'].strip()} records")
+        return float(columns["fetch.nMsg.sec"])
+
+    def _load_command(
+        self, mode: str, broker: Broker, topic: str, conf: Mapping[str, str], keys: Mapping[str, int]
+    ) -> list[str]:
+        command = [str(tools.program("load")), mode, f"brokers={broker.bootstrap}", f"topic={topic}"]
+        command += [f"limit_s={LOAD_LIMIT_S:.0f}"]
+        command += [f"{key}={value}" for key, value in keys.items()]
+        return command + [f"conf.{key}={value}" for key, value in conf.items()]
+
+
+class HeldConnections:
+    """Connections that have done their requests and stay open until the context is left."""
+
+    def __init__(self, processes: Processes, process: Process) -> None:
+        self._processes = processes
+        self._process = process
+        self.figures: Figures = {}
+
+    def __enter__(self) -> "HeldConnections":
+        assert self._process.stdout is not None, "started with a pipe"
+        line = self._process.stdout.readline().decode()
+        if not line:
+            self._processes.kill(self._process)
+            raise BenchError("connections: the client failed before its last answer")
+        self.figures = _figures(line)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._processes.kill(self._process)
+
+
+def _figures(output: str) -> Figures:
+    figures: dict[str, float] = json.loads(output)
+    if figures["failed"]:
+        raise BenchError(f"{figures['failed']:.0f} messages were not delivered")
+    return figures

@@ -1,0 +1,133 @@
+"""Every figure of a run, by case, metric, broker and round; medians, spreads, paired ratios. Pure.
+
+The machine's speed drifts from minute to minute. A ratio is therefore formed within each round, where the two
+brokers ran one after the other, and the median of those ratios is reported, with the lowest and the highest.
+"""
+
+import json
+from collections.abc import Iterable, Mapping
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from statistics import median
+from typing import Any, NamedTuple
+
+HEADRACE, KAFKA = "headrace", "kafka"
+
+
+@dataclass(frozen=True, slots=True)
+class Metric:
+    label: str
+    unit: str
+    higher_is_better: bool = False
+
+
+METRICS: Mapping[str, Metric] = {
+    "rate": Metric("messages/s", "", higher_is_better=True),
+    "cpu": Metric("broker CPU per million messages", "s"),
+    "ack_p50": Metric("produce to ack, p50", "ms"),
+    "ack_p99": Metric("produce to ack, p99", "ms"),
+    "ack_p999": Metric("produce to ack, p99.9", "ms"),
+    "receive_p50": Metric("produce to consume, p50", "ms"),
+    "receive_p99": Metric("produce to consume, p99", "ms"),
+    "receive_p999": Metric("produce to consume, p99.9", "ms"),
+    "consume_rate": Metric("consumed messages/s", "", higher_is_better=True),
+    "consume_cpu": Metric("broker CPU per million consumed", "s"),
+    "first_ack": Metric("start to first acked produce", "s"),
+    "restart": Metric("clean restart to first acked produce", "s"),
+    "recovery": Metric("restart after kill -9 to first acked produce", "s"),
+    "create": Metric("creating the topics", "s"),
+    "connect": Metric("opening the connections", "s"),
+    "rss": Metric("memory (RSS)", "MiB"),
+    "idle_cpu": Metric("idle CPU", "%"),
+    "lag_p50": Metric("loop lag, p50", "ms"),
+    "lag_p99": Metric("loop lag, p99", "ms"),
+    "lag_p999": Metric("loop lag, p99.9", "ms"),
+    "lag_max": Metric("loop lag, longest", "ms"),
+    "enter_to_ack": Metric("enter to first acked produce", "ms"),
+    "leaked": Metric("leaked descriptors, threads, processes, files", ""),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Case:
+    """One thing measured under stated conditions."""
+
+    id: str  # "produce/12p/page-cache": the part before the first slash names its group
+    title: str
+    conditions: str
+
+    @property
+    def group(self) -> str:
+        return self.id.partition("/")[0]
+
+
+class Spread(NamedTuple):
+    median: float
+    low: float
+    high: float
+
+
+def spread(values: Iterable[float]) -> Spread | None:
+    known = sorted(values)
+    return Spread(median(known), known[0], known[-1]) if known else None
+
+
+@dataclass(slots=True)
+class Ledger:
+    cases: dict[str, Case] = field(default_factory=dict)
+    # case id → metric → broker → round → value
+    samples: dict[str, dict[str, dict[str, dict[int, float]]]] = field(default_factory=dict)
+    failures: dict[str, dict[str, str]] = field(default_factory=dict)  # case id → broker → the last reason
+    facts: dict[str, str] = field(default_factory=dict)  # the machine and the settings of the run
+
+    def record(self, case: Case, broker: str, round_: int, figures: Mapping[str, float]) -> None:
+        self.cases[case.id] = case
+        for metric, value in figures.items():
+            assert metric in METRICS, f"unknown metric {metric}"
+            self.samples.setdefault(case.id, {}).setdefault(metric, {}).setdefault(broker, {})[round_] = value
+
+    def fail(self, case: Case, broker: str, reason: str) -> None:
+        self.cases[case.id] = case
+        self.failures.setdefault(case.id, {})[broker] = reason
+
+    def metrics(self, case_id: str) -> list[str]:
+        return [metric for metric in METRICS if metric in self.samples.get(case_id, {})]
+
+    def values(self, case_id: str, metric: str, broker: str) -> dict[int, float]:
+        return self.samples.get(case_id, {}).get(metric, {}).get(broker, {})
+
+    def spread(self, case_id: str, metric: str, broker: str) -> Spread | None:
+        return spread(self.values(case_id, metric, broker).values())
+
+    def ratio(self, case_id: str, metric: str) -> Spread | None:
+        """headrace divided by Kafka, round by round."""
+        ours, theirs = (self.values(case_id, metric, broker) for broker in (HEADRACE, KAFKA))
+        return spread(ours[round_] / theirs[round_] for round_ in ours.keys() & theirs.keys() if theirs[round_])
+
+    def replace_with(self, newer: "Ledger") -> None:
+        """Take over every case that the other run measured."""
+        for case_id, case in newer.cases.items():
+            self.cases[case_id] = case
+            self.samples[case_id] = newer.samples.get(case_id, {})
+            self.failures.pop(case_id, None)
+        self.failures.update(newer.failures)
+        self.facts = newer.facts
+
+    def save(self, path: Path) -> None:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(json.dumps(asdict(self), indent=1) + "\n")
+
+    @classmethod
+    def load(cls, path: Path) -> "Ledger":
+        raw: dict[str, Any] = json.loads(path.read_text())
+        ledger = cls(failures=raw["failures"], facts=raw["facts"])
+        ledger.cases = {case_id: Case(**case) for case_id, case in raw["cases"].items()}
+        for case_id, metrics in raw["samples"].items():
+            ledger.samples[case_id] = {
+                metric: {
+                    broker: {int(round_): value for round_, value in rounds.items()}
+                    for broker, rounds in brokers.items()
+                }
+                for metric, brokers in metrics.items()
+            }
+        return ledger

@@ -1,0 +1,59 @@
+"""A program of its own: enters and leaves LocalBroker many times, counts what is left, prints JSON.
+
+python -m bench.local_brokers process|in-process COUNT
+"""
+
+import gc
+import json
+import os
+import sys
+import tempfile
+import time
+from pathlib import Path
+from statistics import median
+
+from confluent_kafka import Producer
+
+from bench.proc import children
+
+_FIRST = 2  # what the first ones leave is kept on purpose: imported modules, pools, caches
+_DELIVERY_S = 30.0
+
+
+def _first_ack_ms(in_process: bool) -> float:
+    from headrace.testing import LocalBroker
+
+    start = time.monotonic()
+    with LocalBroker(memory=True, in_process=in_process) as broker:
+        producer = Producer({"bootstrap.servers": broker.bootstrap, "acks": "all", "linger.ms": 0})
+        producer.produce("first", b"record")
+        if producer.flush(_DELIVERY_S):
+            sys.exit("the first record was not acked")
+        return (time.monotonic() - start) * 1e3
+
+
+def _left_behind(temporary: Path) -> int:
+    """Descriptors, threads, child processes and files of this process, in one number."""
+    gc.collect()
+    descriptors = len(os.listdir("/proc/self/fd"))
+    threads = len(os.listdir("/proc/self/task"))
+    files = sum(1 for _ in temporary.rglob("*")) + len(os.listdir("/dev/shm"))
+    return descriptors + threads + files + children(os.getpid())
+
+
+def main() -> None:
+    mode, count = sys.argv[1], int(sys.argv[2])
+    with tempfile.TemporaryDirectory(prefix="headrace-bench-") as directory:
+        os.environ["TMPDIR"] = tempfile.tempdir = directory
+        times = []
+        before = 0
+        for i in range(count):
+            if i == _FIRST:
+                before = _left_behind(Path(directory))
+            times.append(_first_ack_ms(in_process=mode == "in-process"))
+        leaked = max(0, _left_behind(Path(directory)) - before)
+    print(json.dumps({"enter_to_ack": median(times), "leaked": leaked}))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,54 @@
+"""How much is measured, how often, on whom. Pure numbers: runs nothing."""
+
+from dataclasses import dataclass
+
+from bench.brokers import Broker
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Scale:
+    """How much of everything. The quick one only shows that everything works: its figures mean nothing."""
+
+    bulk_messages: int = 5_000_000  # some four seconds: long enough that connecting does not count
+    requests: int = 50_000
+    latency_seconds: int = 15
+    java_records: int = 3_000_000
+    settle_seconds: float = 5.0  # after a start, before a process counts as idle
+    idle_seconds: float = 10.0
+    partition_counts: tuple[int, ...] = (1, 100, 10_000)
+    partition_messages: int = 2_000_000
+    connection_counts: tuple[int, ...] = (1, 100, 1_000)
+    connection_requests: int = 30_000
+    log_mib: tuple[int, ...] = (64, 512, 4_096)
+    log_messages: int = 500_000
+    local_brokers: int = 200
+
+
+FULL = Scale()
+QUICK = Scale(
+    bulk_messages=200_000,
+    requests=2_000,
+    latency_seconds=2,
+    java_records=100_000,
+    settle_seconds=0.5,
+    idle_seconds=1.0,
+    partition_counts=(1, 100),
+    partition_messages=50_000,
+    connection_counts=(1, 100, 1_000),
+    connection_requests=2_000,
+    log_mib=(8, 32),
+    log_messages=50_000,
+    local_brokers=10,
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    kinds: tuple[type[Broker], ...]
+    scale: Scale
+    repeat: int
+
+    @property
+    def repeat_long(self) -> int:
+        """Rounds of the cases that take minutes each."""
+        return max(1, self.repeat // 2)

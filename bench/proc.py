@@ -1,0 +1,70 @@
+"""What the kernel knows of a process and its descendants: CPU time, memory, number. Reads /proc only."""
+
+import os
+import time
+from dataclasses import dataclass
+from pathlib import Path
+
+_PROC = Path("/proc")
+_TICKS_A_SECOND = os.sysconf("SC_CLK_TCK")
+_PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
+
+# Fields of /proc/<pid>/stat, counted after the closing bracket of the command's name.
+_PARENT, _USER, _SYSTEM, _CHILDREN_USER, _CHILDREN_SYSTEM, _RESIDENT = 1, 11, 12, 13, 14, 21
+
+
+def _stat(pid: int) -> list[str] | None:
+    try:
+        text = (_PROC / str(pid) / "stat").read_text()
+    except (FileNotFoundError, ProcessLookupError):
+        return None
+    return text.rpartition(")")[2].split()
+
+
+def _family_stats(pid: int) -> list[list[str]]:
+    """The stat fields of the process and of all its living descendants."""
+    stats = {int(entry): stat for entry in os.listdir(_PROC) if entry.isdigit() and (stat := _stat(int(entry)))}
+    family, todo = [], [pid]
+    while todo:
+        member = todo.pop()
+        if member in stats:
+            family.append(stats[member])
+            todo += [child for child, stat in stats.items() if int(stat[_PARENT]) == member]
+    return family
+
+
+def cpu_seconds(pid: int) -> float:
+    """CPU time of all threads of the process and its descendants, ended and reaped ones included."""
+    fields = (_USER, _SYSTEM, _CHILDREN_USER, _CHILDREN_SYSTEM)
+    return sum(int(stat[field]) for stat in _family_stats(pid) for field in fields) / _TICKS_A_SECOND
+
+
+def resident_mib(pid: int) -> float:
+    """Resident memory of the process and its descendants."""
+    return sum(int(stat[_RESIDENT]) for stat in _family_stats(pid)) * _PAGE_BYTES / 2**20
+
+
+def children(pid: int) -> int:
+    return len(_family_stats(pid)) - 1
+
+
+def idle_cpu_percent(pid: int, seconds: float) -> float:
+    """The share of one core that the process takes while nobody asks it anything."""
+    before, start = cpu_seconds(pid), time.monotonic()
+    time.sleep(seconds)
+    return 100 * (cpu_seconds(pid) - before) / (time.monotonic() - start)
+
+
+@dataclass(slots=True)
+class CpuMeter:
+    """CPU seconds that a process spends while the context is open."""
+
+    pid: int
+    seconds: float = 0.0
+
+    def __enter__(self) -> "CpuMeter":
+        self.seconds = -cpu_seconds(self.pid)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.seconds += cpu_seconds(self.pid)

@@ -1,0 +1,63 @@
+"""What headrace has to reach, as data; and whether a ledger shows it reached. Prints nothing."""
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from bench.ledger import HEADRACE, METRICS, Ledger
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    case_id: str
+    metric: str
+    limit: float
+    at_least: bool = False  # else: at most
+    is_ratio: bool = True  # to Kafka in the same run; else the figure itself
+
+    def __str__(self) -> str:
+        unit = "×" if self.is_ratio else METRICS[self.metric].unit
+        return f"{'≥' if self.at_least else '≤'} {self.limit:g} {unit}".rstrip()
+
+    def measured(self, ledger: Ledger) -> float | None:
+        if self.is_ratio:
+            found = ledger.ratio(self.case_id, self.metric)
+        else:
+            found = ledger.spread(self.case_id, self.metric, HEADRACE)
+        return found.median if found else None
+
+    def is_met(self, ledger: Ledger) -> bool | None:
+        """None: not measured in this run."""
+        value = self.measured(ledger)
+        if value is None:
+            return None
+        return value >= self.limit if self.at_least else value <= self.limit
+
+
+def _all_targets() -> Iterable[Target]:
+    for partitions in ("1p", "12p"):
+        yield Target(f"produce/{partitions}/page-cache", "rate", 1.0, at_least=True)
+        yield Target(f"produce/{partitions}/page-cache", "cpu", 0.5)
+        yield Target(f"produce/{partitions}/fsync", "rate", 1.0, at_least=True)
+        yield Target(f"consume/{partitions}", "rate", 1.0, at_least=True)
+        yield Target(f"consume/{partitions}", "cpu", 0.5)
+    for policy in ("page-cache", "fsync"):
+        yield Target(f"requests/{policy}", "rate", 2.5, at_least=True)
+        yield Target(f"latency/2000/{policy}", "ack_p50", 1.0)
+        yield Target(f"latency/2000/{policy}", "ack_p99", 1.0)
+        yield Target(f"latency/10000/{policy}", "ack_p50", 0.1)
+    yield Target("start/fresh", "first_ack", 0.1)
+    yield Target("start/fresh", "rss", 0.2)
+    yield Target("start/fresh", "idle_cpu", 1.0, is_ratio=False)
+    yield Target("memory/after-load", "rss", 0.2)
+    # Background work may hold up the loop by 5 ms and never more, so it is the longest lag that counts.
+    yield Target("lag/background", "lag_max", 5.0, is_ratio=False)
+    for mode in ("process", "in-process"):
+        yield Target(f"local/{mode}", "enter_to_ack", 300.0, is_ratio=False)
+        yield Target(f"local/{mode}", "leaked", 0.0, is_ratio=False)
+
+
+TARGETS: tuple[Target, ...] = tuple(_all_targets())
+
+
+def target_for(case_id: str, metric: str) -> Target | None:
+    return next((target for target in TARGETS if (target.case_id, target.metric) == (case_id, metric)), None)

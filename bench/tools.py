@@ -1,0 +1,128 @@
+"""What the bench needs from outside: compiler, librdkafka, Java, Maven, Kafka. Installs what is missing.
+
+Everything it makes lies under `.cache` and is made once.
+"""
+
+import fcntl
+import os
+import shutil
+import subprocess
+import tempfile
+import time
+from collections.abc import Sequence
+from pathlib import Path
+
+from bench.processes import BenchError
+
+ROOT = Path(__file__).resolve().parent.parent
+CACHE = ROOT / ".cache"
+KAFKA_VERSION = "4.3.0"
+SCALA_VERSION = "2.13"
+KAFKA_HOME = CACHE / f"kafka-{KAFKA_VERSION}"
+_KAFKA_JARS = (f"kafka_{SCALA_VERSION}-{KAFKA_VERSION}.jar", f"kafka-tools-{KAFKA_VERSION}.jar", "slf4j-nop-1.7.36.jar")
+_PROGRAMS = {"load": ["-lrdkafka", "-lpthread"], "connections": []}
+_RDKAFKA_HEADER = Path("/usr/include/librdkafka/rdkafka.h")
+_DOWNLOAD_ATTEMPTS = 4  # a repository that answers 5xx or times out usually does better within a minute
+_DOWNLOAD_PAUSE_S = 5.0
+
+_POM = f"""<project xmlns="http://maven.apache.org/POM/4.0.0">
+  <modelVersion>4.0.0</modelVersion>
+  <groupId>headrace</groupId>
+  <artifactId>bench</artifactId>
+  <version>1</version>
+  <dependencies>
+    <dependency>
+      <groupId>org.apache.kafka</groupId>
+      <artifactId>kafka_{SCALA_VERSION}</artifactId>
+      <version>{KAFKA_VERSION}</version>
+    </dependency>
+    <dependency>
+      <groupId>org.apache.kafka</groupId>
+      <artifactId>kafka-tools</artifactId>
+      <version>{KAFKA_VERSION}</version>
+    </dependency>
+    <dependency>
+      <groupId>org.slf4j</groupId>
+      <artifactId>slf4j-nop</artifactId>
+      <version>1.7.36</version>
+    </dependency>
+  </dependencies>
+</project>
+"""
+
+
+def missing_packages(*, with_java: bool) -> list[str]:
+    """Debian's names for what is not here yet."""
+    wanted = [("gcc", shutil.which("gcc")), ("libc6-dev", Path("/usr/include/stdio.h").exists())]
+    wanted.append(("librdkafka-dev", _RDKAFKA_HEADER.exists()))
+    if with_java:
+        wanted += [("default-jre-headless", shutil.which("java")), ("maven", shutil.which("mvn"))]
+    return [package for package, found in wanted if not found]
+
+
+def install_missing(*, with_java: bool) -> None:
+    packages = missing_packages(with_java=with_java)
+    if not packages:
+        return
+    if shutil.which("apt-get") is None or os.geteuid() != 0:
+        raise BenchError(f"please install first: {' '.join(packages)} (as Debian names them)")
+    env = {**os.environ, "DEBIAN_FRONTEND": "noninteractive"}
+    _retried(["apt-get", "update", "-qq"], env=env)
+    _retried(["apt-get", "install", "-y", "-qq", "--no-install-recommends", *packages], env=env)
+
+
+def program(name: str) -> Path:
+    """One of the C clients, compiled when its source is newer than the binary."""
+    source, binary = ROOT / "bench" / f"{name}.c", CACHE / "bench" / "bin" / name
+    if not binary.exists() or binary.stat().st_mtime < source.stat().st_mtime:
+        binary.parent.mkdir(parents=True, exist_ok=True)
+        _checked(["gcc", "-O2", "-Wall", "-Wextra", "-o", str(binary), str(source), *_PROGRAMS[name]])
+    return binary
+
+
+def kafka_classpath() -> str:
+    """Apache Kafka's jars with all they need, fetched once by Maven."""
+    CACHE.mkdir(exist_ok=True)
+    with (CACHE / "kafka.lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)  # the interop tests fetch the same jars into the same place
+        if not all((KAFKA_HOME / jar).exists() for jar in _KAFKA_JARS):
+            _fetch_kafka()
+    return f"{KAFKA_HOME}/*"
+
+
+def _fetch_kafka() -> None:
+    with tempfile.TemporaryDirectory(dir=CACHE) as folder:
+        pom, jars = Path(folder) / "pom.xml", Path(folder) / "jars"
+        pom.write_text(_POM)
+        goal = ["dependency:copy-dependencies", f"-DoutputDirectory={jars}", "-DincludeScope=runtime"]
+        _retried(["mvn", "-q", "-B", "-f", str(pom), *goal])
+        KAFKA_HOME.mkdir(exist_ok=True)
+        for jar in jars.iterdir():
+            jar.replace(KAFKA_HOME / jar.name)
+
+
+def version_line(command: Sequence[str]) -> str:
+    """The first line that a program prints about itself, or that it is not there."""
+    try:
+        done = subprocess.run(list(command), capture_output=True, text=True, timeout=60, check=False)
+    except FileNotFoundError:
+        return "not installed"
+    lines = (done.stdout or done.stderr).splitlines()
+    return lines[0].strip() if lines else "unknown"
+
+
+def _checked(command: Sequence[str], env: dict[str, str] | None = None) -> None:
+    done = subprocess.run(list(command), env=env, capture_output=True, text=True, check=False)
+    if done.returncode:
+        raise BenchError(f"{' '.join(command)} ended with {done.returncode}:\n{(done.stdout + done.stderr)[-2000:]}")
+
+
+def _retried(command: Sequence[str], env: dict[str, str] | None = None) -> None:
+    for attempt in range(1, _DOWNLOAD_ATTEMPTS + 1):
+        try:
+            _checked(command, env)
+            return
+        except BenchError:
+            if attempt == _DOWNLOAD_ATTEMPTS:
+                raise
+            time.sleep(_DOWNLOAD_PAUSE_S * attempt)

@@ -1,0 +1,80 @@
+"""Topics made and removed through the admin API, the same way on every broker."""
+
+import socket
+import struct
+import time
+from collections.abc import Mapping, Sequence
+
+from confluent_kafka import KafkaException
+from confluent_kafka.admin import AdminClient
+from confluent_kafka.cimpl import NewTopic
+
+from bench.processes import BenchError
+
+ADMIN_TIMEOUT_S = 120.0  # a thousand partitions at a time on a busy machine
+JOIN_GROUP = 11  # the API key without which no client can be a member of a group
+_PROBE_TIMEOUT_S = 2.0
+_POLL_S = 0.05
+
+
+def _admin(bootstrap: str) -> AdminClient:
+    return AdminClient({"bootstrap.servers": bootstrap, "log_level": 0})
+
+
+def answers(bootstrap: str) -> bool:
+    """Whether the broker answers a Metadata request and knows itself."""
+    try:
+        return bool(_admin(bootstrap).list_topics(timeout=_PROBE_TIMEOUT_S).brokers)
+    except KafkaException:
+        return False
+
+
+def create(bootstrap: str, names: Sequence[str], partitions: int, configs: Mapping[str, str]) -> None:
+    """Create the topics one after the other and wait until every partition has a leader."""
+    admin = _admin(bootstrap)
+    for name in names:
+        topic = NewTopic(name, num_partitions=partitions, replication_factor=1, config=dict(configs))
+        try:
+            admin.create_topics([topic], request_timeout=ADMIN_TIMEOUT_S)[name].result(ADMIN_TIMEOUT_S)
+        except (KafkaException, TimeoutError) as refused:
+            raise BenchError(f"topic {name} with {partitions} partitions was not created: {refused}") from refused
+    deadline = time.monotonic() + ADMIN_TIMEOUT_S
+    while not all(_has_leaders(admin, name, partitions) for name in names):
+        if time.monotonic() > deadline:
+            raise BenchError(f"{', '.join(names)}: partitions without a leader after {ADMIN_TIMEOUT_S:.0f} s")
+        time.sleep(_POLL_S)
+
+
+def _has_leaders(admin: AdminClient, name: str, partitions: int) -> bool:
+    try:
+        known = admin.list_topics(name, timeout=ADMIN_TIMEOUT_S).topics[name].partitions
+    except KafkaException as failed:
+        raise BenchError(f"no metadata for topic {name}: {failed}") from failed
+    return len(known) == partitions and all(partition.leader >= 0 for partition in known.values())
+
+
+def delete(bootstrap: str, names: Sequence[str]) -> None:
+    """Delete the topics; a broker that cannot do so any more is found out by the next sample."""
+    futures = _admin(bootstrap).delete_topics(list(names), request_timeout=ADMIN_TIMEOUT_S)
+    for future in futures.values():
+        try:
+            future.result(ADMIN_TIMEOUT_S)
+        except (KafkaException, TimeoutError):
+            return
+
+
+def serves(bootstrap: str, api_key: int) -> bool:
+    """Whether the broker lists an API in its ApiVersions (version 0, the one every broker answers)."""
+    host, _, port = bootstrap.rpartition(":")
+    request = struct.pack(">hhih5s", 18, 0, 1, 5, b"bench")
+    try:
+        with socket.create_connection((host, int(port)), timeout=_PROBE_TIMEOUT_S) as connection:
+            connection.sendall(struct.pack(">i", len(request)) + request)
+            reader = connection.makefile("rb")
+            (length,) = struct.unpack(">i", reader.read(4))
+            body = reader.read(length)
+    except (OSError, struct.error) as failed:
+        raise BenchError(f"{bootstrap} does not answer ApiVersions: {failed}") from failed
+    _, _, count = struct.unpack_from(">ihi", body)
+    keys = (struct.unpack_from(">h", body, 10 + 6 * i)[0] for i in range(count))
+    return api_key in keys

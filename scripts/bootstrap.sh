@@ -1,0 +1,121 @@
+#!/bin/bash
+# Brings this checkout to the point where a task can run: scripts/bootstrap.sh run|check|test|interop|bench|uv
+#
+# Python packages go into .venv, at the versions and hashes of requirements/*.lock; nothing is installed into the
+# system's Python. Debian packages are installed only when a program is missing, as root or through sudo (which may ask
+# for a password only where somebody can type one). A second call with nothing changed costs a few milliseconds.
+set -euo pipefail
+cd "$(dirname "${BASH_SOURCE[0]}")/.."
+
+task=${1:?usage: bootstrap.sh run|check|test|interop|bench|uv}
+venv=.venv
+tools=.cache/tools    # uv, when the machine has none
+
+say() { echo "bootstrap: $*" >&2; }
+die() { say "$*"; exit 1; }
+
+# --- Debian packages -------------------------------------------------------------------------------------------
+
+as_root() {
+    if [ "$(id -u)" = 0 ]; then "$@"; elif [ -t 0 ]; then sudo "$@"; else sudo -n "$@"; fi
+}
+
+can_apt() {
+    command -v apt-get >/dev/null || return 1
+    [ "$(id -u)" = 0 ] && return
+    command -v sudo >/dev/null && { [ -t 0 ] || sudo -n true 2>/dev/null; }
+}
+
+apt_install() {
+    say "installing $* (Debian)"
+    # A machine that was never updated has no package lists at all, and one that was not updated lately asks the
+    # mirror for files that are gone: so a failed install earns one update and one more try.
+    as_root env DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends "$@" >/dev/null 2>&1 && return
+    as_root apt-get update -qq >/dev/null
+    as_root env DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends "$@" >/dev/null
+}
+
+# need PROGRAM PACKAGE…: the program is there afterwards, or a warning has been given (its tests then skip).
+need() {
+    local program=$1; shift
+    command -v "$program" >/dev/null && return
+    if can_apt; then
+        apt_install "$@"
+    else
+        say "warning: $program is missing and cannot be installed from here; please install: $*"
+    fi
+}
+
+# --- Python packages -------------------------------------------------------------------------------------------
+
+# Sets $uv to a uv that works: the machine's own, or one in .cache/tools pinned by requirements/tools.lock.
+find_uv() {
+    uv=$(command -v uv || true)
+    if [ -n "$uv" ] && "$uv" --version >/dev/null 2>&1; then return; fi
+    uv=$tools/bin/uv
+    [ -x "$uv" ] && return
+    # Debian splits ensurepip from python3: a venv with pip needs the package python3-venv.
+    if ! python3 -c 'import ensurepip, venv' 2>/dev/null; then
+        can_apt || die "python3-venv is missing and cannot be installed from here: apt-get install python3-venv"
+        apt_install python3-venv
+    fi
+    say "fetching uv into $tools"
+    rm -rf "$tools"
+    python3 -m venv "$tools"
+    "$tools/bin/python" -m pip install --quiet --disable-pip-version-check --require-hashes -r requirements/tools.lock
+}
+
+fingerprint() {
+    cat "$1" pyproject.toml | sha256sum | cut -d' ' -f1
+}
+
+# python_packages base|dev: .venv holds what that lock says, and headrace itself in editable form. The dev lock
+# contains the base lock, so a stamp for dev serves both.
+python_packages() {
+    local lock=requirements/$1.lock mark wanted
+    mark=$venv/.installed-$1
+    wanted=$(fingerprint "$lock")
+    [ "$(cat "$mark" 2>/dev/null)" = "$wanted" ] && return
+    if [ "$1" = base ] && [ "$(cat "$venv/.installed-dev" 2>/dev/null)" = "$(fingerprint requirements/dev.lock)" ]; then
+        return
+    fi
+    find_uv
+    [ -x "$venv/bin/python" ] || "$uv" venv --quiet --python '>=3.11' "$venv"
+    say "installing the $1 packages into $venv"
+    VIRTUAL_ENV=$PWD/$venv "$uv" pip install --quiet --require-hashes -r "$lock"
+    # Hashes and editable installs exclude each other; the build backend is in the lock, so this step fetches nothing.
+    VIRTUAL_ENV=$PWD/$venv "$uv" pip install --quiet --no-deps --no-build-isolation --offline -e .
+    echo "$wanted" >"$mark"
+}
+
+# --- tasks -----------------------------------------------------------------------------------------------------
+
+mkdir -p .cache
+exec 9>.cache/bootstrap.lock
+flock 9    # two tasks started at once would otherwise build the same .venv together
+
+case $task in
+uv)    # for scripts/lock.sh: prints the path of a uv
+    find_uv
+    echo "$uv" ;;
+run)
+    python_packages base ;;
+check)
+    python_packages dev ;;
+test)
+    python_packages dev
+    need kcat kcat ;;
+interop)
+    python_packages dev
+    need kcat kcat
+    need java openjdk-17-jre-headless
+    need mvn maven openjdk-17-jre-headless ;;
+bench)
+    python_packages dev
+    need java openjdk-17-jre-headless
+    need mvn maven openjdk-17-jre-headless
+    need gcc gcc libc6-dev
+    [ -e /usr/include/librdkafka/rdkafka.h ] || { can_apt && apt_install librdkafka-dev; } ;;
+*)
+    die "unknown task $task" ;;
+esac

@@ -1,0 +1,22 @@
+#!/bin/bash
+# Every check, each one run even when an earlier one failed, so that one run shows all there is to mend.
+set -uo pipefail
+cd "$(dirname "${BASH_SOURCE[0]}")/.."
+bin=.venv/bin
+failed=()
+
+check() {
+    local name=$1; shift
+    echo "--- $name"
+    "$@" || failed+=("$name")
+}
+
+check lint           $bin/ruff check --quiet
+check format         $bin/ruff format --check --quiet
+check types          $bin/mypy
+check script-types   $bin/mypy scripts
+check imports         $bin/lint-imports --no-logo
+check tree           $bin/python scripts/check_tree.py
+
+[ ${#failed[@]} = 0 ] || { echo "failed: ${failed[*]}"; exit 1; }
+echo "all checks passed"

@@ -1,0 +1,194 @@
+"""Turns a config file, the environment and flags into Settings.
+
+Decides whose word counts (flags over environment over file over default), and refuses what is unknown, wrong
+or contradictory, all of it in one go. The tables of model/ say which keys exist; nothing is written here.
+"""
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import NamedTuple
+
+from headrace.app.settings_build import build_settings
+from headrace.model.config_def import ConfigDef, render
+from headrace.model.configs import SYNONYM_UNIT_MS
+from headrace.model.errors import InvalidConfig
+from headrace.model.node_configs import SAME_MEANING, Alias, find_config, known_names
+from headrace.model.settings import Settings
+
+ENVIRONMENT_PREFIX = "HEADRACE_"
+CONFIG_FILE_VARIABLE = "HEADRACE_CONFIG"
+# Variables with the prefix that are not node settings: the command line reads them.
+_OTHER_VARIABLES = frozenset({CONFIG_FILE_VARIABLE, "HEADRACE_BOOTSTRAP", "HEADRACE_DEBUG"})
+
+
+class Said(NamedTuple):
+    """One key as somebody wrote it: by which name, with what text, where."""
+
+    written: str
+    text: str
+    where: str
+
+
+class Heard(NamedTuple):
+    """The same after the tables were asked: the key it means and its canonical text."""
+
+    key: str
+    text: str
+    said: Said
+
+
+class SettingsRefused(InvalidConfig):
+    """Every reason why these settings cannot be used."""
+
+    def __init__(self, problems: Sequence[str]) -> None:
+        super().__init__("\n".join(problems))
+        self.problems = tuple(problems)
+
+
+@dataclass(frozen=True, slots=True)
+class Loaded:
+    settings: Settings
+    heard: Mapping[str, Heard]  # by key: who said what is in force
+
+
+def load_settings(
+    file: str | None, environment: Mapping[str, str], flags: Iterable[tuple[str, str, str]] = ()
+) -> Loaded:
+    """Settings from all sources. A flag is (key, value, how the user wrote it). Raises SettingsRefused."""
+    problems: list[str] = []
+    heard: dict[str, Heard] = {}
+    path = file or environment.get(CONFIG_FILE_VARIABLE)
+    sources: tuple[tuple[Callable[[], list[Said]], bool], ...] = (
+        (lambda: _from_file(path), False),
+        (lambda: _from_environment(environment, problems), False),
+        # On a command line the last word counts, so that a script can append to what it was given.
+        (lambda: [Said(*flag) for flag in flags], True),
+    )
+    for read, last_wins in sources:
+        try:
+            said = read()
+        except InvalidConfig as error:
+            problems.append(str(error))
+            continue
+        _overrule(heard, _hear(said, problems, last_wins=last_wins))
+    if problems:
+        raise SettingsRefused(problems)
+    return Loaded(_build(heard), heard)
+
+
+def _from_file(path: str | None) -> list[Said]:
+    if path is None:
+        return []
+    from headrace.app.yaml_file import read_yaml
+
+    return [Said(line.key, line.text, f"{path} line {line.line}: ") for line in read_yaml(path)]
+
+
+def _from_environment(environment: Mapping[str, str], problems: list[str]) -> list[Said]:
+    ours = [
+        name for name in environment if name.startswith(ENVIRONMENT_PREFIX) and name not in _OTHER_VARIABLES
+    ]
+    ours = [name for name in ours if not _is_service_link(name, environment[name])]
+    if not ours:
+        return []
+    names = {environment_name(name): name for name in known_names()}
+    said = []
+    for variable in sorted(ours):
+        key = names.get(variable)
+        if key is not None:
+            said.append(Said(key, environment[variable], f"environment variable {variable}: "))
+        else:
+            problems.append(_unknown_variable(variable, names))
+    return said
+
+
+def _unknown_variable(variable: str, names: Iterable[str]) -> str:
+    from headrace.model.config_def import nearest
+
+    close = nearest(variable, names)
+    hint = f"did you mean {close}?" if close else "`headrace config docs` lists all keys"
+    return f"environment variable {variable}: no such key; {hint}"
+
+
+def environment_name(key: str) -> str:
+    """num.partitions and default_partitions alike: HEADRACE_NUM_PARTITIONS, HEADRACE_DEFAULT_PARTITIONS."""
+    return ENVIRONMENT_PREFIX + key.upper().replace(".", "_").replace("-", "_")
+
+
+def _is_service_link(variable: str, value: str) -> bool:
+    """Kubernetes sets HEADRACE_PORT=tcp://… and the like in every pod beside a service called headrace."""
+    if "_SERVICE_HOST" in variable or "_SERVICE_PORT" in variable:
+        return True
+    return "_PORT" in variable and ("_TCP" in variable or value.startswith(("tcp://", "udp://")))
+
+
+def _hear(said: Iterable[Said], problems: list[str], *, last_wins: bool) -> dict[str, Heard]:
+    """One source, looked up and parsed; what contradicts itself goes to `problems`."""
+    heard: dict[str, Heard] = {}
+    for one in said:
+        try:
+            definition, alias = find_config(one.written)
+            new = Heard(definition.name, _canonical(definition, alias, one.text), one)
+        except InvalidConfig as error:
+            problems.append(f"{one.where}{error}")
+            continue
+        old = heard.get(new.key)
+        repeated = last_wins and old is not None and old.said.written == one.written
+        if old is not None and not repeated and old.text != new.text:
+            problems.append(_contradiction(old.said, new.said))
+        heard[new.key] = new
+    for group in SAME_MEANING:
+        problems.extend(_group_contradictions([heard[key] for key in group if key in heard]))
+    return heard
+
+
+def _canonical(definition: ConfigDef, alias: Alias, text: str) -> str:
+    if alias.prefix:
+        # api_addr is one bare address; a whole listener there is taken as what it is.
+        text = text if "://" in text else alias.prefix + text
+    value = definition.parse(text)
+    if alias.unit != 1:
+        assert isinstance(value, int), "only whole numbers have a unit"
+        value = value * alias.unit if value > 0 else value
+    return render(value)
+
+
+def _group_contradictions(group: list[Heard]) -> Iterable[str]:
+    for earlier, later in pairwise(group):
+        if _in_ms(earlier) != _in_ms(later):
+            yield _contradiction(earlier.said, later.said)
+
+
+def _in_ms(heard: Heard) -> int:
+    value = int(heard.text)
+    return value * SYNONYM_UNIT_MS.get(heard.key, 1) if value > 0 else value
+
+
+def _contradiction(one: Said, other: Said) -> str:
+    return (
+        f"{other.where}{other.written}={other.text} contradicts {one.written}={one.text} "
+        f"({one.where.rstrip(': ')}): both mean the same; keep one"
+    )
+
+
+def _overrule(heard: dict[str, Heard], newer: Mapping[str, Heard]) -> None:
+    """A stronger source replaces a weaker one's word, also when it used another unit for the same thing."""
+    for group in SAME_MEANING:
+        if any(key in newer for key in group):
+            for key in group:
+                heard.pop(key, None)
+    heard.update(newer)
+
+
+def _build(heard: Mapping[str, Heard]) -> Settings:
+    problems: list[str] = []
+
+    def refuse(key: str, reason: str) -> None:
+        one = heard.get(key)
+        problems.append(f"{one.said.where if one else ''}{reason}")
+
+    settings = build_settings({key: one.text for key, one in heard.items()}, refuse)
+    if problems or settings is None:
+        raise SettingsRefused(problems)
+    return settings

@@ -1,0 +1,132 @@
+"""One node as a process: compose it, serve until told to stop, leave cleanly.
+
+    python -m headrace.app.node --settings-json '{…}' [--ready-fd N]
+
+Settings arrive checked. When clients are served, one line of JSON with the addresses goes to the descriptor.
+"""
+
+import asyncio
+import gc
+import json
+import logging
+import os
+import resource
+import signal
+import sys
+
+from headrace.app.clock import SystemClock
+from headrace.broker.broker import Broker
+from headrace.metadata.store import Store
+from headrace.model.errors import HeadraceError
+from headrace.model.settings import Settings
+from headrace.storage.files import DiskFiles, Files, MemoryFiles
+from headrace.storage.lock import DirectoryLock
+
+log = logging.getLogger(__name__)
+
+METADATA_FILE = "metadata.sqlite"
+
+
+class Node:
+    """A broker with its files and its store. `await start()` returns when it serves."""
+
+    def __init__(self, settings: Settings) -> None:
+        self.settings = settings
+        self._clock = SystemClock()
+        self._lock: DirectoryLock | None = None
+        self._store: Store | None = None
+        self.broker: Broker | None = None
+
+    async def start(self) -> None:
+        files: Files = MemoryFiles() if self.settings.in_memory else DiskFiles()
+        if not self.settings.in_memory:
+            self._lock = DirectoryLock(self.settings.data_dir)
+        self._store = await self._open_store()
+        self.broker = Broker(self.settings, self._clock, files, self._store)
+        await self.broker.start()
+
+    async def _open_store(self) -> Store:
+        if self.settings.in_memory:
+            from headrace.metadata.memory import MemoryStore
+
+            return MemoryStore(self._clock)
+        from headrace.metadata.sqlite import SqliteStore
+
+        return await SqliteStore.open(os.path.join(self.settings.data_dir, METADATA_FILE), self._clock)
+
+    @property
+    def addresses(self) -> dict[str, tuple[str, int]]:
+        assert self.broker is not None, "start first"
+        return {name: (one.host, one.port) for name, one in self.broker.server.bound.items()}
+
+    async def stop(self) -> None:
+        if self.broker is not None:
+            await self.broker.stop()
+        if self._store is not None:
+            await self._store.close()
+        if self._lock is not None:
+            self._lock.release()
+
+
+async def _serve(settings: Settings, ready_fd: int | None) -> None:
+    stop = asyncio.Event()
+    loop = asyncio.get_running_loop()
+    for signal_number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(signal_number, stop.set)
+    node = Node(settings)
+    try:
+        await node.start()
+        _tune_collector()
+        for name, (host, port) in node.addresses.items():
+            log.info("node %d serves %s on %s port %d", settings.node_id, name, host, port)
+        if ready_fd is not None:
+            _tell_ready(node, ready_fd)
+        await stop.wait()
+        log.info("stopping")
+    finally:
+        await node.stop()
+
+
+def _tell_ready(node: Node, descriptor: int) -> None:
+    line = json.dumps({"listeners": node.addresses, "pid": os.getpid()}) + "\n"
+    os.write(descriptor, line.encode())
+    os.close(descriptor)
+
+
+def _tune_collector() -> None:
+    """What start-up made stays; requests make no cycles worth looking for often. Full collections cost latency."""
+    gc.collect()
+    gc.freeze()
+    gc.set_threshold(50_000, 50, 100)
+
+
+def _raise_descriptor_limit() -> None:
+    """Ten thousand partitions and as many connections need more descriptors than a shell gives."""
+    _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+
+
+def run(settings: Settings, ready_fd: int | None = None) -> int:
+    """Serve in the foreground until SIGTERM or SIGINT; returns the exit code."""
+    logging.basicConfig(level=logging.INFO, stream=sys.stderr, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
+    _raise_descriptor_limit()
+    try:
+        asyncio.run(_serve(settings, ready_fd))
+    except (HeadraceError, OSError) as error:
+        log.critical("cannot go on: %s", error)
+        return 1
+    return 0
+
+
+def main(arguments: list[str]) -> int:
+    import argparse
+
+    parser = argparse.ArgumentParser(prog="python -m headrace.app.node", description=__doc__)
+    parser.add_argument("--settings-json", required=True)
+    parser.add_argument("--ready-fd", type=int)
+    options = parser.parse_args(arguments)
+    return run(Settings.from_json(options.settings_json), options.ready_fd)
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

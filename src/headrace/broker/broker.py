@@ -1,0 +1,94 @@
+"""The broker: everything that one node is made of, started and stopped in order."""
+
+import asyncio
+import logging
+import socket
+from uuid import uuid4
+
+from headrace.broker.controller import Controller
+from headrace.broker.disk_reserve import DiskReserve
+from headrace.broker.dispatch import Dispatcher, HotHandler
+from headrace.broker.group_commit import GroupCommit
+from headrace.broker.handlers.fetch import FetchHandler
+from headrace.broker.handlers.produce import ProduceHandler
+from headrace.broker.housekeeping import Housekeeper
+from headrace.broker.partitions import Partitions
+from headrace.broker.server import Server
+from headrace.core.cluster.events import Event
+from headrace.core.cluster.image import ClusterImage
+from headrace.core.fetch_session import FetchSessions
+from headrace.metadata.store import Store
+from headrace.model.clock import Clock
+from headrace.model.settings import Listener, Settings
+from headrace.protocol.api import ApiKey
+from headrace.security.access import AllowAll, Authorizer
+from headrace.storage.files import Files
+from headrace.storage.log_dir import LogDir
+
+log = logging.getLogger(__name__)
+
+
+class Broker:
+    def __init__(self, settings: Settings, clock: Clock, files: Files, store: Store) -> None:
+        self.settings = settings
+        self.clock = clock
+        self.files = files
+        self.authorizer: Authorizer = AllowAll()
+        self.controller = Controller(store, settings, clock)
+        self.log_dir = LogDir(files, settings.data_dir)
+        self._reserve = DiskReserve(files, settings.data_dir)
+        loop = asyncio.get_running_loop()
+        self._group_commit = None if settings.in_memory else GroupCommit(loop)
+        self.partitions = Partitions(self.log_dir, clock, settings.node_id, self._group_commit)
+        self.fetch_sessions = FetchSessions(settings.integer("max.incremental.fetch.session.cache.slots"))
+        self._produce = ProduceHandler(self)
+        hot: dict[ApiKey, HotHandler] = {
+            ApiKey.PRODUCE: self._produce,
+            ApiKey.FETCH: FetchHandler(self, self.fetch_sessions),
+        }
+        self.dispatcher = Dispatcher(self, hot)
+        self.server = Server(settings, self.dispatcher, clock)
+        self._housekeeper = Housekeeper(self, self._produce)
+
+    @property
+    def image(self) -> ClusterImage:
+        return self.controller.image
+
+    @property
+    def node_id(self) -> int:
+        return self.settings.node_id
+
+    def check_room(self, size: int) -> None:
+        """Raise DiskFull when `size` more bytes would leave too little room on the disk."""
+        self._reserve.check(size)
+
+    async def start(self) -> None:
+        """Returns when clients are served."""
+        self.server.bind()
+        await self.controller.start(self.advertised(), unclean=not self.log_dir.was_clean)
+        self.log_dir.claim(self.image.cluster_id, self.node_id, uuid4())
+        self.partitions.load(self.image, self.controller.broker_configs(), self.controller.deleted_topic_ids())
+        self.controller.on_change(self._follow)
+        self.server.serve()
+        self._housekeeper.start()
+
+    async def _follow(self, event: Event) -> None:
+        await self.partitions.follow(event, self.image, self.controller.broker_configs())
+
+    def advertised(self) -> tuple[Listener, ...]:
+        """What clients are told to connect to: as configured, or where we listen, with the real ports."""
+        if self.settings.advertised:
+            return self.settings.advertised
+        return tuple(
+            Listener(one.name, one.host or socket.gethostname(), one.port) for one in self.server.bound.values()
+        )
+
+    async def stop(self) -> None:
+        """Answer nobody any more, then leave every file as the next start likes it."""
+        self.server.close()
+        await self._housekeeper.stop()
+        await self.dispatcher.close()
+        if self._group_commit is not None:
+            self._group_commit.close()
+        await self.partitions.close()
+        await self.controller.stop()

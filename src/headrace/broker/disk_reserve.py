@@ -1,0 +1,37 @@
+"""Keeping some room on the disk: producers are refused before the disk is full, so that what heals it still works.
+
+Deleting records, retention and checkpoints need a little space themselves; a disk that is full to the last byte
+cannot even be cleaned.
+"""
+
+from headrace.model.errors import DiskFull
+from headrace.storage.files import Files
+
+# Checkpoints, indexes and snapshots of thousands of partitions fit in this many times over.
+RESERVE_BYTES = 64 * 1024 * 1024
+# On a small disk the reserve is smaller: a tenth of what was free at the start still leaves it useful.
+RESERVE_SHARE = 0.1
+# Asking the file system costs a system call: once in so many written bytes is enough to stop in time.
+CHECK_EVERY_BYTES = 4 * 1024 * 1024
+
+
+class DiskReserve:
+    def __init__(self, files: Files, path: str) -> None:
+        self._files = files
+        self._path = path
+        self.reserve_bytes = min(RESERVE_BYTES, int(files.free_bytes(path) * RESERVE_SHARE))
+        self._unchecked = 0
+        self._is_full = False
+
+    def check(self, size: int) -> None:
+        """Raise DiskFull when writing `size` more bytes would touch the reserve."""
+        self._unchecked += size
+        if self._is_full or self._unchecked >= min(CHECK_EVERY_BYTES, self.reserve_bytes // 2):
+            free = self._files.free_bytes(self._path)
+            self._is_full = free < self.reserve_bytes
+            self._unchecked = 0
+        if self._is_full:
+            raise DiskFull(
+                f"less than {self.reserve_bytes} bytes are free on {self._path}: "
+                "delete topics or records, lower the retention, or add space; reading goes on"
+            )

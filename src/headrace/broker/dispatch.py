@@ -1,0 +1,108 @@
+"""From a frame to its handler and back. The only place where an exception becomes an answer.
+
+Produce and Fetch are called directly, with the reader at their body, and answer with parts. Every other API has a
+module in `broker/handlers` with `async def handle(request, call)`, imported when it is first asked for; its messages
+are read and written by `protocol/kafka_messages.py`.
+"""
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+from headrace.broker.call import Call
+from headrace.broker.connection import Connection, Reply
+from headrace.model.errors import ErrorCode, HeadraceError, ProtocolError
+from headrace.protocol.api import ApiKey
+from headrace.protocol.frames import (
+    Parts,
+    RequestHeader,
+    UnsupportedVersionFor,
+    parse_request_header,
+    response,
+)
+from headrace.protocol.kafka_messages import error_response, read_request, write_response
+from headrace.protocol.wire import Reader
+
+if TYPE_CHECKING:
+    from headrace.broker.broker import Broker
+
+log = logging.getLogger(__name__)
+
+HotHandler = Callable[[Connection, RequestHeader, Reader], "Parts | None"]
+ColdHandler = Callable[[Any, Call], Awaitable[Any]]
+
+
+class Dispatcher:
+    def __init__(self, broker: "Broker", hot: dict[ApiKey, HotHandler]) -> None:
+        self._broker = broker
+        self._hot = hot
+        self._cold: dict[ApiKey, ColdHandler] = {}
+        self._tasks: set[asyncio.Task[None]] = set()
+
+    def __call__(self, connection: Connection, frame: memoryview) -> Parts | None:
+        try:
+            header, reader = parse_request_header(frame)
+        except UnsupportedVersionFor as error:
+            return self._unsupported_version(error)
+        hot = self._hot.get(header.api)
+        if hot is not None:
+            return hot(connection, header, reader)
+        request = read_request(header.api, header.version, reader.take(reader.remaining))
+        call = Call(
+            self._broker,
+            connection.principal,
+            header.client_id,
+            connection.client_host,
+            connection.listener,
+            header.api,
+            header.version,
+            header.correlation_id,
+        )
+        task = asyncio.create_task(self._answer(connection.reserve_reply(), call, request))
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+        return None
+
+    @staticmethod
+    def _unsupported_version(error: UnsupportedVersionFor) -> Parts:
+        """A client that is newer than we are asks again with a version that it finds in this list."""
+        if error.api is not ApiKey.API_VERSIONS:
+            raise ProtocolError(f"{error} (client {error.client_id!r})")
+        from headrace.protocol.api_versions import unsupported_version_body
+
+        return response(ApiKey.API_VERSIONS, 0, error.correlation_id, unsupported_version_body())
+
+    async def _answer(self, reply: Reply, call: Call, request: Any) -> None:
+        try:
+            answer = await self._handler(call.api_key)(request, call)
+            body = write_response(call.api_key, call.api_version, answer)
+        except HeadraceError as error:
+            body_or_none = error_response(call.api_key, call.api_version, error.code)
+            if body_or_none is None:
+                log.warning("%s of client %r refused: %s", call.api_key.name, call.client_id, error)
+                reply.abandon()
+                return
+            body = body_or_none
+        except Exception:
+            log.exception("%s of client %r failed", call.api_key.name, call.client_id)
+            body_or_none = error_response(call.api_key, call.api_version, ErrorCode.UNKNOWN_SERVER_ERROR)
+            if body_or_none is None:
+                reply.abandon()
+                return
+            body = body_or_none
+        reply.send(response(call.api_key, call.api_version, call.correlation_id, body))
+
+    def _handler(self, api: ApiKey) -> ColdHandler:
+        handler = self._cold.get(api)
+        if handler is None:
+            module = import_module(f"headrace.broker.handlers.{api.name.lower()}")
+            handler = self._cold[api] = module.handle
+        return handler
+
+    async def close(self) -> None:
+        for task in list(self._tasks):
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+

@@ -1,0 +1,220 @@
+"""Fetch: references to batches in their files, at once or when enough has arrived.
+
+A Fetch that finds less than it asked for parks on its partitions and is woken by their watermarks or by its timer:
+nobody polls.
+"""
+
+import asyncio
+import random
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+from uuid import UUID
+
+from headrace.broker.connection import Connection, Reply
+from headrace.broker.partition import Partition
+from headrace.core.fetch_session import FetchSession, FetchSessions
+from headrace.model.errors import ErrorCode, HeadraceError, NotLeader, TopicDenied
+from headrace.protocol.api import ApiKey
+from headrace.protocol.fetch import (
+    TOPIC_IDS_FROM,
+    AbortedTransaction,
+    FetchPartition,
+    FetchRequest,
+    PartitionRow,
+    decode_request,
+    encode_response,
+)
+from headrace.protocol.frames import Parts, RequestHeader
+from headrace.protocol.wire import Reader
+from headrace.security.access import Operation, ResourceType, access_for
+
+if TYPE_CHECKING:
+    from headrace.broker.broker import Broker
+
+READ_TOPIC = access_for(ApiKey.FETCH, ResourceType.TOPIC, Operation.READ)
+
+TopicKey = str | UUID
+Rows = list[tuple[TopicKey, PartitionRow]]
+
+# Whatever a client says, a parked fetch is looked at again after this long: bounds what a forgotten one can hold.
+WAIT_MS_MAX = 5 * 60 * 1000
+SESSION_ID_MAX = 2**31 - 1
+
+
+class FetchWait:
+    """One Fetch on its way to an answer."""
+
+    __slots__ = (
+        "_connection",
+        "_handler",
+        "_header",
+        "_parked_on",
+        "_reply",
+        "_request",
+        "_retry_is_due",
+        "_session",
+        "_timer",
+        "_wanted",
+    )
+
+    def __init__(
+        self,
+        handler: "FetchHandler",
+        connection: Connection,
+        header: RequestHeader,
+        request: FetchRequest,
+        session: FetchSession | None,
+        wanted: list[tuple[TopicKey, FetchPartition]],
+    ) -> None:
+        self._handler = handler
+        self._connection = connection
+        self._header, self._request, self._session, self._wanted = header, request, session, wanted
+        self._reply: Reply | None = None
+        self._timer: asyncio.TimerHandle | None = None
+        self._parked_on: list[Partition] = []
+        self._retry_is_due = False
+
+    def park(self, partitions: list[Partition], loop: asyncio.AbstractEventLoop) -> None:
+        self._reply = self._connection.reserve_reply()
+        self._parked_on = partitions
+        for partition in partitions:
+            partition.fetch_waiters.add(self)
+        self._connection.parked.add(self)
+        self._timer = loop.call_later(min(self._request.max_wait_ms, WAIT_MS_MAX) / 1000, self._give_up)
+
+    def wake(self) -> None:
+        """One of our partitions has news. Several in the same turn of the loop cost one look."""
+        if not self._retry_is_due:
+            self._retry_is_due = True
+            self._handler.loop.call_soon(self._retry)
+
+    def _retry(self) -> None:
+        self._retry_is_due = False
+        if self._timer is None:
+            return
+        rows, size, failed, _ = self._handler.gather(self._connection, self._request, self._wanted)
+        if size >= self._request.bytes_min or failed:
+            self._answer(rows)
+
+    def _give_up(self) -> None:
+        self._answer(self._handler.gather(self._connection, self._request, self._wanted)[0])
+
+    def _answer(self, rows: Rows) -> None:
+        reply = self._reply
+        self.cancel()
+        assert reply is not None, "only a parked fetch is answered later"
+        reply.send(self._handler.encode(self._header, self._session, rows))
+
+    def cancel(self) -> None:
+        """Leave every queue; the answer, if there is still one to give, is somebody else's business."""
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        for partition in self._parked_on:
+            partition.fetch_waiters.discard(self)
+        self._parked_on = []
+        self._connection.parked.discard(self)
+
+
+class FetchHandler:
+    def __init__(self, broker: "Broker", sessions: FetchSessions) -> None:
+        self.loop = asyncio.get_running_loop()
+        self._clock = broker.clock
+        self._partitions = broker.partitions
+        self._authorizer = broker.authorizer
+        self._sessions = sessions
+        self._bytes_max = broker.settings.integer("fetch.max.bytes")
+
+    def __call__(self, connection: Connection, header: RequestHeader, reader: Reader) -> Parts | None:
+        request = decode_request(reader, header.version)
+        try:
+            session = self._sessions.begin(
+                request,
+                self._clock.monotonic_ms(),
+                lambda: random.randint(1, SESSION_ID_MAX),  # an id, not a secret
+                uses_topic_ids=header.version >= TOPIC_IDS_FROM,
+            )
+        except HeadraceError as error:
+            return encode_response(header.version, header.correlation_id, (), error=error.code)
+        wanted = session.wanted() if session is not None else _all_wanted(request)
+        rows, size, failed, partitions = self.gather(connection, request, wanted)
+        if size >= request.bytes_min or failed or request.max_wait_ms <= 0 or not wanted:
+            return self.encode(header, session, rows)
+        FetchWait(self, connection, header, request, session, wanted).park(partitions, self.loop)
+        return None
+
+    def gather(
+        self, connection: Connection, request: FetchRequest, wanted: list[tuple[TopicKey, FetchPartition]]
+    ) -> tuple[Rows, int, bool, list[Partition]]:
+        """A row for each partition, the bytes in them, whether one failed, and the partitions that we serve."""
+        rows: Rows = []
+        partitions: list[Partition] = []
+        room = min(request.bytes_max, self._bytes_max)
+        size, failed = 0, False
+        for topic, one in wanted:
+            try:
+                self._check_may_read(connection, topic)
+                partition = self._partitions.leader(topic, one.index)
+                partitions.append(partition)
+                row = self._read(partition, one, request.read_committed, room - size, is_first=not size)
+            except NotLeader as error:
+                leader = self._partitions.current_leader(topic, one.index)
+                row, failed = PartitionRow(one.index, error.code, current_leader=leader), True
+            except HeadraceError as error:
+                row, failed = PartitionRow(one.index, error.code), True
+            else:
+                size += row.records.length if row.records is not None else 0
+            rows.append((topic, row))
+        return rows, size, failed, partitions
+
+    def _check_may_read(self, connection: Connection, topic: TopicKey) -> None:
+        name = self._partitions.name_of(topic)
+        if name is not None and not self._authorizer.allows(
+            connection.principal, connection.client_host, READ_TOPIC, name
+        ):
+            raise TopicDenied(f"{connection.principal} may not read {topic}")
+
+    @staticmethod
+    def _read(
+        partition: Partition, wanted: FetchPartition, read_committed: bool, room: int, *, is_first: bool
+    ) -> PartitionRow:
+        partition.check_leader(wanted.current_leader_epoch)
+        # A batch larger than what the client asked for is still sent if it is the first: else nobody could read it.
+        records = None
+        if room > 0 or is_first:
+            bytes_max = min(wanted.bytes_max, room)
+            records = partition.read(wanted.fetch_offset, bytes_max, read_committed=read_committed)
+            if records is not None and records.length > bytes_max and not is_first:
+                records = None
+        aborted: tuple[AbortedTransaction, ...] | None = None
+        if read_committed:
+            aborted = partition.aborted_transactions(wanted.fetch_offset, records)
+        return PartitionRow(
+            partition.index,
+            ErrorCode.NONE,
+            partition.high_watermark,
+            partition.last_stable_offset,
+            partition.log.log_start_offset,
+            aborted,
+            records=records,
+        )
+
+    @staticmethod
+    def encode(header: RequestHeader, session: FetchSession | None, rows: Rows) -> Parts:
+        session_id = 0
+        if session is not None:
+            session_id = session.session_id
+            rows = session.news(iter(rows))
+        return encode_response(header.version, header.correlation_id, list(_by_topic(rows)), session_id=session_id)
+
+
+def _all_wanted(request: FetchRequest) -> list[tuple[TopicKey, FetchPartition]]:
+    return [(topic, partition) for topic, partitions in request.topics for partition in partitions]
+
+
+def _by_topic(rows: Rows) -> Iterator[tuple[TopicKey, list[PartitionRow]]]:
+    """Rows under their topics, each topic once."""
+    grouped: dict[TopicKey, list[PartitionRow]] = {}
+    for topic, row in rows:
+        grouped.setdefault(topic, []).append(row)
+    yield from grouped.items()

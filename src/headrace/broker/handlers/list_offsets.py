@@ -1,0 +1,79 @@
+"""ListOffsets: where a partition begins and ends, and where a moment in time lies in it."""
+
+from headrace.broker.call import Call
+from headrace.broker.handlers.shared import allows, repeated
+from headrace.broker.partition import Partition
+from headrace.model.errors import ErrorCode, HeadraceError
+from headrace.protocol.api import ApiKey
+from headrace.protocol.list_offsets import (
+    CONSUMER,
+    EARLIEST,
+    EARLIEST_LOCAL,
+    LATEST,
+    LATEST_TIERED,
+    MAX_TIMESTAMP,
+    SPECIAL_TIMES_FROM,
+    ListOffsetsRequest,
+    ListOffsetsResponse,
+    PartitionAnswer,
+    PartitionQuery,
+)
+from headrace.security.access import Operation, ResourceType, access_for
+
+DESCRIBE_TOPIC = access_for(ApiKey.LIST_OFFSETS, ResourceType.TOPIC, Operation.DESCRIBE)
+
+
+async def handle(request: ListOffsetsRequest, call: Call) -> ListOffsetsResponse:
+    twice = repeated((topic.name, query.partition) for topic in request.topics for query in topic.partitions)
+    topics = []
+    for topic in request.topics:
+        if allows(call, DESCRIBE_TOPIC, topic.name):
+            answers = [
+                _answer(topic.name, query, request, call)
+                if (topic.name, query.partition) not in twice
+                else PartitionAnswer(query.partition, ErrorCode.INVALID_REQUEST)
+                for query in topic.partitions
+            ]
+        else:
+            answers = [
+                PartitionAnswer(query.partition, ErrorCode.TOPIC_AUTHORIZATION_FAILED) for query in topic.partitions
+            ]
+        topics.append((topic.name, answers))
+    return ListOffsetsResponse(topics)
+
+
+def _answer(topic: str, query: PartitionQuery, request: ListOffsetsRequest, call: Call) -> PartitionAnswer:
+    if query.timestamp < 0 and call.api_version < SPECIAL_TIMES_FROM.get(query.timestamp, call.api_version + 1):
+        return PartitionAnswer(query.partition, ErrorCode.UNSUPPORTED_VERSION)
+    try:
+        partition = call.broker.partitions.get(topic, query.partition)
+        partition.check_leader(query.current_leader_epoch)
+        return _find(partition, query, _end_for(partition, request))
+    except HeadraceError as error:
+        return PartitionAnswer(query.partition, error.code)
+
+
+def _end_for(partition: Partition, request: ListOffsetsRequest) -> int:
+    """How far the asker can read: clients to what is committed, replicas to the end of the log."""
+    if request.replica_id != CONSUMER:
+        return partition.log_end_offset
+    return partition.last_stable_offset if request.read_committed else partition.high_watermark
+
+
+def _find(partition: Partition, query: PartitionQuery, end: int) -> PartitionAnswer:
+    nothing = PartitionAnswer(query.partition)
+    match query.timestamp:
+        case t if t == LATEST:
+            return nothing._replace(offset=end, leader_epoch=partition.leader_epoch)
+        case t if t in (EARLIEST, EARLIEST_LOCAL):
+            start = partition.log_start_offset
+            return nothing._replace(offset=start, leader_epoch=partition.log.epochs.epoch_of(start))
+        case t if t == LATEST_TIERED:
+            return nothing  # no offset has ever left for remote storage
+        case t if t == MAX_TIMESTAMP:
+            found = partition.offset_of_max_timestamp()
+        case timestamp:
+            found = partition.offset_for_timestamp(timestamp)
+    if found is None or found.offset >= end:
+        return nothing
+    return nothing._replace(timestamp=found.timestamp, offset=found.offset, leader_epoch=found.leader_epoch)

@@ -1,0 +1,185 @@
+"""Produce: append every batch, then answer when the acks that were asked for are there."""
+
+import logging
+from typing import TYPE_CHECKING
+from uuid import UUID
+
+from headrace.broker.connection import Connection, Reply
+from headrace.broker.partition import ACKS_ALL, Partition
+from headrace.model.errors import (
+    CorruptBatch,
+    ErrorCode,
+    HeadraceError,
+    InvalidRecord,
+    InvalidRequiredAcks,
+    NotLeader,
+    ProtocolError,
+    StorageError,
+    TopicDenied,
+    UnsupportedCompression,
+)
+from headrace.protocol.api import ApiKey
+from headrace.protocol.frames import Parts, RequestHeader
+from headrace.protocol.produce import PartitionResult, ProduceRequest, decode_request, encode_response
+from headrace.protocol.wire import Reader
+from headrace.records.batch import CODEC_MASK
+from headrace.security.access import Operation, ResourceType, access_for
+
+if TYPE_CHECKING:
+    from headrace.broker.broker import Broker
+
+log = logging.getLogger(__name__)
+
+ZSTD = 4
+ZSTD_FROM_VERSION = 7
+_ATTRIBUTES_LOW_BYTE_AT = 22
+
+WRITE_TOPIC = access_for(ApiKey.PRODUCE, ResourceType.TOPIC, Operation.WRITE)
+
+Results = list[tuple[str | UUID, list[PartitionResult]]]
+
+
+class ProduceWait:
+    """A Produce with acks=all whose batches are written but not yet committed everywhere."""
+
+    __slots__ = ("_open", "_reply", "_results", "_waits", "correlation_id", "deadline_ms", "version")
+
+    def __init__(
+        self, reply: Reply, header: RequestHeader, results: Results, deadline_ms: int, waits: dict["ProduceWait", None]
+    ) -> None:
+        self._reply = reply
+        self.version, self.correlation_id = header.version, header.correlation_id
+        self._results = results
+        self.deadline_ms = deadline_ms
+        self._open = 0
+        self._waits = waits
+
+    def wait_for(self, partition: Partition, offset: int) -> None:
+        self._open += 1
+        partition.wait_for_commit(offset, self)
+
+    def committed(self) -> None:
+        self._open -= 1
+        if not self._open:
+            self._answer()
+
+    def failed(self, partition: Partition, error: StorageError) -> None:
+        self._replace_rows(error.code, str(error), partition)
+        self.committed()
+
+    def expire(self) -> None:
+        """The client's patience is over. The batches stay written; whether they get committed is unknown."""
+        self._replace_rows(ErrorCode.REQUEST_TIMED_OUT, "not all replicas had the batch in time", None)
+        self._answer()
+
+    def _replace_rows(self, code: ErrorCode, message: str, partition: Partition | None) -> None:
+        for topic, rows in self._results:
+            for number, row in enumerate(rows):
+                ours = partition is None or (
+                    topic in (partition.topic, partition.topic_id) and row.index == partition.index
+                )
+                if ours and row.error == ErrorCode.NONE:
+                    rows[number] = PartitionResult(row.index, code, message=message)
+
+    def _answer(self) -> None:
+        if self in self._waits:  # else the answer was "timed out", and this is the commit coming late
+            del self._waits[self]
+            self._reply.send(encode_response(self.version, self.correlation_id, self._results))
+
+
+class ProduceHandler:
+    def __init__(self, broker: "Broker") -> None:
+        self._broker = broker
+        self._clock = broker.clock
+        self._partitions = broker.partitions
+        self.waits: dict[ProduceWait, None] = {}
+
+    def __call__(self, connection: Connection, header: RequestHeader, reader: Reader) -> Parts | None:
+        request = decode_request(reader, header.version)
+        if request.acks not in (-1, 0, 1):
+            results = self._all_refused(request, InvalidRequiredAcks(f"acks={request.acks}; use -1, 0 or 1"))
+            return encode_response(header.version, header.correlation_id, results)
+        now_ms = self._clock.wall_ms()
+        results = []
+        uncommitted: list[tuple[Partition, int]] = []
+        for topic, partitions in request.topics:
+            if not self._may_write(connection, topic):
+                denied = TopicDenied(f"{connection.principal} may not write to {topic}")
+                results.append((topic, [_refusal(index, denied) for index, _ in partitions]))
+                continue
+            rows = []
+            for index, records in partitions:
+                rows.append(self._append(topic, index, records, request.acks, header.version, now_ms, uncommitted))
+            results.append((topic, rows))
+        if request.acks == 0:
+            return self._without_reply(results)
+        if not uncommitted:
+            return encode_response(header.version, header.correlation_id, results)
+        deadline_ms = self._clock.monotonic_ms() + request.timeout_ms
+        wait = ProduceWait(connection.reserve_reply(), header, results, deadline_ms, self.waits)
+        self.waits[wait] = None
+        for partition, offset in uncommitted:
+            wait.wait_for(partition, offset)
+        return None
+
+    def _may_write(self, connection: Connection, topic: str | UUID) -> bool:
+        """An id that nobody knows names no resource: it is refused as unknown, later."""
+        name = self._partitions.name_of(topic)
+        return name is None or self._broker.authorizer.allows(
+            connection.principal, connection.client_host, WRITE_TOPIC, name
+        )
+
+    def _append(
+        self,
+        topic: str | UUID,
+        index: int,
+        records: memoryview | None,
+        acks: int,
+        version: int,
+        now_ms: int,
+        uncommitted: list[tuple[Partition, int]],
+    ) -> PartitionResult:
+        """The row for one partition. One bad partition does not spoil its neighbours."""
+        try:
+            partition = self._partitions.leader(topic, index)
+            if not records:
+                raise InvalidRecord("a Produce needs exactly one batch for a partition, this one has none")
+            if version < ZSTD_FROM_VERSION and _codec_of(records) == ZSTD:
+                raise UnsupportedCompression(f"zstd needs Produce v{ZSTD_FROM_VERSION} or later")
+            self._broker.check_room(len(records))
+            base_offset, next_offset, append_time_ms, committed = partition.append(records, acks, now_ms)
+        except NotLeader as error:
+            return PartitionResult(index, error.code, current_leader=self._partitions.current_leader(topic, index))
+        except HeadraceError as error:
+            return _refusal(index, error)
+        if acks == ACKS_ALL and not committed:
+            uncommitted.append((partition, next_offset))
+        return PartitionResult(index, ErrorCode.NONE, base_offset, append_time_ms, partition.log.log_start_offset)
+
+    @staticmethod
+    def _all_refused(request: ProduceRequest, error: HeadraceError) -> Results:
+        return [(topic, [_refusal(index, error) for index, _ in rows]) for topic, rows in request.topics]
+
+    @staticmethod
+    def _without_reply(results: Results) -> Parts:
+        """acks=0 has no answer in which to say that something failed: closing the connection is the only sign."""
+        for topic, rows in results:
+            for row in rows:
+                if row.error != ErrorCode.NONE:
+                    raise ProtocolError(f"a Produce with acks=0 failed for {topic}-{row.index}: {row.message}")
+        return ()
+
+    def expire(self, now_ms: int) -> None:
+        for wait in [wait for wait in self.waits if wait.deadline_ms <= now_ms]:
+            wait.expire()
+
+
+def _codec_of(records: memoryview) -> int:
+    return records[_ATTRIBUTES_LOW_BYTE_AT] & CODEC_MASK if len(records) > _ATTRIBUTES_LOW_BYTE_AT else 0
+
+
+def _refusal(index: int, error: HeadraceError) -> PartitionResult:
+    if isinstance(error, StorageError | CorruptBatch):
+        log.warning("a Produce was refused: %s", error)
+    record_errors = error.record_errors if isinstance(error, InvalidRecord) else ()
+    return PartitionResult(index, error.code, record_errors=record_errors, message=str(error))

@@ -1,0 +1,44 @@
+"""What several handlers need: verdicts, addresses, names that mean something."""
+
+from collections import Counter
+from collections.abc import Hashable, Iterable, Iterator
+from typing import TypeVar
+
+from headrace.broker.call import Call
+from headrace.core.cluster.values import BrokerInfo
+from headrace.model.settings import Listener
+from headrace.security.access import CLUSTER_NAME, Access, ResourceType, authorized_operations
+
+# Topics that brokers keep for themselves, by the names that clients know.
+INTERNAL_TOPICS = frozenset({"__consumer_offsets", "__transaction_state", "__share_group_state"})
+
+Item = TypeVar("Item")
+Key = TypeVar("Key", bound=Hashable)
+
+
+def allows(call: Call, access: Access, name: str = CLUSTER_NAME) -> bool:
+    return call.broker.authorizer.allows(call.principal, call.client_host, access, name)
+
+
+def operations_on(call: Call, resource: ResourceType, name: str = CLUSTER_NAME) -> int:
+    """The bit field of everything that the caller may do to a resource."""
+    return authorized_operations(call.broker.authorizer, call.principal, call.client_host, resource, name)
+
+
+def reachable_brokers(call: Call) -> Iterator[tuple[BrokerInfo, Listener]]:
+    """Brokers that have the listener through which the call came, with their address on it."""
+    for _, broker in sorted(call.broker.image.brokers.items()):
+        for endpoint in broker.endpoints:
+            if endpoint.name == call.listener:
+                yield broker, endpoint
+
+
+def controller_id(call: Call) -> int:
+    """Whom clients ask for changes. Any broker carries them out, so ours does while no other is known."""
+    image = call.broker.image
+    return image.controller if image.controller in image.brokers else call.broker.node_id
+
+
+def repeated(keys: Iterable[Key]) -> set[Key]:
+    """Those that are named more than once: clients get an error for them instead of an arbitrary choice."""
+    return {key for key, count in Counter(keys).items() if count > 1}

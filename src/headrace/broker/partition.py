@@ -1,0 +1,238 @@
+"""A partition as its broker sees it: a log, who leads it, what is committed, and who waits for news.
+
+Speaks in leader epochs, in-sync replicas and the high watermark even where the broker is alone. Everything runs on
+the loop; only syncing happens elsewhere, and its result comes back here.
+"""
+
+import logging
+from collections import deque
+from collections.abc import Callable
+from typing import NamedTuple, Protocol
+from uuid import UUID
+
+from headrace.broker.admission import admit
+from headrace.broker.group_commit import GroupCommit
+from headrace.core.cluster.image import PartitionState
+from headrace.core.replica.watermark import high_watermark
+from headrace.model.errors import (
+    FencedLeaderEpoch,
+    NotEnoughReplicas,
+    NotLeader,
+    OffsetOutOfRange,
+    StorageError,
+    UnknownLeaderEpoch,
+)
+from headrace.protocol.fetch import AbortedTransaction
+from headrace.storage.log import FoundOffset, Log, LogSlice
+from headrace.storage.segment import Segment
+
+log = logging.getLogger(__name__)
+
+ACKS_ALL = -1
+
+
+class AppendWaiter(Protocol):
+    """A Produce with acks=all; told once for each of its partitions."""
+
+    def committed(self) -> None: ...
+
+    def failed(self, partition: "Partition", error: StorageError) -> None: ...
+
+
+class FetchWaiter(Protocol):
+    """A Fetch that has not got enough yet."""
+
+    def wake(self) -> None: ...
+
+
+class AppendResult(NamedTuple):
+    base_offset: int
+    next_offset: int
+    append_time_ms: int
+    committed: bool
+
+
+class Partition:
+    def __init__(
+        self,
+        topic: str,
+        index: int,
+        topic_id: UUID,
+        log: Log,
+        state: PartitionState,
+        *,
+        node_id: int,
+        group_commit: GroupCommit | None,
+        let_go: Callable[["Partition", list[Segment]], None],
+    ) -> None:
+        self.topic, self.index, self.topic_id = topic, index, topic_id
+        self.log = log
+        self._node_id = node_id
+        self._group_commit = group_commit  # None: memory, where there is nothing to wait for
+        self._let_go = let_go
+        self._ends: dict[int, int] = {node_id: log.log_end_offset}
+        self.high_watermark = log.log_end_offset
+        self._append_waiters: deque[tuple[int, AppendWaiter]] = deque()  # by the offset they wait for, ascending
+        self.fetch_waiters: set[FetchWaiter] = set()
+        self.failure: StorageError | None = None
+        self.follow(state)
+
+    def __str__(self) -> str:
+        return f"{self.topic}-{self.index}"
+
+    def follow(self, state: PartitionState) -> None:
+        """Take over what the controller says about this partition."""
+        self.leader, self.leader_epoch, self.isr = state.leader, state.leader_epoch, state.isr
+
+    @property
+    def waits_for_disk(self) -> bool:
+        """Whether a batch counts only once it is on disk. Kafka's `flush.messages=1` asks for the same."""
+        config = self.log.config
+        return self._group_commit is not None and (config.flush_policy == "fsync" or config.flush_messages <= 1)
+
+    @property
+    def log_start_offset(self) -> int:
+        return self.log.log_start_offset
+
+    @property
+    def log_end_offset(self) -> int:
+        return self.log.log_end_offset
+
+    @property
+    def last_stable_offset(self) -> int:
+        """Up to where every transaction is decided."""
+        unstable = self.log.producers.first_unstable_offset
+        return self.high_watermark if unstable is None else min(unstable, self.high_watermark)
+
+    @property
+    def size_bytes(self) -> int:
+        return self.log.size_bytes
+
+    # Checks
+
+    def check_leader(self, current_leader_epoch: int = -1) -> None:
+        """Raise unless we lead, are healthy, and the client believes in the same leader epoch."""
+        if self.failure is not None:
+            raise self.failure
+        if self.leader != self._node_id:
+            raise NotLeader(f"broker {self.leader} leads {self}")
+        if current_leader_epoch >= 0 and current_leader_epoch != self.leader_epoch:
+            if current_leader_epoch < self.leader_epoch:
+                raise FencedLeaderEpoch(f"{self} is at leader epoch {self.leader_epoch}")
+            raise UnknownLeaderEpoch(f"{self} has not heard of leader epoch {current_leader_epoch} yet")
+
+    # Writing
+
+    def append(self, records: memoryview, acks: int, now_ms: int) -> AppendResult:
+        self.check_leader()
+        config = self.log.config
+        if acks == ACKS_ALL and len(self.isr) < config.min_insync_replicas:
+            raise NotEnoughReplicas(f"{self} has {len(self.isr)} in-sync replicas, needs {config.min_insync_replicas}")
+        batch, header, append_time_ms = admit(records, config, now_ms)
+        try:
+            base_offset, next_offset, duplicate = self.log.append(batch, header, self.leader_epoch, now_ms)
+        except StorageError as error:
+            self._append_failed(error)
+            raise
+        if not duplicate:
+            self._appended(next_offset)
+        return AppendResult(base_offset, next_offset, append_time_ms, next_offset <= self.high_watermark)
+
+    def _append_failed(self, error: StorageError) -> None:
+        """A full disk heals; anything else leaves the log in a state that nobody knows."""
+        from headrace.model.errors import DiskFull
+
+        if not isinstance(error, DiskFull):
+            self.go_offline(error)
+
+    def _appended(self, next_offset: int) -> None:
+        if self.waits_for_disk:
+            assert self._group_commit is not None
+            self._group_commit.request(self)
+        else:
+            self._replica_reached(self._node_id, next_offset)
+
+    def sync_in_background(self) -> None:
+        """Where acks do not wait for the disk, it still gets everything before long."""
+        if self._group_commit is not None and self.log.recovery_point < self.log.log_end_offset:
+            self._group_commit.request(self)
+
+    def synced(self, offset: int) -> None:
+        """Group commit has brought everything below `offset` to disk."""
+        self.log.synced(offset)
+        if self.waits_for_disk:
+            self._replica_reached(self._node_id, offset)
+
+    def sync_failed(self, error: StorageError) -> None:
+        self.go_offline(error)
+
+    def _replica_reached(self, broker: int, offset: int) -> None:
+        self._ends[broker] = offset
+        reached = high_watermark(self._ends, self.isr)
+        if reached > self.high_watermark:
+            self.high_watermark = reached
+            self.log.producers.high_watermark_advanced(reached)
+            self._tell_waiters(reached)
+
+    def _tell_waiters(self, reached: int) -> None:
+        waiters = self._append_waiters
+        while waiters and waiters[0][0] <= reached:
+            waiters.popleft()[1].committed()
+        for fetch in list(self.fetch_waiters):
+            fetch.wake()
+
+    def wait_for_commit(self, offset: int, waiter: AppendWaiter) -> None:
+        """Tell the waiter when the high watermark reaches `offset`."""
+        self._append_waiters.append((offset, waiter))
+
+    def go_offline(self, error: StorageError) -> None:
+        """Nothing more is promised about this partition until a restart has looked at its files."""
+        if self.failure is not None:
+            return
+        log.critical("%s goes offline: %s", self, error)
+        self.failure = error
+        waiters, self._append_waiters = self._append_waiters, deque()
+        for _, waiter in waiters:
+            waiter.failed(self, error)
+        for fetch in list(self.fetch_waiters):
+            fetch.wake()
+
+    # Reading
+
+    def read(self, offset: int, bytes_max: int, *, read_committed: bool) -> LogSlice | None:
+        limit = self.last_stable_offset if read_committed else self.high_watermark
+        if offset > self.high_watermark and offset <= self.log.log_end_offset:
+            # Written but not committed: it is about to be there, so the client waits instead of starting over.
+            return None
+        return self.log.read(offset, bytes_max, limit)
+
+    def aborted_transactions(self, offset: int, records: LogSlice | None) -> tuple[AbortedTransaction, ...]:
+        if records is None:
+            return ()
+        aborted = self.log.aborted_transactions(offset, records)
+        return tuple(AbortedTransaction(txn.producer_id, txn.first_offset) for txn in aborted)
+
+    def offset_for_timestamp(self, timestamp: int) -> FoundOffset | None:
+        found = self.log.offset_at_or_after(timestamp)
+        return found if found is not None and found.offset < self.high_watermark else None
+
+    def offset_of_max_timestamp(self) -> FoundOffset | None:
+        return self.log.offset_of_max_timestamp()
+
+    def epoch_end_offset(self, epoch: int) -> tuple[int, int]:
+        """The largest epoch at or below the asked one, and where it ended."""
+        return self.log.epochs.end_offset_for(epoch, self.log.log_end_offset)
+
+    # Shrinking
+
+    def delete_records(self, before: int) -> int:
+        """Move the log's start forward; -1 stands for the high watermark. Returns the new start."""
+        target = self.high_watermark if before == -1 else before
+        if target < 0 or target > self.high_watermark:
+            raise OffsetOutOfRange(f"offset {before} is beyond the high watermark {self.high_watermark} of {self}")
+        self.move_log_start(target)
+        return self.log.log_start_offset
+
+    def move_log_start(self, offset: int) -> None:
+        if offset > self.log.log_start_offset:
+            self._let_go(self, self.log.advance_log_start(offset))

@@ -1,0 +1,214 @@
+"""The partitions that this broker holds, by name and by topic id, kept in step with the cluster's facts."""
+
+import asyncio
+import logging
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from uuid import UUID, uuid4
+
+from headrace.broker.group_commit import GroupCommit
+from headrace.broker.partition import Partition
+from headrace.broker.slices import in_slices
+from headrace.core.cluster.events import (
+    ConfigsChanged,
+    Event,
+    PartitionsAdded,
+    PartitionsChanged,
+    TopicCreated,
+    TopicDeleted,
+)
+from headrace.core.cluster.image import ClusterImage, TopicImage
+from headrace.core.cluster.values import ConfigResource, ResourceType
+from headrace.model.clock import Clock
+from headrace.model.configs import LogConfig, log_config
+from headrace.model.errors import NotLeader, StorageError, UnknownTopic, UnknownTopicId
+from headrace.model.ids import TopicPartition
+from headrace.storage.log import Log, remove_segment_files
+from headrace.storage.log_dir import DELETE_SUFFIX, STRAY_SUFFIX, LogDir
+from headrace.storage.segment import Segment
+
+log = logging.getLogger(__name__)
+
+
+class Partitions:
+    def __init__(self, log_dir: LogDir, clock: Clock, node_id: int, group_commit: GroupCommit | None) -> None:
+        self.log_dir = log_dir
+        self._clock = clock
+        self._node_id = node_id
+        self._group_commit = group_commit
+        self._held: dict[tuple[str | UUID, int], Partition] = {}
+        self._topics: dict[str, TopicImage] = {}
+        self._broker_configs: Mapping[str, str] = {}
+        self._removals: set[asyncio.Task[None]] = set()
+
+    # Looking up
+
+    def leader(self, topic: str | UUID, index: int) -> Partition:
+        """The partition, if we hold it; else the error that sends the client the right way."""
+        partition = self._held.get((topic, index))
+        if partition is None:
+            raise self._absent(topic, index)
+        return partition
+
+    get = leader
+
+    def _absent(self, topic: str | UUID, index: int) -> Exception:
+        image = self._image_of(topic)
+        if image is not None and 0 <= index < len(image.partitions):
+            return NotLeader(f"broker {image.partitions[index].leader} leads {image.name}-{index}")
+        if isinstance(topic, UUID) and image is None:
+            return UnknownTopicId(f"no topic has the id {topic}")
+        return UnknownTopic(f"there is no partition {topic}-{index}")
+
+    def _image_of(self, topic: str | UUID) -> TopicImage | None:
+        if isinstance(topic, str):
+            return self._topics.get(topic)
+        return next((image for image in self._topics.values() if image.topic_id == topic), None)
+
+    def name_of(self, topic: str | UUID) -> str | None:
+        """The topic's name; None for an id that nobody knows."""
+        if isinstance(topic, str):
+            return topic
+        partition = self._held.get((topic, 0))
+        if partition is not None:
+            return partition.topic
+        image = self._image_of(topic)
+        return image.name if image is not None else None
+
+    def current_leader(self, topic: str | UUID, index: int) -> tuple[int, int] | None:
+        image = self._image_of(topic)
+        if image is None or not 0 <= index < len(image.partitions):
+            return None
+        return image.partitions[index].leader, image.partitions[index].leader_epoch
+
+    def all(self) -> Iterable[Partition]:
+        return [partition for (topic, _), partition in self._held.items() if isinstance(topic, str)]
+
+    # Following the cluster's facts
+
+    def load(self, image: ClusterImage, broker_configs: Mapping[str, str], deleted: Iterable[UUID]) -> None:
+        """Open every folder that a topic claims; remove the ones of deleted topics, keep strangers aside."""
+        self._broker_configs = broker_configs
+        was_deleted = set(deleted)
+        for path in self.log_dir.set_aside_before():
+            self.log_dir.files.remove_tree(path)
+        folders = dict(self.log_dir.folders())
+        for folder, topic_id in folders.items():
+            topic = image.topics.get(folder.topic)
+            if topic is None or topic.topic_id != topic_id or folder.partition >= len(topic.partitions):
+                self._set_aside_unclaimed(folder, topic_id in was_deleted)
+        for topic in image.topics.values():
+            for _ in self.follow_topic(topic):
+                pass
+
+    def _set_aside_unclaimed(self, folder: TopicPartition, was_deleted: bool) -> None:
+        suffix = DELETE_SUFFIX if was_deleted else STRAY_SUFFIX
+        path = self.log_dir.set_aside(folder, uuid4(), suffix)
+        if was_deleted:
+            self.log_dir.files.remove_tree(path)
+        else:
+            log.error("no topic claims the folder of %s; it is kept as %s", folder, path)
+
+    async def follow(self, event: Event, image: ClusterImage, broker_configs: Mapping[str, str]) -> None:
+        """Make a change of the cluster's facts true here, before anybody is told of it."""
+        match event:
+            case TopicCreated(topic) | PartitionsAdded(topic, _) | PartitionsChanged(topic, _):
+                await in_slices(self.follow_topic(topic))
+            case TopicDeleted(topic):
+                self.drop_topic(topic)
+            case ConfigsChanged(ConfigResource(ResourceType.TOPIC, name)) if name in image.topics:
+                await in_slices(self.follow_topic(image.topics[name]))
+            case ConfigsChanged(ConfigResource(ResourceType.BROKER, _)):
+                self._broker_configs = broker_configs
+                for topic in list(image.topics.values()):
+                    await in_slices(self.follow_topic(topic))
+
+    def follow_topic(self, topic: TopicImage) -> Iterator[None]:
+        """Create what is missing, and take over states and configuration; a step for each partition."""
+        self._topics[topic.name] = topic
+        config = log_config(topic.configs, self._broker_configs)
+        for index, state in enumerate(topic.partitions):
+            if self._node_id not in state.replicas:
+                continue
+            partition = self._held.get((topic.name, index))
+            if partition is None:
+                self._hold(topic, index, config)
+            else:
+                partition.follow(state)
+                partition.log.config = config
+            yield
+
+    def _hold(self, topic: TopicImage, index: int, config: LogConfig) -> None:
+        name = TopicPartition(topic.name, index)
+        now_ms = self._clock.wall_ms()
+        if self.log_dir.files.exists(f"{self.log_dir.path}/{name}"):
+            partition_log = self.log_dir.open(name, config, now_ms=now_ms)
+        else:
+            partition_log = self.log_dir.create(name, topic.topic_id, config, now_ms=now_ms)
+        partition = self._partition(topic, index, partition_log)
+        self._held[(topic.name, index)] = partition
+        self._held[(topic.topic_id, index)] = partition
+
+    def _partition(self, topic: TopicImage, index: int, partition_log: Log) -> Partition:
+        return Partition(
+            topic.name,
+            index,
+            topic.topic_id,
+            partition_log,
+            topic.partitions[index],
+            node_id=self._node_id,
+            group_commit=self._group_commit,
+            let_go=self._let_go,
+        )
+
+    def drop_topic(self, topic: TopicImage) -> None:
+        """The topic is gone from the facts: its folders get out of the way now and are removed in the background."""
+        name = topic.name
+        self._topics.pop(name, None)
+        for index in range(len(topic.partitions)):
+            partition = self._held.pop((name, index), None)
+            self._held.pop((topic.topic_id, index), None)
+            if partition is not None:
+                partition.go_offline(StorageError(f"{partition} has been deleted"))
+                path = self.log_dir.set_aside(TopicPartition(name, index), uuid4(), DELETE_SUFFIX)
+                self._in_background(self.log_dir.files.remove_tree, path)
+
+    # Removing files
+
+    def _let_go(self, partition: Partition, segments: list[Segment]) -> None:
+        """A log has moved its start: remember it durably, then remove what lies below."""
+        self.log_dir.note(TopicPartition(partition.topic, partition.index), partition.log)
+        self.log_dir.write_log_starts()
+        for segment in segments:
+            self._in_background(remove_segment_files, self.log_dir.files, segment)
+
+    def _in_background(self, work: Callable[..., None], *arguments: object) -> None:
+        """Unlinking a large file takes many milliseconds: not on the loop."""
+        task = asyncio.create_task(asyncio.to_thread(work, *arguments))
+        self._removals.add(task)
+        task.add_done_callback(self._removal_done)
+
+    def _removal_done(self, task: "asyncio.Task[None]") -> None:
+        self._removals.discard(task)
+        if not task.cancelled() and task.exception() is not None:
+            log.error("could not remove files: %s; the next start tries again", task.exception())
+
+    # Closing
+
+    def checkpoint(self) -> None:
+        for partition in self.all():
+            self.log_dir.note(TopicPartition(partition.topic, partition.index), partition.log)
+        self.log_dir.write_recovery_points()
+
+    async def close(self) -> None:
+        await asyncio.gather(*self._removals, return_exceptions=True)
+        healthy = True
+        for partition in self.all():
+            if partition.failure is not None:
+                healthy = False
+                continue
+            partition.log.close()
+            self.log_dir.note(TopicPartition(partition.topic, partition.index), partition.log)
+        watermarks = [(TopicPartition(one.topic, one.index), one.high_watermark) for one in self.all()]
+        self.log_dir.write_high_watermarks(watermarks)
+        if healthy:
+            self.log_dir.mark_clean()

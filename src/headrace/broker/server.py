@@ -1,0 +1,160 @@
+"""The listening sockets and everything that bounds what strangers can make us hold."""
+
+import asyncio
+import errno
+import logging
+import socket
+from collections import Counter
+from collections.abc import Callable
+
+from headrace.broker.budget import MemoryBudget
+from headrace.broker.connection import Connection
+from headrace.model.clock import Clock
+from headrace.model.settings import Listener, Settings
+from headrace.protocol.frames import Parts
+
+log = logging.getLogger(__name__)
+
+Dispatch = Callable[[Connection, memoryview], "Parts | None"]
+
+# One read takes at most this much: a whole default-sized batch with room to spare, shared by all connections.
+RECEIVE_BUFFER_BYTES = 1024 * 1024
+# Connections that the kernel may queue while we are busy; the kernel lowers it to its own somaxconn.
+LISTEN_BACKLOG = 4096
+# Accepted in one go before the loop turns to others again.
+ACCEPTS_PER_TURN = 64
+# Out of descriptors: waiting a little lets connections end; spinning on accept would not.
+ACCEPT_PAUSE_S = 0.1
+# How often silent connections are looked for, and how often the coarse clock ticks.
+HOUSEKEEPING_S = 1.0
+
+
+class Server:
+    def __init__(self, settings: Settings, dispatch: Dispatch, clock: Clock) -> None:
+        self.loop = asyncio.get_running_loop()
+        self.dispatch = dispatch
+        self._settings = settings
+        self._clock = clock
+        self.now_ms = clock.monotonic_ms()
+        self.receive_view = memoryview(bytearray(RECEIVE_BUFFER_BYTES))
+        self.frame_bytes_max = settings.integer("socket.request.max.bytes")
+        self._per_address_max = settings.integer("max.connections.per.ip")
+        self._connections_max = settings.integer("max.connections")
+        self._idle_ms_max = settings.integer("connections.max.idle.ms")
+        self.budget = MemoryBudget(_budget_bytes(settings))
+        self.connections: set[Connection] = set()
+        self._by_address: Counter[str] = Counter()
+        self._sockets: list[tuple[socket.socket, str]] = []
+        self._timer: asyncio.TimerHandle | None = None
+        self.bound: dict[str, Listener] = {}
+
+    def bind(self) -> None:
+        """Take every listener's port; a port of 0 becomes the same free port on all its addresses."""
+        for listener in self._settings.listeners:
+            port = listener.port
+            for family, address in _addresses(listener):
+                sock = _bound_socket(family, address, port)
+                port = sock.getsockname()[1]
+                self._sockets.append((sock, listener.name))
+            self.bound[listener.name] = Listener(listener.name, listener.host, port)
+
+    def serve(self) -> None:
+        """Answer from now on. Whoever came since `bind` is in the kernel's queue."""
+        for sock, listener in self._sockets:
+            self.loop.add_reader(sock.fileno(), self._accept, sock, listener)
+        self._tick()
+
+    def _accept(self, sock: socket.socket, listener: str) -> None:
+        for _ in range(ACCEPTS_PER_TURN):
+            try:
+                client, address = sock.accept()
+            except (BlockingIOError, InterruptedError, ConnectionAbortedError):
+                return
+            except OSError as error:
+                self._accept_failed(sock, listener, error)
+                return
+            self._connected(client, address[0], listener)
+
+    def _accept_failed(self, sock: socket.socket, listener: str, error: OSError) -> None:
+        if error.errno not in (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM):
+            raise error
+        log.error("cannot accept connections: %s; raise the limit with `ulimit -n`", error.strerror)
+        self.loop.remove_reader(sock.fileno())
+        self.loop.call_later(ACCEPT_PAUSE_S, self._accept_again, sock, listener)
+
+    def _accept_again(self, sock: socket.socket, listener: str) -> None:
+        if sock.fileno() >= 0:
+            self.loop.add_reader(sock.fileno(), self._accept, sock, listener)
+
+    def _connected(self, client: socket.socket, host: str, listener: str) -> None:
+        if self._by_address[host] >= self._per_address_max or len(self.connections) >= self._connections_max:
+            log.warning("refusing a connection from %s: it has %d already", host, self._by_address[host])
+            client.close()
+            return
+        client.setblocking(False)
+        client.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        connection = Connection(self, client, host, listener)
+        connection.last_active_ms = self.now_ms
+        self.connections.add(connection)
+        self._by_address[host] += 1
+
+    def disconnected(self, connection: Connection) -> None:
+        self.connections.discard(connection)
+        self._by_address[connection.client_host] -= 1
+        if not self._by_address[connection.client_host]:
+            del self._by_address[connection.client_host]
+
+    def _tick(self) -> None:
+        """Coarse time for the connections, and an end to those that have been silent for too long."""
+        self.now_ms = self._clock.monotonic_ms()
+        oldest = self.now_ms - self._idle_ms_max
+        for connection in [one for one in self.connections if one.last_active_ms < oldest]:
+            connection.close(f"silent for {self._idle_ms_max} ms")
+        self._timer = self.loop.call_later(HOUSEKEEPING_S, self._tick)
+
+    def stop_listening(self) -> None:
+        for sock, _ in self._sockets:
+            self.loop.remove_reader(sock.fileno())
+            sock.close()
+        self._sockets.clear()
+
+    def close(self) -> None:
+        self.stop_listening()
+        if self._timer is not None:
+            self._timer.cancel()
+        for connection in list(self.connections):
+            connection.close(None)
+
+
+def _budget_bytes(settings: Settings) -> int:
+    """`queued.max.request.bytes`; unlimited there means a quarter of a small machine here."""
+    configured = settings.integer("queued.max.request.bytes")
+    return configured if configured > 0 else 512 * 1024 * 1024
+
+
+def _addresses(listener: Listener) -> list[tuple[socket.AddressFamily, str]]:
+    """Every address of the host, once; an empty host is all interfaces of both families."""
+    if not listener.host:
+        return [(socket.AF_INET, "0.0.0.0"), (socket.AF_INET6, "::")]  # noqa: S104  # asked for by name
+    found = socket.getaddrinfo(listener.host, None, type=socket.SOCK_STREAM)
+    addresses: dict[tuple[socket.AddressFamily, str], None] = {}
+    for family, _, _, _, sockaddr in found:
+        if family in (socket.AF_INET, socket.AF_INET6):
+            addresses[(family, str(sockaddr[0]))] = None
+    return sorted(addresses, key=lambda one: one[0])
+
+
+def _bound_socket(family: socket.AddressFamily, address: str, port: int) -> socket.socket:
+    sock = socket.socket(family, socket.SOCK_STREAM)
+    try:
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        if family == socket.AF_INET6:
+            sock.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
+        sock.setblocking(False)
+        sock.bind((address, port))
+        sock.listen(LISTEN_BACKLOG)
+    except OSError as error:
+        sock.close()
+        hint = "is another broker running there?" if error.errno == errno.EADDRINUSE else "check the listeners"
+        raise OSError(error.errno, f"cannot listen on {address} port {port}: {error.strerror}; {hint}") from error
+    return sock

@@ -1,0 +1,103 @@
+"""What the commands ask of a cluster, in their own terms: thin, typed steps over librdkafka's admin client.
+
+Decides how many requests a question takes. Prints nothing; errors leave as exceptions for `failures_told`.
+"""
+
+from collections.abc import Mapping
+from concurrent.futures import Future
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
+
+from headrace.cli.options import REACH_TIMEOUT_S
+from headrace.client.factory import check_reachable, make_admin
+
+if TYPE_CHECKING:
+    from confluent_kafka import KafkaError
+    from confluent_kafka.admin import AdminClient
+
+Key = TypeVar("Key")
+# The protocol's timestamps for "the first" and "the next" offset.
+_EARLIEST, _LATEST = -2, -1
+
+
+class PartitionView(NamedTuple):
+    partition: int
+    leader: int
+    replicas: list[int]
+    isr: list[int]
+    start_offset: int | None
+    end_offset: int | None
+
+
+def connect(bootstrap: str, timeout_s: float) -> "AdminClient":
+    check_reachable(bootstrap, min(timeout_s, REACH_TIMEOUT_S))
+    return make_admin(bootstrap)
+
+
+def outcomes(
+    futures: "Mapping[Key, Future[Any]]",
+) -> "tuple[dict[Key, Any], dict[Key, KafkaError]]":
+    """What came of each: results, and the broker's refusals. One refusal does not hide its neighbours."""
+    from confluent_kafka import KafkaException
+
+    done: dict[Key, Any] = {}
+    refused: dict[Key, KafkaError] = {}
+    for key, future in futures.items():
+        try:
+            done[key] = future.result()
+        except KafkaException as error:
+            refused[key] = error.args[0]
+    return done, refused
+
+
+def topic_names(admin: "AdminClient", timeout_s: float, *, internal: bool) -> list[tuple[str, int, int]]:
+    """Name, partitions and replicas of each topic, by name."""
+    topics = admin.list_topics(timeout=timeout_s).topics
+    rows = []
+    for name in sorted(topics):
+        if internal or not name.startswith("__"):
+            partitions = topics[name].partitions
+            replicas = max((len(one.replicas) for one in partitions.values()), default=0)
+            rows.append((name, len(partitions), replicas))
+    return rows
+
+
+def describe_topics(
+    admin: "AdminClient", names: list[str], timeout_s: float
+) -> "tuple[dict[str, Any], dict[str, KafkaError]]":
+    from confluent_kafka import TopicCollection
+
+    return outcomes(admin.describe_topics(TopicCollection(names), request_timeout=timeout_s))
+
+
+def partition_views(admin: "AdminClient", topic: str, description: Any, timeout_s: float) -> list[PartitionView]:
+    """The partitions of one topic with their first and next offsets; None where no leader can tell."""
+    numbers = [partition.id for partition in description.partitions if partition.leader is not None]
+    starts = list_offsets(admin, topic, numbers, "earliest", timeout_s)
+    ends = list_offsets(admin, topic, numbers, "latest", timeout_s)
+    return [
+        PartitionView(
+            partition.id,
+            partition.leader.id if partition.leader is not None else -1,
+            [node.id for node in partition.replicas],
+            [node.id for node in partition.isr],
+            starts.get(partition.id),
+            ends.get(partition.id),
+        )
+        for partition in sorted(description.partitions, key=lambda one: one.id)
+    ]
+
+
+def list_offsets(
+    admin: "AdminClient", topic: str, partitions: list[int], when: str | int, timeout_s: float
+) -> dict[int, int]:
+    """Per partition: its `earliest` or `latest` offset, or the first at or after a time in ms."""
+    from confluent_kafka import TopicPartition
+    from confluent_kafka.admin import OffsetSpec  # type: ignore[attr-defined]  # exported, not declared
+
+    if not partitions:
+        return {}
+    word = {"earliest": _EARLIEST, "latest": _LATEST}
+    spec = OffsetSpec.for_timestamp(when if isinstance(when, int) else word[when])
+    asked = {TopicPartition(topic, partition): spec for partition in partitions}
+    done, _ = outcomes(admin.list_offsets(asked, request_timeout=timeout_s))
+    return {place.partition: result.offset for place, result in done.items()}

@@ -1,0 +1,210 @@
+"""`headrace configs …`: look at and change the configs of topics, brokers and loggers of a running cluster."""
+
+from typing import Annotated, NamedTuple
+
+import typer
+
+from headrace.cli.exit_codes import EXIT_CODES_HELP
+from headrace.cli.failures import fail_kafka, fail_not_found, fail_usage, failures_told
+from headrace.cli.options import (
+    DEFAULT_BOOTSTRAP,
+    DEFAULT_TIMEOUT_S,
+    REACH_TIMEOUT_S,
+    Bootstrap,
+    Json,
+    Timeout,
+    parse_pairs,
+)
+from headrace.cli.output import note, plural, print_json, print_table
+from headrace.client.configs import ConfigSource, Entry, Refusal, ResourceType
+from headrace.client.configs import alter as alter_configs
+from headrace.client.configs import describe as describe_configs
+from headrace.client.connection import Connection
+from headrace.client.factory import bootstrap_addresses, check_reachable, make_admin
+from headrace.model.config_def import nearest
+
+app = typer.Typer(
+    name="configs",
+    help="Look at and change the configs of a running cluster: topics, brokers, loggers.",
+    no_args_is_help=True,
+    epilog=EXIT_CODES_HELP,
+)
+
+Topic = Annotated[str | None, typer.Option("--topic", "-t", metavar="NAME", help="Of this topic.")]
+Broker = Annotated[str | None, typer.Option("--broker", metavar="ID", help="Of this broker.")]
+AllBrokers = Annotated[bool, typer.Option("--all-brokers", help="The default of all brokers.")]
+Logger = Annotated[str | None, typer.Option("--loggers", metavar="ID", help="Log levels of this broker.")]
+Pairs = Annotated[list[str], typer.Argument(metavar="KEY=VALUE")]
+Keys = Annotated[list[str], typer.Argument(metavar="KEY")]
+
+_RESOURCE = {
+    "topic": ResourceType.TOPIC,
+    "broker": ResourceType.BROKER,
+    "all brokers": ResourceType.BROKER,
+    "loggers": ResourceType.BROKER_LOGGER,
+}
+
+
+class Entity(NamedTuple):
+    """Whose configs are meant."""
+
+    kind: str
+    name: str
+
+    def __str__(self) -> str:
+        return f"{self.kind} {self.name}".rstrip()
+
+
+@app.command("list", epilog="Example: headrace configs list --topic orders --all")
+def list_(
+    topic: Topic = None,
+    broker: Broker = None,
+    all_brokers: AllBrokers = False,
+    loggers: Logger = None,
+    all_: Annotated[bool, typer.Option("--all", "-a", help="Also those at their default.")] = False,
+    docs: Annotated[bool, typer.Option("--docs", help="With what each key means.")] = False,
+    as_json: Json = False,
+    bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
+    timeout: Timeout = DEFAULT_TIMEOUT_S,
+) -> None:
+    """Show configs: those that somebody set, or with --all every key."""
+    entity = _entity(topic, broker, all_brokers, loggers)
+    entries = read_entries(entity, bootstrap, timeout)
+    shown = [entry for entry in entries if all_ or loggers is not None or _is_set(entry)]
+    if as_json:
+        print_json([_as_json(entry) for entry in shown])
+    elif shown:
+        columns = ("key", "value", "set by", *(("meaning",) if docs else ()))
+        print_table(columns, [_row(entry, docs=docs) for entry in shown])
+    else:
+        note(f"{entity}: nothing is set; --all shows the defaults")
+
+
+@app.command(epilog="Example: headrace configs get retention.ms --topic orders")
+def get(
+    keys: Keys,
+    topic: Topic = None,
+    broker: Broker = None,
+    all_brokers: AllBrokers = False,
+    loggers: Logger = None,
+    as_json: Json = False,
+    bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
+    timeout: Timeout = DEFAULT_TIMEOUT_S,
+) -> None:
+    """Print the value in force; several keys as key=value lines."""
+    entity = _entity(topic, broker, all_brokers, loggers)
+    entries = {entry.name: entry for entry in read_entries(entity, bootstrap, timeout)}
+    for key in keys:
+        if key not in entries:
+            close = nearest(key, entries)
+            fail_not_found(f"{entity} has no key {key}", f"did you mean {close}?" if close else None)
+    if as_json:
+        print_json([_as_json(entries[key]) for key in keys])
+    elif len(keys) == 1:
+        print(entries[keys[0]].value or "")
+    else:
+        for key in keys:
+            print(f"{key}={entries[key].value or ''}")
+
+
+@app.command("set", epilog="Example: headrace configs set retention.ms=3600000 --topic orders")
+def set_(
+    pairs: Pairs,
+    topic: Topic = None,
+    broker: Broker = None,
+    all_brokers: AllBrokers = False,
+    loggers: Logger = None,
+    validate_only: Annotated[bool, typer.Option("--validate-only", help="Check, but change nothing.")] = False,
+    bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
+    timeout: Timeout = DEFAULT_TIMEOUT_S,
+) -> None:
+    """Set configs. What is not named stays as it is."""
+    entity = _entity(topic, broker, all_brokers, loggers)
+    wanted = parse_pairs(pairs, "headrace configs set retention.ms=3600000 --topic orders")
+    change(entity, wanted, [], bootstrap, timeout, validate_only=validate_only)
+    note(f"{'fine' if validate_only else 'set'}: {plural(len(wanted), 'key')} of {entity}")
+
+
+@app.command(epilog="Example: headrace configs unset retention.ms --topic orders")
+def unset(
+    keys: Keys,
+    topic: Topic = None,
+    broker: Broker = None,
+    all_brokers: AllBrokers = False,
+    loggers: Logger = None,
+    bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
+    timeout: Timeout = DEFAULT_TIMEOUT_S,
+) -> None:
+    """Forget what was set, so that the default holds again."""
+    entity = _entity(topic, broker, all_brokers, loggers)
+    change(entity, {}, keys, bootstrap, timeout)
+    note(f"unset: {plural(len(keys), 'key')} of {entity}")
+
+
+def change(
+    entity: Entity,
+    wanted: dict[str, str],
+    unwanted: list[str],
+    bootstrap: str,
+    timeout_s: float,
+    *,
+    validate_only: bool = False,
+) -> None:
+    """Set and unset keys, or end with what the broker has against it."""
+    with failures_told(bootstrap), _connection(entity, bootstrap, timeout_s) as connection:
+        refusal = alter_configs(
+            connection, _RESOURCE[entity.kind], entity.name, wanted, unwanted, validate_only=validate_only
+        )
+        if refusal is not None:
+            fail_kafka(refusal.code, f"{entity}: {refusal.message}", bootstrap)
+
+
+def _entity(topic: str | None, broker: str | None, all_brokers: bool, loggers: str | None) -> Entity:
+    named = {"topic": topic, "broker": broker, "all brokers": "" if all_brokers else None, "loggers": loggers}
+    chosen = [Entity(kind, name) for kind, name in named.items() if name is not None]
+    if len(chosen) != 1:
+        fail_usage(
+            "whose configs?" if not chosen else "that names more than one owner of configs",
+            "say one of --topic NAME, --broker ID, --all-brokers, --loggers ID",
+        )
+    return chosen[0]
+
+
+def read_entries(entity: Entity, bootstrap: str, timeout_s: float) -> list[Entry]:
+    """Every key of the entity with the value in force, by name."""
+    with failures_told(bootstrap), _connection(entity, bootstrap, timeout_s) as connection:
+        answer = describe_configs(connection, _RESOURCE[entity.kind], entity.name)
+        if isinstance(answer, Refusal):
+            fail_kafka(answer.code, f"{entity}: {answer.message}", bootstrap)
+        return sorted(answer)
+
+
+def _connection(entity: Entity, bootstrap: str, timeout_s: float) -> Connection:
+    """To the broker that must answer: for a broker's own configs that broker, else any."""
+    check_reachable(bootstrap, min(timeout_s, REACH_TIMEOUT_S))
+    addresses = bootstrap_addresses(bootstrap)
+    if entity.kind in ("broker", "loggers"):
+        brokers = make_admin(bootstrap).list_topics(timeout=timeout_s).brokers
+        if not entity.name.isdigit() or int(entity.name) not in brokers:
+            fail_not_found(f"there is no broker {entity.name}", f"there are {', '.join(map(str, brokers))}")
+        owner = brokers[int(entity.name)]
+        addresses = [(str(owner.host), int(owner.port))]
+    for address in addresses[:-1]:
+        try:
+            return Connection(*address, timeout_s)
+        except ConnectionError:
+            continue
+    return Connection(*addresses[-1], timeout_s)
+
+
+def _is_set(entry: Entry) -> bool:
+    return entry.source is not ConfigSource.DEFAULT
+
+
+def _row(entry: Entry, *, docs: bool) -> tuple[str, ...]:
+    value = "" if entry.value is None else entry.value
+    return (entry.name, value, entry.source.name.lower(), *((entry.doc,) if docs else ()))
+
+
+def _as_json(entry: Entry) -> dict[str, object]:
+    return entry._asdict() | {"source": entry.source.name.lower()}

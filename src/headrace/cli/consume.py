@@ -1,0 +1,201 @@
+"""`headrace consume`: print records, from where one likes, until the end or as they come."""
+
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import suppress
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from headrace.cli.exit_codes import EXIT_CODES_HELP, UNREACHABLE
+from headrace.cli.failures import fail, fail_kafka, fail_not_found, fail_usage, failures_told
+from headrace.cli.messages import FIELDS, Incoming, as_json, check_template, render
+from headrace.cli.options import DEFAULT_BOOTSTRAP, DEFAULT_TIMEOUT_S, REACH_TIMEOUT_S, Bootstrap, Timeout
+from headrace.cli.output import note, print_json_line, progress
+from headrace.cli.times import parse_time_ms
+from headrace.client.factory import check_reachable, make_consumer
+
+if TYPE_CHECKING:
+    from confluent_kafka import Consumer, TopicPartition
+
+EPILOG = (
+    "Examples: `headrace consume orders` · `headrace consume orders -f` (new ones as they come) · "
+    "`headrace consume orders --offset -10 --json` (the last ten of each partition) · "
+    "`headrace consume orders --from-time 15m -n 100` · "
+    "`headrace consume orders --format '{partition}/{offset} {key}: {value}\\n'`.  "
+    f"{EXIT_CODES_HELP}"
+)
+VERBOSE_FORMAT = "{partition}\\t{offset}\\t{timestamp}\\t{key}\\t{headers}\\t{value}\\n"
+BATCH_RECORDS = 500
+POLL_S = 0.2
+_TIMESTAMP_TYPES = {1: "CreateTime", 2: "LogAppendTime"}
+
+
+def consume(
+    topic: Annotated[str, typer.Argument(metavar="TOPIC")],
+    follow: Annotated[
+        bool, typer.Option("--follow", "-f", help="Do not stop at the end: wait for what comes.")
+    ] = False,
+    count: Annotated[int | None, typer.Option("--count", "-n", min=1, help="Stop after so many.")] = None,
+    partition: Annotated[
+        list[int] | None, typer.Option("--partition", "-p", min=0, help="Only these; repeatable.")
+    ] = None,
+    from_beginning: Annotated[
+        bool, typer.Option("--from-beginning", help="The default, except with --follow.")
+    ] = False,
+    offset: Annotated[int | None, typer.Option("--offset", "-o", help="From this offset; -10: the last ten.")] = None,
+    from_time: Annotated[
+        str | None, typer.Option("--from-time", metavar="TIME", help="From then on: ISO date, ms, or 15m.")
+    ] = None,
+    json_lines: Annotated[bool, typer.Option("--json", help="A JSON object a line.")] = False,
+    verbose: Annotated[
+        bool, typer.Option("--verbose", "-v", help="Partition, offset, time, key and headers too.")
+    ] = False,
+    format_: Annotated[
+        str | None, typer.Option("--format", metavar="TEXT", help=f"Fields: {', '.join(FIELDS)}.")
+    ] = None,
+    uncommitted: Annotated[
+        bool, typer.Option("--uncommitted", help="Also records of open or aborted transactions.")
+    ] = False,
+    bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
+    timeout: Timeout = DEFAULT_TIMEOUT_S,
+) -> None:
+    """Print the records of a topic: all there are, or from a place on."""
+    if sum((from_beginning, offset is not None, from_time is not None)) > 1:
+        fail_usage("more than one place to begin", "--from-beginning, --offset or --from-time: choose one")
+    if sum((json_lines, verbose, format_ is not None)) > 1:
+        fail_usage("more than one way to print", "--json, --verbose or --format: choose one")
+    template = format_ or (VERBOSE_FORMAT if verbose else "{value}\\n")
+    with failures_told(bootstrap):
+        check_template(template)
+        check_reachable(bootstrap, min(timeout, REACH_TIMEOUT_S))
+        isolation = "read_uncommitted" if uncommitted else "read_committed"
+        consumer = make_consumer(bootstrap, {"isolation.level": isolation})
+        try:
+            places = _places(consumer, topic, partition, timeout)
+            when_ms = None if from_time is None else parse_time_ms(from_time)
+            begin = "end" if follow and not from_beginning else "beginning"
+            starts = _starts(consumer, places, offset, when_ms, begin, timeout)
+            reader = _records(consumer, starts, bootstrap, timeout, follow=follow)
+            printed = _print(reader, count, None if json_lines else template)
+        finally:
+            consumer.close()
+    if sys.stderr.isatty() and not sys.stdout.isatty():
+        note(f"{printed:,} records")
+
+
+def _places(consumer: "Consumer", topic: str, wanted: list[int] | None, timeout_s: float) -> "list[TopicPartition]":
+    from confluent_kafka import TopicPartition
+
+    metadata = consumer.list_topics(topic, timeout=timeout_s).topics[topic]
+    if metadata.error is not None:
+        fail_kafka(metadata.error.code(), f"{topic}: {metadata.error.str()}")
+    for number in wanted or []:
+        if number not in metadata.partitions:
+            fail_not_found(f"{topic} has no partition {number}", f"it has {len(metadata.partitions)} from 0 on")
+    return [TopicPartition(topic, number) for number in wanted or sorted(metadata.partitions)]
+
+
+def _starts(
+    consumer: "Consumer",
+    places: "list[TopicPartition]",
+    offset: int | None,
+    when_ms: int | None,
+    begin: str,
+    timeout_s: float,
+) -> "list[TopicPartition]":
+    """The places with the offset at which reading begins."""
+    from confluent_kafka import OFFSET_BEGINNING, OFFSET_END, TopicPartition
+
+    if when_ms is not None:
+        asked = [TopicPartition(place.topic, place.partition, when_ms) for place in places]
+        return consumer.offsets_for_times(asked, timeout=timeout_s)
+    if offset is None:
+        offset_word = OFFSET_END if begin == "end" else OFFSET_BEGINNING
+        return [TopicPartition(place.topic, place.partition, offset_word) for place in places]
+    starts = []
+    for place in places:
+        chosen = offset
+        if offset < 0:
+            low, high = consumer.get_watermark_offsets(place, timeout=timeout_s)
+            chosen = max(low, high + offset)
+        starts.append(TopicPartition(place.topic, place.partition, chosen))
+    return starts
+
+
+def _records(
+    consumer: "Consumer",
+    starts: "list[TopicPartition]",
+    bootstrap: str,
+    timeout_s: float,
+    *,
+    follow: bool,
+) -> Iterator[list[Incoming]]:
+    """Records as they arrive; ends when every partition was read to its end, unless it follows."""
+    from confluent_kafka import KafkaError
+
+    consumer.assign(starts)
+    unfinished = {start.partition for start in starts}
+    last_sign_of_life = time.monotonic()
+    while follow or unfinished:
+        messages = consumer.consume(BATCH_RECORDS, timeout=POLL_S)
+        yield [_incoming(message) for message in messages if message.error() is None]
+        for message in messages:
+            error = message.error()
+            if error is None:
+                continue
+            if error.code() == KafkaError._PARTITION_EOF:
+                unfinished.discard(message.partition())
+            else:
+                _fail_reading(error, message, bootstrap)
+        if messages:
+            last_sign_of_life = time.monotonic()
+        elif not follow and time.monotonic() - last_sign_of_life > timeout_s:
+            fail(f"the broker went silent for {timeout_s:g} s", "give it longer with --timeout", UNREACHABLE)
+
+
+def _fail_reading(error: Any, message: Any, bootstrap: str) -> None:
+    from confluent_kafka import KafkaError
+
+    where = f"{message.topic()}-{message.partition()}" if message.topic() else bootstrap
+    if error.code() in (KafkaError._AUTO_OFFSET_RESET, KafkaError.OFFSET_OUT_OF_RANGE):
+        fail(
+            f"{where} has no such offset (deleted already, or not written yet)",
+            f"`headrace topics describe {message.topic()}` shows the offsets there are",
+        )
+    fail_kafka(error.code(), f"{where}: {error.str()}", bootstrap)
+
+
+def _incoming(message: Any) -> Incoming:
+    kind, timestamp = message.timestamp()
+    return Incoming(
+        message.topic(),
+        message.partition(),
+        message.offset(),
+        timestamp if kind else -1,
+        _TIMESTAMP_TYPES.get(kind),
+        message.key(),
+        message.value(),
+        message.headers() or [],
+    )
+
+
+def _print(batches: Iterator[list[Incoming]], count: int | None, template: str | None) -> int:
+    """Prints up to `count` records and tells how many. Ctrl-C is a normal way to end."""
+    printed = 0
+    watched = count is not None and not sys.stdout.isatty()
+    with suppress(KeyboardInterrupt), progress("reading", count, wanted=watched) as advance:
+        for batch in batches:
+            for record in batch[: None if count is None else count - printed]:
+                if template is None:
+                    print_json_line(as_json(record))
+                else:
+                    sys.stdout.buffer.write(render(record, template))
+                printed += 1
+                advance(1)
+            sys.stdout.flush()  # a reader at the other end of a pipe wants them now, not when the buffer is full
+            if printed == count:
+                break
+    sys.stdout.flush()
+    return printed

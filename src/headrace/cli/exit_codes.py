@@ -1,0 +1,11 @@
+"""What the number means with which the command line ends. Scripts rely on it: never reuse one."""
+
+OK = 0
+FAILURE = 1  # the broker or the disk refused, or a check found something wrong
+USAGE = 2  # the command line or the settings make no sense
+NOT_FOUND = 3  # no such topic, partition, broker or file
+UNREACHABLE = 4  # nobody answers at the bootstrap address
+
+EXIT_CODES_HELP = (
+    "Exit codes: 0 fine · 1 refused or failed · 2 wrong usage or settings · 3 not found · 4 broker unreachable"
+)

@@ -1,0 +1,156 @@
+"""Records as lines of text: what `produce` reads and `consume` writes. Pure; knows no client.
+
+`consume --json` and `produce --json` use one form, so that a pipe between them copies records:
+
+    {"key": "k", "value": "v", "headers": [["h", "x"]], "partition": 0, "timestamp": 1700000000000}
+
+Bytes that are not UTF-8 text are {"base64": "…"}; null is null.
+"""
+
+import base64
+import binascii
+import json
+from typing import Any, NamedTuple
+
+from headrace.model.errors import InvalidConfig
+
+Headers = list[tuple[str, bytes | None]]
+FIELDS = ("topic", "partition", "offset", "timestamp", "key", "headers", "value")
+_IGNORED_ON_INPUT = frozenset({"topic", "offset", "timestamp_type"})
+_ESCAPES = (("\\n", "\n"), ("\\t", "\t"), ("\\0", "\0"))
+
+
+class BadLine(InvalidConfig):
+    """A line of input that is not a record."""
+
+
+class Outgoing(NamedTuple):
+    value: bytes | None
+    key: bytes | None = None
+    headers: Headers = []  # noqa: RUF012 (a NamedTuple default; nobody appends to it)
+    partition: int | None = None
+    timestamp: int | None = None
+
+
+class Incoming(NamedTuple):
+    topic: str
+    partition: int
+    offset: int
+    timestamp: int
+    timestamp_type: str | None
+    key: bytes | None
+    value: bytes | None
+    headers: Headers
+
+
+def parse_json_record(line: bytes) -> Outgoing:
+    try:
+        fields = json.loads(line)
+    except ValueError as error:
+        raise BadLine(f"not JSON: {error}") from None
+    if not isinstance(fields, dict) or "value" not in fields:
+        raise BadLine('a record is {"value": …}, with key, headers, partition and timestamp as you like')
+    unknown = set(fields) - set(Outgoing._fields) - _IGNORED_ON_INPUT
+    if unknown:
+        raise BadLine(f"unknown field {sorted(unknown)[0]!r}; there are {', '.join(Outgoing._fields)}")
+    return Outgoing(
+        value=_bytes(fields["value"]),
+        key=_bytes(fields.get("key")),
+        headers=_headers(fields.get("headers") or []),
+        partition=_whole(fields, "partition"),
+        timestamp=_whole(fields, "timestamp"),
+    )
+
+
+def parse_line(line: bytes, key_separator: bytes | None) -> Outgoing:
+    """A line is a value; with a separator, what stands before its first one is the key."""
+    if key_separator is None:
+        return Outgoing(line)
+    key, found, value = line.partition(key_separator)
+    if not found:
+        raise BadLine(f"no {key_separator.decode(errors='replace')!r} between key and value")
+    return Outgoing(value, key)
+
+
+def parse_header(text: str) -> tuple[str, bytes]:
+    name, equals, value = text.partition("=")
+    if not equals or not name:
+        raise BadLine(f"{text!r} is not a header; write NAME=VALUE")
+    return name, value.encode()
+
+
+def as_json(record: Incoming) -> dict[str, Any]:
+    return record._asdict() | {
+        "key": _text(record.key),
+        "value": _text(record.value),
+        "headers": [[name, _text(value)] for name, value in record.headers],
+    }
+
+
+def render(record: Incoming, template: str) -> bytes:
+    """The template with its {fields} filled in; keys and values as the bytes they are."""
+    out = bytearray()
+    for part in _template_parts(template):
+        out += part if isinstance(part, bytes) else _field(record, part[0])
+    return bytes(out)
+
+
+def check_template(template: str) -> None:
+    _template_parts(template)
+
+
+def _template_parts(template: str) -> list[bytes | tuple[str]]:
+    for written, meant in _ESCAPES:
+        template = template.replace(written, meant)
+    parts: list[bytes | tuple[str]] = []
+    rest = template
+    while "{" in rest:
+        before, _, rest = rest.partition("{")
+        name, closed, rest = rest.partition("}")
+        if not closed or name not in FIELDS:
+            raise BadLine(f"no field {name!r}; there are {', '.join(FIELDS)}")
+        parts += [before.encode(), (name,)]
+    return [*parts, rest.encode()]
+
+
+def _field(record: Incoming, name: str) -> bytes:
+    value = getattr(record, name)
+    if value is None:
+        return b"null"
+    if name == "headers":
+        return b",".join(n.encode() + b"=" + (b"null" if v is None else v) for n, v in record.headers)
+    return value if isinstance(value, bytes) else str(value).encode()
+
+
+def _text(data: bytes | None) -> str | dict[str, str] | None:
+    if data is None:
+        return None
+    try:
+        return data.decode()
+    except UnicodeDecodeError:
+        return {"base64": base64.b64encode(data).decode()}
+
+
+def _bytes(value: Any) -> bytes | None:
+    if value is None or isinstance(value, str):
+        return None if value is None else value.encode()
+    if isinstance(value, dict) and set(value) == {"base64"}:
+        try:
+            return base64.b64decode(value["base64"], validate=True)
+        except (binascii.Error, TypeError, ValueError):
+            raise BadLine("what stands under base64 is not base64") from None
+    return json.dumps(value, ensure_ascii=False, separators=(",", ":")).encode()
+
+
+def _headers(value: Any) -> Headers:
+    pairs = list(value.items()) if isinstance(value, dict) else value
+    if not isinstance(pairs, list) or any(len(pair) != 2 or not isinstance(pair[0], str) for pair in pairs):
+        raise BadLine('headers are {"name": "value"} or [["name", "value"]]')
+    return [(name, _bytes(header)) for name, header in pairs]
+
+
+def _whole(fields: dict[str, Any], name: str) -> int | None:
+    value = fields.get(name)
+    if value is not None and (isinstance(value, bool) or not isinstance(value, int)):
+        raise BadLine(f"{name} is a whole number")
+    return value

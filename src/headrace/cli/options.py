@@ -1,0 +1,36 @@
+"""The options that many commands share, so that they read the same everywhere."""
+
+from typing import Annotated
+
+import typer
+
+DEFAULT_BOOTSTRAP = "localhost:9092"
+
+Bootstrap = Annotated[
+    str,
+    typer.Option(
+        "--bootstrap",
+        "-b",
+        envvar="HEADRACE_BOOTSTRAP",
+        metavar="HOST:PORT",
+        help="A broker of the cluster; several with commas.",
+    ),
+]
+Json = Annotated[bool, typer.Option("--json", help="JSON instead of a table.")]
+Timeout = Annotated[
+    float, typer.Option("--timeout", min=0.1, metavar="SECONDS", help="How long to wait for the broker.")
+]
+DEFAULT_TIMEOUT_S = 15.0
+# Long enough for a TCP handshake across the world; a missing broker is then reported while one still watches.
+REACH_TIMEOUT_S = 3.0
+
+
+def parse_pairs(pairs: list[str], example: str) -> dict[str, str]:
+    """KEY=VALUE words as a dict."""
+    made: dict[str, str] = {}
+    for pair in pairs:
+        key, equals, value = pair.partition("=")
+        if not equals or not key:
+            raise typer.BadParameter(f"{pair!r} is not KEY=VALUE; e.g. {example}")
+        made[key] = value
+    return made

@@ -1,0 +1,93 @@
+"""`headrace start`: reads flags, environment and file, then hands over to the node. Imports nothing heavy.
+
+Decides what the flags mean as settings; the node itself is `app/node.py`.
+"""
+
+import argparse
+import os
+import sys
+from collections.abc import Iterator, Sequence
+
+from headrace.app.config_file import SettingsRefused, load_settings
+from headrace.cli.exit_codes import EXIT_CODES_HELP, FAILURE, USAGE
+from headrace.model.errors import HeadraceError
+from headrace.model.settings import Settings
+
+_EXAMPLES = f"""\
+examples:
+  headrace start                                  a broker on localhost:9092, data under ./data
+  headrace start --memory                         nothing touches the disk; gone when it stops
+  headrace start --listen 0.0.0.0:9092 --data-dir /var/lib/headrace
+  headrace start --config headrace.yaml --set num.partitions=8
+  HEADRACE_NUM_PARTITIONS=8 headrace start        every key can come from the environment
+
+Flags win over the environment, the environment over the file. All keys: headrace config docs
+What is in force: headrace config show
+
+{EXIT_CODES_HELP}
+"""
+
+
+def parser() -> argparse.ArgumentParser:
+    made = argparse.ArgumentParser(
+        prog="headrace start",
+        description="Start a broker in the foreground. Stop it with Ctrl-C or SIGTERM.",
+        epilog=_EXAMPLES,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+        allow_abbrev=False,
+    )
+    made.add_argument("-c", "--config", metavar="FILE", help="YAML file with settings (or HEADRACE_CONFIG)")
+    made.add_argument(
+        "-l", "--listen", metavar="HOST:PORT", action="append", help="where clients connect; port 0 is any free"
+    )
+    made.add_argument("-d", "--data-dir", metavar="DIR", help="where partitions are kept (default ./data)")
+    made.add_argument("--memory", action="store_true", help="keep everything in memory")
+    made.add_argument(
+        "-s", "--set", metavar="KEY=VALUE", action="append", default=[], help="any setting; may be repeated"
+    )
+    return made
+
+
+def flags(arguments: argparse.Namespace) -> Iterator[tuple[str, str, str]]:
+    """The flags as (key, value, how it was written), the short forms under the keys they stand for."""
+    for pair in arguments.set:
+        key, equals, value = pair.partition("=")
+        if not equals or not key.strip():
+            raise SettingsRefused([f"--set {pair}: write KEY=VALUE, e.g. --set num.partitions=8"])
+        yield key.strip(), value.strip(), f"--set {pair}: "
+    if arguments.listen:
+        addresses = [item if "://" in item else f"PLAINTEXT://{item}" for item in arguments.listen]
+        yield "listeners", ",".join(addresses), f"--listen {' '.join(arguments.listen)}: "
+    if arguments.data_dir is not None:
+        yield "log.dirs", arguments.data_dir, f"--data-dir {arguments.data_dir}: "
+    if arguments.memory:
+        yield "storage", "memory", "--memory: "
+
+
+def settings_of(words: Sequence[str]) -> Settings:
+    """Settings of a `start` command line; SettingsRefused lists what is wrong with it."""
+    arguments = parser().parse_args(words)
+    return load_settings(arguments.config, os.environ, flags(arguments)).settings
+
+
+def start(words: Sequence[str]) -> int:
+    try:
+        settings = settings_of(words)
+    except SettingsRefused as refused:
+        _complain(refused.problems)
+        return USAGE
+    from headrace.app.node import run
+
+    try:
+        return run(settings)
+    except HeadraceError as error:
+        _complain([str(error)])
+        return FAILURE
+    except KeyboardInterrupt:
+        return FAILURE
+
+
+def _complain(problems: Sequence[str]) -> None:
+    for problem in problems:
+        print(f"headrace: {problem}", file=sys.stderr)
+    print("headrace: not started; `headrace start --help` shows how", file=sys.stderr)

@@ -1,0 +1,170 @@
+"""`headrace topics …`: create, list, describe, alter, delete, add-partitions, delete-records."""
+
+import sys
+from typing import Annotated, Any
+
+import typer
+
+from headrace.cli import admin as cluster
+from headrace.cli.configs import Entity, read_entries
+from headrace.cli.exit_codes import EXIT_CODES_HELP
+from headrace.cli.failures import fail_kafka, fail_not_found, fail_usage, failures_told
+from headrace.cli.options import DEFAULT_BOOTSTRAP, DEFAULT_TIMEOUT_S, Bootstrap, Json, Timeout, parse_pairs
+from headrace.cli.output import note, plural, print_json, print_table
+from headrace.cli.topic_changes import add_partitions, alter, delete_records
+from headrace.client.configs import ConfigSource
+from headrace.model.errors import ErrorCode
+
+app = typer.Typer(
+    name="topics",
+    help="Create, look at, change and delete topics.",
+    no_args_is_help=True,
+    epilog=EXIT_CODES_HELP,
+)
+BROKERS_CHOICE = -1  # how CreateTopics says "as your settings have it"
+Names = Annotated[list[str], typer.Argument(metavar="TOPIC", help="One or more topics.")]
+
+
+@app.command(
+    epilog="Example: headrace topics create orders --partitions 6 --config retention.ms=86400000",
+)
+def create(
+    topics: Names,
+    partitions: Annotated[
+        int | None, typer.Option("--partitions", "-p", min=1, help="Default: the broker's num.partitions.")
+    ] = None,
+    replication_factor: Annotated[
+        int | None, typer.Option("--replication-factor", "-r", min=1, help="Default: the broker's.")
+    ] = None,
+    config: Annotated[
+        list[str] | None, typer.Option("--config", "-c", metavar="KEY=VALUE", help="A topic config; repeatable.")
+    ] = None,
+    if_not_exists: Annotated[bool, typer.Option("--if-not-exists", help="Fine if it is there already.")] = False,
+    validate_only: Annotated[bool, typer.Option("--validate-only", help="Check, but create nothing.")] = False,
+    bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
+    timeout: Timeout = DEFAULT_TIMEOUT_S,
+) -> None:
+    """Create topics."""
+    configs = parse_pairs(config or [], "--config cleanup.policy=compact")
+    with failures_told(bootstrap):
+        from confluent_kafka.cimpl import NewTopic
+
+        admin = cluster.connect(bootstrap, timeout)
+        counts = (partitions or BROKERS_CHOICE, replication_factor or BROKERS_CHOICE)
+        new = [NewTopic(name, *counts, config=configs) for name in topics]
+        futures = admin.create_topics(new, request_timeout=timeout, validate_only=validate_only)
+        done, refused = cluster.outcomes(futures)
+        if if_not_exists:
+            refused = {k: v for k, v in refused.items() if v.code() != ErrorCode.TOPIC_ALREADY_EXISTS}
+        for name in done:
+            note(f"{'could be created' if validate_only else 'created'}: {name}")
+        _fail_if_refused(refused, bootstrap)
+
+
+@app.command("list", epilog="Example: headrace topics list --json | jq -r '.[].topic'")
+def list_(
+    internal: Annotated[bool, typer.Option("--internal", help="Also the broker's own topics (__…).")] = False,
+    as_json: Json = False,
+    bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
+    timeout: Timeout = DEFAULT_TIMEOUT_S,
+) -> None:
+    """List topics with their partitions and replicas."""
+    with failures_told(bootstrap):
+        rows = cluster.topic_names(cluster.connect(bootstrap, timeout), timeout, internal=internal)
+    if as_json:
+        print_json([{"topic": name, "partitions": p, "replication_factor": r} for name, p, r in rows])
+    elif rows:
+        print_table(("topic", "partitions", "replicas"), rows, numbers=2)
+    else:
+        note("no topics yet; create one: headrace topics create NAME")
+
+
+@app.command(epilog="Example: headrace topics describe orders")
+def describe(
+    topics: Names,
+    as_json: Json = False,
+    bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
+    timeout: Timeout = DEFAULT_TIMEOUT_S,
+) -> None:
+    """Show partitions with leaders, replicas and offsets, and the configs that were set."""
+    with failures_told(bootstrap):
+        admin = cluster.connect(bootstrap, timeout)
+        found, refused = cluster.describe_topics(admin, topics, timeout)
+        views = []
+        for name in (name for name in topics if name in found):
+            partitions = cluster.partition_views(admin, name, found[name], timeout)
+            configs = _set_configs(name, bootstrap, timeout)
+            views.append((name, str(found[name].topic_id), partitions, configs))
+        if as_json:
+            print_json([_as_json(*view) for view in views])
+        else:
+            for view in views:
+                _show(*view)
+        _fail_if_refused(refused, bootstrap)
+
+
+def _set_configs(topic: str, bootstrap: str, timeout_s: float) -> dict[str, str]:
+    entries = read_entries(Entity("topic", topic), bootstrap, timeout_s)
+    return {entry.name: entry.value or "" for entry in entries if entry.source is ConfigSource.TOPIC}
+
+
+def _as_json(
+    name: str, topic_id: str, partitions: list[cluster.PartitionView], configs: dict[str, str]
+) -> dict[str, Any]:
+    rows = [partition._asdict() for partition in partitions]
+    return {"topic": name, "topic_id": topic_id, "partitions": rows, "configs": configs}
+
+
+def _show(name: str, topic_id: str, partitions: list[cluster.PartitionView], configs: dict[str, str]) -> None:
+    records = sum((p.end_offset or 0) - (p.start_offset or 0) for p in partitions)
+    title = f"{name}  ({plural(len(partitions), 'partition')}, {plural(records, 'offset')}, id {topic_id})"
+    rows = (
+        (p.partition, p.leader, _numbers(p.replicas), _numbers(p.isr), p.start_offset, p.end_offset) for p in partitions
+    )
+    print_table(("partition", "leader", "replicas", "in sync", "first", "next"), rows, title=title, numbers=2)
+    for key, value in configs.items():
+        print(f"  {key} = {value}")
+    if configs:
+        print()
+
+
+def _numbers(numbers: list[int]) -> str:
+    return ",".join(map(str, numbers))
+
+
+@app.command(epilog="Example: headrace topics delete orders payments --yes")
+def delete(
+    topics: Names,
+    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
+    bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
+    timeout: Timeout = DEFAULT_TIMEOUT_S,
+) -> None:
+    """Delete topics with everything in them."""
+    if not yes:
+        if not sys.stdin.isatty():
+            fail_usage("deleting needs a yes", "add --yes when no terminal is there to ask")
+        typer.confirm(f"Delete {', '.join(topics)} with all records?", abort=True)
+    with failures_told(bootstrap):
+        admin = cluster.connect(bootstrap, timeout)
+        done, refused = cluster.outcomes(admin.delete_topics(topics, request_timeout=timeout))
+        for name in done:
+            note(f"deleted: {name}")
+        _fail_if_refused(refused, bootstrap)
+
+
+app.command("alter", epilog="Example: headrace topics alter orders --set retention.ms=3600000")(alter)
+app.command("add-partitions", epilog="Example: headrace topics add-partitions orders --total 12")(add_partitions)
+app.command("delete-records", epilog="Example: headrace topics delete-records orders --before end --yes")(
+    delete_records
+)
+
+
+def _fail_if_refused(refused: dict[str, Any], bootstrap: str) -> None:
+    """All refusals are told; the first one decides the exit code."""
+    for position, (name, error) in enumerate(refused.items()):
+        if position < len(refused) - 1:
+            note(f"error: {name}: {error.str()}")
+    for name, error in list(refused.items())[-1:]:
+        if error.code() == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION:
+            fail_not_found(f"there is no topic {name}", "`headrace topics list` shows what there is")
+        fail_kafka(error.code(), f"{name}: {error.str()}", bootstrap)

@@ -1,0 +1,171 @@
+"""How cluster facts lie in the metadata store: one key each, values in JSON.
+
+    /headrace/cluster                         {"id"}
+    /headrace/controller                      {"node"}
+    /headrace/brokers/<node id>               {"endpoints", "rack"}
+    /headrace/topics/<name>                   {"id", "configs"}
+    /headrace/partitions/<topic id>/<block>   [[leader, leader epoch, partition epoch, replicas, isr], …]
+    /headrace/deleted/<name>                  {"id", "leader_epoch", "deleted_ms"}
+    /headrace/leader-epoch-floor              {"epoch"}
+    /headrace/configs/brokers/<node id|default>   {name: value}
+    /headrace/producer-ids                    {"next"}
+
+Partition states lie in blocks, so that a new leader for one partition rewrites a few kilobytes and not the
+whole of a large topic, and so that the largest topic still fits into one commit. Decides the layout and
+nothing else; readers ignore JSON fields they do not know, so that fields can be added.
+"""
+
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, NamedTuple
+from uuid import UUID
+
+from headrace.core.cluster.values import BrokerInfo, PartitionState, Tombstone
+from headrace.model.settings import Listener
+
+ROOT = "/headrace/"
+CLUSTER = ROOT + "cluster"
+CONTROLLER = ROOT + "controller"
+PRODUCER_IDS = ROOT + "producer-ids"
+LEADER_EPOCH_FLOOR = ROOT + "leader-epoch-floor"
+BROKERS = ROOT + "brokers/"
+TOPICS = ROOT + "topics/"
+PARTITIONS = ROOT + "partitions/"
+DELETED = ROOT + "deleted/"
+BROKER_CONFIGS = ROOT + "configs/brokers/"
+_FAMILIES = (TOPICS, PARTITIONS, DELETED, BROKERS, BROKER_CONFIGS)
+_CLUSTER_DEFAULT = "default"  # a key may not end in nothing
+
+# 100 states take about 3 KB: small enough to rewrite for one partition, large enough that ten thousand
+# partitions are a hundred keys, which is what one commit can hold.
+PARTITIONS_PER_BLOCK = 100
+
+
+class TopicFact(NamedTuple):
+    topic_id: UUID
+    configs: dict[str, str]
+
+
+def split_key(key: str) -> tuple[str, str]:
+    """The family a key belongs to and its name within it; a key of its own is its own family."""
+    for family in _FAMILIES:
+        if key.startswith(family):
+            return family, key[len(family) :]
+    return key, ""
+
+
+def topic_key(name: str) -> str:
+    return TOPICS + name
+
+
+def deleted_key(name: str) -> str:
+    return DELETED + name
+
+
+def broker_key(node_id: int) -> str:
+    return f"{BROKERS}{node_id}"
+
+
+def broker_configs_key(broker: str) -> str:
+    """`broker` is a node id as text, or '' for the default of all brokers."""
+    return BROKER_CONFIGS + (broker or _CLUSTER_DEFAULT)
+
+
+def broker_of_configs(name: str) -> str:
+    return "" if name == _CLUSTER_DEFAULT else name
+
+
+def block_key(topic_id: UUID, block: int) -> str:
+    return f"{PARTITIONS}{topic_id.hex}/{block}"
+
+
+def split_block(name: str) -> tuple[UUID, int]:
+    topic_id, _, block = name.partition("/")
+    return UUID(topic_id), int(block)
+
+
+def block_keys(topic_id: UUID, partition_count: int) -> list[str]:
+    """The keys of all blocks of a topic."""
+    return [block_key(topic_id, block) for block in range(-(-partition_count // PARTITIONS_PER_BLOCK))]
+
+
+def block_writes(topic_id: UUID, partitions: Sequence[PartitionState], changed: Iterable[int]) -> dict[str, bytes]:
+    """The blocks that hold the changed partitions, as they are to be written."""
+    writes = {}
+    for block in sorted({index // PARTITIONS_PER_BLOCK for index in changed}):
+        start = block * PARTITIONS_PER_BLOCK
+        writes[block_key(topic_id, block)] = _encode(
+            [
+                [state.leader, state.leader_epoch, state.partition_epoch, state.replicas, state.isr]
+                for state in partitions[start : start + PARTITIONS_PER_BLOCK]
+            ]
+        )
+    return writes
+
+
+def decode_block(value: bytes) -> list[PartitionState]:
+    return [
+        PartitionState(tuple(replicas), tuple(isr), leader, leader_epoch, partition_epoch)
+        for leader, leader_epoch, partition_epoch, replicas, isr in json.loads(value)
+    ]
+
+
+def encode_topic(topic_id: UUID, configs: Mapping[str, str]) -> bytes:
+    return _encode({"id": topic_id.hex, "configs": dict(configs)})
+
+
+def decode_topic(value: bytes) -> TopicFact:
+    fields = json.loads(value)
+    return TopicFact(UUID(fields["id"]), fields["configs"])
+
+
+def encode_tombstone(tombstone: Tombstone) -> bytes:
+    return _encode(
+        {
+            "id": tombstone.topic_id.hex,
+            "leader_epoch": tombstone.leader_epoch,
+            "deleted_ms": tombstone.deleted_ms,
+        }
+    )
+
+
+def decode_tombstone(value: bytes) -> Tombstone:
+    fields = json.loads(value)
+    return Tombstone(UUID(fields["id"]), fields["leader_epoch"], fields["deleted_ms"])
+
+
+def encode_broker(endpoints: Iterable[Listener], rack: str | None) -> bytes:
+    addresses = [[endpoint.name, endpoint.host, endpoint.port] for endpoint in endpoints]
+    return _encode({"endpoints": addresses, "rack": rack})
+
+
+def decode_broker(node_id: int, value: bytes, epoch: int) -> BrokerInfo:
+    fields = json.loads(value)
+    endpoints = tuple(Listener(name, host, port) for name, host, port in fields["endpoints"])
+    return BrokerInfo(node_id, epoch, endpoints, fields["rack"])
+
+
+def encode_configs(configs: Mapping[str, str]) -> bytes:
+    return _encode(dict(configs))
+
+
+def decode_configs(value: bytes) -> dict[str, str]:
+    configs: dict[str, str] = json.loads(value)
+    return configs
+
+
+def encode_field(name: str, value: str | int) -> bytes:
+    """The facts that are a single value: cluster, controller, producer ids, epoch floor."""
+    return _encode({name: value})
+
+
+def decode_text(name: str, value: bytes) -> str:
+    return str(json.loads(value)[name])
+
+
+def decode_number(name: str, value: bytes) -> int:
+    return int(json.loads(value)[name])
+
+
+def _encode(value: Any) -> bytes:
+    return json.dumps(value, separators=(",", ":")).encode()

@@ -1,0 +1,195 @@
+"""The image: every cluster fact in memory, ready to be asked.
+
+It is changed in place, by `apply` alone, live and at start alike. Topics, partition states and brokers are
+values that never change: an applied change replaces those it touches, so it costs what it touches and not
+what the cluster holds. Whoever keeps a TopicImage over a wait keeps a consistent, perhaps outdated, topic;
+whoever needs to know whether anything happened compares `revision`.
+
+`apply` takes what was committed and answers with events. It never decides whether a change is allowed.
+"""
+
+from collections.abc import KeysView, Mapping
+from types import MappingProxyType
+from uuid import UUID
+
+from headrace.core.cluster import facts
+from headrace.core.cluster.events import (
+    BrokerGone,
+    BrokerRegistered,
+    ConfigsChanged,
+    Event,
+    PartitionsAdded,
+    PartitionsChanged,
+    TopicCreated,
+    TopicDeleted,
+)
+from headrace.core.cluster.names import collision_name
+from headrace.core.cluster.values import (
+    NO_CONTROLLER,
+    BrokerInfo,
+    ConfigResource,
+    PartitionState,
+    ResourceType,
+    Tombstone,
+    TopicImage,
+)
+
+__all__ = ["BrokerInfo", "ClusterImage", "PartitionState", "Tombstone", "TopicImage"]
+
+
+class ClusterImage:
+    topics: Mapping[str, TopicImage]
+    topic_ids: Mapping[UUID, str]
+    brokers: Mapping[int, BrokerInfo]
+    broker_configs: Mapping[str, Mapping[str, str]]  # by node id as text; '' is the default of all brokers
+    tombstones: Mapping[str, Tombstone]  # of deleted topics that were not created again, oldest first
+
+    def __init__(self) -> None:
+        self.revision = 0
+        self.cluster_id = ""
+        self.controller = NO_CONTROLLER
+        self.next_producer_id = 0
+        self.leader_epoch_floor = 0  # no new topic starts below it; covers tombstones that were let go
+        self._topics: dict[str, TopicImage] = {}
+        self._topic_ids: dict[UUID, str] = {}
+        self._brokers: dict[int, BrokerInfo] = {}
+        self._broker_configs: dict[str, Mapping[str, str]] = {}
+        self._tombstones: dict[str, Tombstone] = {}
+        self._collision_names: dict[str, str] = {}
+        self._versions: dict[str, int] = {}
+        self.topics = MappingProxyType(self._topics)
+        self.topic_ids = MappingProxyType(self._topic_ids)
+        self.brokers = MappingProxyType(self._brokers)
+        self.broker_configs = MappingProxyType(self._broker_configs)
+        self.tombstones = MappingProxyType(self._tombstones)
+
+    def version_of(self, key: str) -> int:
+        """The version of a fact as this image knows it: what a commit based on it must expect."""
+        return self._versions.get(key, 0)
+
+    def keys(self) -> KeysView[str]:
+        return self._versions.keys()
+
+    def topic_like(self, name: str) -> str | None:
+        """The topic whose name is the same once dots and underscores are not told apart."""
+        return self._collision_names.get(collision_name(name))
+
+    def apply(
+        self,
+        revision: int,
+        writes: Mapping[str, bytes | None],
+        versions: Mapping[str, int] | None = None,
+    ) -> list[Event]:
+        """Make committed writes true; `versions` where they differ from the revision (at a reload)."""
+        self.revision = revision
+        topic_writes: dict[str, bytes | None] = {}
+        block_writes: dict[UUID, dict[int, bytes]] = {}
+        events: list[Event] = []
+        for key, value in writes.items():
+            version = versions.get(key, revision) if versions is not None else revision
+            self._note_version(key, value, version)
+            family, name = facts.split_key(key)
+            if family == facts.TOPICS:
+                topic_writes[name] = value
+            elif family == facts.PARTITIONS:
+                if value is not None:
+                    topic_id, block = facts.split_block(name)
+                    block_writes.setdefault(topic_id, {})[block] = value
+            else:
+                events += self._apply_other(family, name, value, version)
+        return self._apply_topics(topic_writes, block_writes) + events
+
+    def _note_version(self, key: str, value: bytes | None, version: int) -> None:
+        if value is None:
+            self._versions.pop(key, None)
+        else:
+            self._versions[key] = version
+
+    def _apply_topics(
+        self, topic_writes: Mapping[str, bytes | None], block_writes: Mapping[UUID, Mapping[int, bytes]]
+    ) -> list[Event]:
+        events: list[Event] = []
+        new_ids = set()
+        for name, value in topic_writes.items():
+            fact = facts.decode_topic(value) if value is not None else None
+            old = self._topics.get(name)
+            if old is not None and (fact is None or fact.topic_id != old.topic_id):
+                self._remove(old)
+                events.append(TopicDeleted(old))
+                old = None
+            if fact is None:
+                continue
+            partitions = old.partitions if old is not None else ()
+            self._put(TopicImage(name, fact.topic_id, partitions, MappingProxyType(fact.configs)))
+            if old is None:
+                new_ids.add(fact.topic_id)
+            elif old.configs != fact.configs:
+                events.append(ConfigsChanged(ConfigResource(ResourceType.TOPIC, name)))
+        for topic_id, blocks in block_writes.items():
+            if topic_id in self._topic_ids:  # else its topic went in the same commit
+                changed = self._apply_blocks(topic_id, blocks)
+                events += [] if topic_id in new_ids else changed
+        events += [TopicCreated(self._topics[self._topic_ids[topic_id]]) for topic_id in new_ids]
+        return events
+
+    def _apply_blocks(self, topic_id: UUID, blocks: Mapping[int, bytes]) -> list[Event]:
+        old = self._topics[self._topic_ids[topic_id]]
+        partitions = list(old.partitions)
+        changed: list[int] = []
+        for block in sorted(blocks):
+            start = block * facts.PARTITIONS_PER_BLOCK
+            assert start <= len(partitions), "blocks lie side by side"
+            states = facts.decode_block(blocks[block])
+            before = old.partitions[start : start + facts.PARTITIONS_PER_BLOCK]
+            changed += [start + at for at, pair in enumerate(zip(before, states, strict=False)) if pair[0] != pair[1]]
+            partitions[start : start + facts.PARTITIONS_PER_BLOCK] = states
+        topic = TopicImage(old.name, topic_id, tuple(partitions), old.configs)
+        self._put(topic)
+        events: list[Event] = [PartitionsChanged(topic, tuple(changed))] if changed else []
+        if len(partitions) > len(old.partitions):
+            events.append(PartitionsAdded(topic, len(old.partitions)))
+        return events
+
+    def _apply_other(self, family: str, name: str, value: bytes | None, version: int) -> list[Event]:
+        match family:
+            case facts.BROKERS:
+                return self._apply_broker(int(name), value, version)
+            case facts.BROKER_CONFIGS:
+                return self._apply_broker_configs(facts.broker_of_configs(name), value)
+            case facts.DELETED:
+                self._tombstones.pop(name, None)
+                if value is not None:
+                    self._tombstones[name] = facts.decode_tombstone(value)
+            case facts.CLUSTER:
+                self.cluster_id = facts.decode_text("id", value) if value is not None else ""
+            case facts.CONTROLLER:
+                self.controller = facts.decode_number("node", value) if value is not None else NO_CONTROLLER
+            case facts.PRODUCER_IDS:
+                self.next_producer_id = facts.decode_number("next", value) if value is not None else 0
+            case facts.LEADER_EPOCH_FLOOR:
+                self.leader_epoch_floor = facts.decode_number("epoch", value) if value is not None else 0
+        return []
+
+    def _apply_broker_configs(self, broker: str, value: bytes | None) -> list[Event]:
+        before = self._broker_configs.pop(broker, {})
+        after = facts.decode_configs(value) if value is not None else {}
+        if after:
+            self._broker_configs[broker] = MappingProxyType(after)
+        return [ConfigsChanged(ConfigResource(ResourceType.BROKER, broker))] if before != after else []
+
+    def _apply_broker(self, node_id: int, value: bytes | None, version: int) -> list[Event]:
+        gone = self._brokers.pop(node_id, None)
+        if value is None:
+            return [BrokerGone(gone)] if gone is not None else []
+        self._brokers[node_id] = facts.decode_broker(node_id, value, version)
+        return [BrokerRegistered(self._brokers[node_id])]
+
+    def _put(self, topic: TopicImage) -> None:
+        self._topics[topic.name] = topic
+        self._topic_ids[topic.topic_id] = topic.name
+        self._collision_names[collision_name(topic.name)] = topic.name
+
+    def _remove(self, topic: TopicImage) -> None:
+        del self._topics[topic.name]
+        del self._topic_ids[topic.topic_id]
+        self._collision_names.pop(collision_name(topic.name), None)

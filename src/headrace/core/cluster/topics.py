@@ -1,0 +1,239 @@
+"""Creating, growing and deleting topics: what is allowed, and which facts make it so.
+
+Every function reads the image and the request and answers with decisions or with the reason why not, one per
+topic; none changes anything.
+"""
+
+from collections.abc import Collection, Mapping
+from types import MappingProxyType
+from typing import NamedTuple
+from uuid import UUID
+
+from headrace.core.cluster import facts
+from headrace.core.cluster.assignments import (
+    PARTITIONS_PER_REQUEST_MAX,
+    added_replicas,
+    new_partitions,
+    topic_replicas,
+)
+from headrace.core.cluster.config_view import BrokerLayers, ConfigRow
+from headrace.core.cluster.image import ClusterImage
+from headrace.core.cluster.names import check_topic_name, collision_name
+from headrace.core.cluster.topic_configs import CheckedConfigs, ConfigsOfTopics
+from headrace.core.cluster.values import Decision, Tombstone, TopicImage
+from headrace.model.errors import (
+    ErrorCode,
+    InvalidTopic,
+    PolicyViolation,
+    RequestError,
+    TopicExists,
+    UnknownTopic,
+    UnknownTopicId,
+)
+
+# A deleted topic is remembered so that its successor starts with a higher leader epoch. Beyond this many, the
+# oldest are let go and a floor under all new topics takes their place.
+TOMBSTONES_MAX = 1000
+# How many tombstones one commit lets go at most: with the floor, they must fit into it.
+TOMBSTONES_PER_PRUNING = 100
+
+DEFAULT = -1  # in a request: the broker's own default
+
+
+class TopicDeletionDisabled(RequestError):
+    code = ErrorCode.TOPIC_DELETION_DISABLED
+
+
+class NewTopic(NamedTuple):
+    name: str
+    partitions: int = DEFAULT
+    replication_factor: int = DEFAULT
+    assignments: Mapping[int, tuple[int, ...]] | None = None  # partition → brokers; excludes the two above
+    configs: Mapping[str, str | None] = MappingProxyType({})
+
+
+class MorePartitions(NamedTuple):
+    topic: str
+    total: int  # how many the topic shall have then
+    assignments: tuple[tuple[int, ...], ...] | None = None  # the brokers of each new partition
+
+
+class CreatedTopic(NamedTuple):
+    name: str
+    topic_id: UUID
+    partitions: int
+    replication_factor: int
+    configs: tuple[ConfigRow, ...]
+
+
+class DeletedTopic(NamedTuple):
+    name: str
+    topic_id: UUID
+
+
+class TopicDefaults(NamedTuple):
+    """What the broker's configuration says about topics whose creator does not."""
+
+    partitions: int
+    replication_factor: int
+    layers: BrokerLayers
+
+
+def create_topics(
+    wanted: Mapping[str, NewTopic],
+    image: ClusterImage,
+    topic_ids: Mapping[str, UUID],
+    defaults: TopicDefaults,
+) -> dict[str, Decision[CreatedTopic] | RequestError]:
+    """`topic_ids` holds a fresh id for every name that is wanted."""
+    outcomes: dict[str, Decision[CreatedTopic] | RequestError] = {}
+    names_taken: dict[str, str] = {}
+    configs = ConfigsOfTopics(defaults.layers)
+    partitions_left = PARTITIONS_PER_REQUEST_MAX
+    for name, topic in wanted.items():
+        try:
+            _check_free(name, image, names_taken)
+            decision = _create(topic, image, topic_ids[name], defaults, configs.of(topic.configs))
+            if decision.row.partitions > partitions_left:
+                raise PolicyViolation(
+                    f"one request creates at most {PARTITIONS_PER_REQUEST_MAX} partitions; use more requests"
+                )
+        except RequestError as error:
+            outcomes[name] = error
+            continue
+        outcomes[name] = decision
+        names_taken[collision_name(name)] = name
+        partitions_left -= decision.row.partitions
+    return outcomes
+
+
+def add_partitions(
+    wanted: Mapping[str, MorePartitions], image: ClusterImage
+) -> dict[str, Decision[int] | RequestError]:
+    """The row is the number of partitions that the topic then has."""
+    outcomes: dict[str, Decision[int] | RequestError] = {}
+    partitions_left = PARTITIONS_PER_REQUEST_MAX
+    for name, more in wanted.items():
+        try:
+            topic = _known(name, image)
+            decision = _grow(topic, more, image, partitions_left)
+        except RequestError as error:
+            outcomes[name] = error
+            continue
+        outcomes[name] = decision
+        partitions_left -= decision.row - len(topic.partitions)
+    return outcomes
+
+
+def delete_topics(
+    targets: Collection[str | UUID], image: ClusterImage, *, enabled: bool, now_ms: int
+) -> dict[str | UUID, Decision[DeletedTopic] | RequestError]:
+    """Topics by name or by id. Facts go first; whoever holds folders removes them afterwards."""
+    outcomes: dict[str | UUID, Decision[DeletedTopic] | RequestError] = {}
+    going: set[UUID] = set()
+    for target in targets:
+        try:
+            if not enabled:
+                raise TopicDeletionDisabled("topics cannot be deleted here: delete.topic.enable is false")
+            topic = _known(target, image)
+            if topic.topic_id in going:
+                raise RequestError(f"topic {topic.name} is named twice, once by its name and once by its id")
+        except RequestError as error:
+            outcomes[target] = error
+            continue
+        going.add(topic.topic_id)
+        outcomes[target] = _delete(topic, now_ms)
+    return outcomes
+
+
+def prune_tombstones(image: ClusterImage) -> Decision[int]:
+    """Let the oldest tombstones go when there are too many; no new topic may then start below their epochs.
+
+    The row is how many went: 0 when there is nothing more to do.
+    """
+    excess = min(len(image.tombstones) - TOMBSTONES_MAX, TOMBSTONES_PER_PRUNING)
+    if excess <= 0:
+        return Decision(0, {})
+    oldest = list(image.tombstones.items())[:excess]
+    floor = max(image.leader_epoch_floor, *(tombstone.leader_epoch + 1 for _, tombstone in oldest))
+    writes: dict[str, bytes | None] = {facts.deleted_key(name): None for name, _ in oldest}
+    writes[facts.LEADER_EPOCH_FLOOR] = facts.encode_field("epoch", floor)
+    return Decision(excess, writes)
+
+
+def _check_free(name: str, image: ClusterImage, names_taken: Mapping[str, str]) -> None:
+    check_topic_name(name)
+    if name in image.topics:
+        raise TopicExists(f"topic {name} already exists")
+    like = image.topic_like(name) or names_taken.get(collision_name(name))
+    if like is not None:
+        raise InvalidTopic(
+            f"topic {name} collides with {like}: names that differ only in '.' and '_' share their metrics"
+        )
+
+
+def _create(
+    topic: NewTopic, image: ClusterImage, topic_id: UUID, defaults: TopicDefaults, configs: CheckedConfigs
+) -> Decision[CreatedTopic]:
+    racks = {broker.node_id: broker.rack for broker in image.brokers.values()}
+    replicas = topic_replicas(
+        partitions=topic.partitions if topic.partitions != DEFAULT else defaults.partitions,
+        replication_factor=(
+            topic.replication_factor if topic.replication_factor != DEFAULT else defaults.replication_factor
+        ),
+        # Only DEFAULT may stand beside an explicit assignment, so the request's own numbers are looked at.
+        counts_given=topic.partitions != DEFAULT or topic.replication_factor != DEFAULT,
+        assignments=topic.assignments,
+        racks=racks,
+        start=topic_id.int % len(racks) if racks else 0,
+    )
+    states = new_partitions(replicas, first_leader_epoch(topic.name, image))
+    writes: dict[str, bytes | None] = {facts.topic_key(topic.name): facts.encode_topic(topic_id, configs.set)}
+    writes |= facts.block_writes(topic_id, states, range(len(states)))
+    if topic.name in image.tombstones:
+        writes[facts.deleted_key(topic.name)] = None  # the new topic carries the epoch on
+    return Decision(CreatedTopic(topic.name, topic_id, len(states), len(replicas[0]), configs.rows), writes)
+
+
+def first_leader_epoch(name: str, image: ClusterImage) -> int:
+    """Higher than any that a deleted topic of this name had: clients may still remember its epochs."""
+    tombstone = image.tombstones.get(name)
+    return image.leader_epoch_floor if tombstone is None else tombstone.leader_epoch + 1
+
+
+def _grow(topic: TopicImage, more: MorePartitions, image: ClusterImage, at_most: int) -> Decision[int]:
+    present = len(topic.partitions)
+    if more.total - present > at_most:
+        raise PolicyViolation(f"one request creates at most {PARTITIONS_PER_REQUEST_MAX} partitions; use more requests")
+    replicas = added_replicas(
+        topic,
+        total=more.total,
+        assignments=more.assignments,
+        racks={broker.node_id: broker.rack for broker in image.brokers.values()},
+        start=topic.topic_id.int % len(image.brokers) if image.brokers else 0,
+    )
+    # Not from 0: a deleted topic of this name may have had more partitions than this one began with.
+    states = topic.partitions + new_partitions(replicas, topic.lowest_leader_epoch)
+    writes = facts.block_writes(topic.topic_id, states, range(present, len(states)))
+    # A deletion that slipped in between would leave the new blocks behind.
+    return Decision(len(states), dict(writes), unchanged=(facts.topic_key(topic.name),))
+
+
+def _delete(topic: TopicImage, now_ms: int) -> Decision[DeletedTopic]:
+    tombstone = Tombstone(topic.topic_id, topic.highest_leader_epoch, now_ms)
+    writes: dict[str, bytes | None] = dict.fromkeys(facts.block_keys(topic.topic_id, len(topic.partitions)), None)
+    writes[facts.topic_key(topic.name)] = None
+    writes[facts.deleted_key(topic.name)] = facts.encode_tombstone(tombstone)
+    return Decision(DeletedTopic(topic.name, topic.topic_id), writes)
+
+
+def _known(target: str | UUID, image: ClusterImage) -> TopicImage:
+    if isinstance(target, UUID):
+        name = image.topic_ids.get(target)
+        if name is None:
+            raise UnknownTopicId(f"no topic has the id {target}")
+        return image.topics[name]
+    topic = image.topics.get(target)
+    if topic is None:
+        raise UnknownTopic(f"there is no topic {target}")
+    return topic

@@ -1,0 +1,85 @@
+"""The nouns of the cluster image: small values that never change; a change makes a new one.
+
+They are named tuples: a topic may have ten thousand partition states, and a tuple is made and compared several
+times faster than a dataclass; its class is defined twenty times faster, which a start in a tenth of a second feels.
+"""
+
+from collections.abc import Mapping
+from enum import IntEnum
+from typing import Generic, NamedTuple, TypeVar
+from uuid import UUID
+
+from headrace.model.settings import Listener
+
+Row = TypeVar("Row")
+
+NO_LEADER = -1
+NO_CONTROLLER = -1
+
+
+class PartitionState(NamedTuple):
+    replicas: tuple[int, ...]
+    isr: tuple[int, ...]
+    leader: int
+    leader_epoch: int  # rises with every new leader
+    partition_epoch: int  # rises with every change of this state
+
+
+class TopicImage(NamedTuple):
+    name: str
+    topic_id: UUID
+    partitions: tuple[PartitionState, ...]
+    configs: Mapping[str, str]  # only what was set on the topic, as canonical text
+
+    @property
+    def replication_factor(self) -> int:
+        return len(self.partitions[0].replicas)
+
+    @property
+    def highest_leader_epoch(self) -> int:
+        return max(partition.leader_epoch for partition in self.partitions)
+
+    @property
+    def lowest_leader_epoch(self) -> int:
+        return min(partition.leader_epoch for partition in self.partitions)
+
+
+class BrokerInfo(NamedTuple):
+    node_id: int
+    epoch: int  # the revision of its registration: every start of the broker has a higher one
+    endpoints: tuple[Listener, ...]
+    rack: str | None
+
+
+class Tombstone(NamedTuple):
+    """What is remembered of a deleted topic, so that its successor can be told from it."""
+
+    topic_id: UUID
+    leader_epoch: int
+    deleted_ms: int
+
+
+class ResourceType(IntEnum):
+    """What configs can be set on, by Kafka's numbers."""
+
+    TOPIC = 2
+    BROKER = 4
+    BROKER_LOGGER = 8
+
+
+class ConfigResource(NamedTuple):
+    """A topic's name, a broker's id as text, or '' for the default of all brokers."""
+
+    type: int
+    name: str
+
+
+class Decision(NamedTuple, Generic[Row]):
+    """What to answer, and the facts that must be committed together before it is true.
+
+    Every key that is written must still have the version that the image knows; so must the `unchanged` ones.
+    """
+
+    row: Row
+    writes: Mapping[str, bytes | None]
+    unchanged: tuple[str, ...] = ()

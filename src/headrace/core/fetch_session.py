@@ -1,0 +1,149 @@
+"""Fetch sessions (KIP-227): a consumer names its partitions once, then only what changes.
+
+Decides which partitions a Fetch is about and which rows of the answer carry news. Knows neither logs nor sockets;
+time and session ids are arguments.
+"""
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from uuid import UUID
+
+from headrace.model.errors import ErrorCode, FetchSessionNotFound, InvalidFetchSessionEpoch, RequestError
+from headrace.protocol.fetch import FetchPartition, FetchRequest, PartitionRow
+
+NO_SESSION = 0
+FINAL_EPOCH = -1
+INITIAL_EPOCH = 0
+EPOCH_MAX = 2**31 - 1
+
+# As Kafka: a session that was silent for two minutes may give its place to a new one.
+IDLE_BEFORE_EVICTION_MS = 120_000
+
+TopicKey = str | UUID
+Wanted = tuple[TopicKey, FetchPartition]
+
+
+class FetchSessionTopicIdError(RequestError):
+    """A session speaks either of topic names or of topic ids, to its end."""
+
+    code = ErrorCode.FETCH_SESSION_TOPIC_ID_ERROR
+
+
+@dataclass(slots=True)
+class CachedPartition:
+    wanted: FetchPartition
+    # What the client was last told; an equal row is no news.
+    high_watermark: int = -1
+    log_start_offset: int = -1
+
+    def is_news(self, row: PartitionRow) -> bool:
+        """Whether the client must hear of this row."""
+        return (
+            row.error != ErrorCode.NONE
+            or row.preferred_replica != -1
+            or (row.records is not None and row.records.length > 0)
+            or row.high_watermark != self.high_watermark
+            or row.log_start_offset != self.log_start_offset
+        )
+
+    def told(self, row: PartitionRow) -> None:
+        # After an error the client must hear of the partition again, whatever the next row says.
+        failed = row.error != ErrorCode.NONE
+        self.high_watermark = -1 if failed else row.high_watermark
+        self.log_start_offset = -1 if failed else row.log_start_offset
+
+
+@dataclass(slots=True)
+class FetchSession:
+    session_id: int
+    uses_topic_ids: bool
+    last_used_ms: int
+    next_epoch: int = 1
+    partitions: dict[tuple[TopicKey, int], CachedPartition] = field(default_factory=dict)
+
+    def update(self, request: FetchRequest) -> None:
+        for topic, partitions in request.topics:
+            for wanted in partitions:
+                cached = self.partitions.get((topic, wanted.index))
+                if cached is None:
+                    self.partitions[(topic, wanted.index)] = CachedPartition(wanted)
+                else:
+                    cached.wanted = wanted
+        for topic, indexes in request.forgotten:
+            for index in indexes:
+                self.partitions.pop((topic, index), None)
+
+    def wanted(self) -> list[Wanted]:
+        return [(topic, cached.wanted) for (topic, _), cached in self.partitions.items()]
+
+    def news(self, rows: Iterator[tuple[TopicKey, PartitionRow]]) -> list[tuple[TopicKey, PartitionRow]]:
+        """The rows worth sending. Partitions that gave data go to the end of the queue, so that all get a turn."""
+        worth = []
+        for topic, row in rows:
+            cached = self.partitions.get((topic, row.index))
+            if cached is None or not cached.is_news(row):
+                continue
+            cached.told(row)
+            worth.append((topic, row))
+            if row.records is not None and row.records.length:
+                self.partitions[(topic, row.index)] = self.partitions.pop((topic, row.index))
+        return worth
+
+
+class FetchSessions:
+    """All sessions of a broker, in order of last use, at most `slots` of them."""
+
+    def __init__(self, slots: int) -> None:
+        self._slots = slots
+        self._sessions: dict[int, FetchSession] = {}
+
+    def __len__(self) -> int:
+        return len(self._sessions)
+
+    def begin(
+        self, request: FetchRequest, now_ms: int, new_id: Callable[[], int], *, uses_topic_ids: bool
+    ) -> FetchSession | None:
+        """The session that this request belongs to, brought up to date; None for a fetch without one."""
+        if request.session_epoch in (FINAL_EPOCH, INITIAL_EPOCH):
+            self._sessions.pop(request.session_id, None)
+            if request.session_epoch == FINAL_EPOCH:
+                return None
+            return self._create(request, now_ms, new_id, uses_topic_ids)
+        session = self._sessions.get(request.session_id)
+        if session is None:
+            raise FetchSessionNotFound(f"fetch session {request.session_id} is not known; start a new one")
+        if request.session_epoch != session.next_epoch:
+            raise InvalidFetchSessionEpoch(
+                f"fetch session {session.session_id} is at epoch {session.next_epoch}, not {request.session_epoch}"
+            )
+        if uses_topic_ids != session.uses_topic_ids:
+            del self._sessions[session.session_id]
+            raise FetchSessionTopicIdError("the session began with the other way to name topics")
+        session.next_epoch = 1 if session.next_epoch == EPOCH_MAX else session.next_epoch + 1
+        session.last_used_ms = now_ms
+        self._sessions[session.session_id] = self._sessions.pop(session.session_id)
+        session.update(request)
+        return session
+
+    def _create(
+        self, request: FetchRequest, now_ms: int, new_id: Callable[[], int], uses_topic_ids: bool
+    ) -> FetchSession | None:
+        if len(self._sessions) >= self._slots and not self._evict_idle(now_ms):
+            return None
+        session_id = new_id()
+        while session_id == NO_SESSION or session_id in self._sessions:
+            session_id = new_id()
+        session = FetchSession(session_id, uses_topic_ids, now_ms)
+        session.update(request)
+        self._sessions[session_id] = session
+        return session
+
+    def _evict_idle(self, now_ms: int) -> bool:
+        """Make room by dropping the session that was silent longest, if it was silent long enough."""
+        if not self._sessions:
+            return False
+        oldest = next(iter(self._sessions.values()))
+        if now_ms - oldest.last_used_ms < IDLE_BEFORE_EVICTION_MS:
+            return False
+        del self._sessions[oldest.session_id]
+        return True

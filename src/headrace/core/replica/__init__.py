@@ -1,0 +1,1 @@
+"""core.replica: what a partition's leader may call committed. Pure arithmetic on offsets."""

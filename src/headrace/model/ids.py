@@ -1,0 +1,21 @@
+"""Names for the numbers that travel through every layer."""
+
+from typing import NamedTuple, NewType
+from uuid import UUID
+
+BrokerId = NewType("BrokerId", int)
+TopicId = UUID
+Offset = int
+LeaderEpoch = int
+
+NO_PRODUCER_ID = -1
+NO_EPOCH = -1
+ZERO_UUID = UUID(int=0)
+
+
+class TopicPartition(NamedTuple):
+    topic: str
+    partition: int
+
+    def __str__(self) -> str:
+        return f"{self.topic}-{self.partition}"

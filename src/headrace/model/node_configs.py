@@ -1,0 +1,150 @@
+"""The keys of a node's config file that are not Kafka's, and the second names of those that are.
+
+Decides which key a written name means, and why some of Kafka's names are refused. Tables and look-ups only;
+`app/config_file.py` reads the sources.
+"""
+
+from collections.abc import Mapping
+from typing import NamedTuple
+
+from headrace.model.config_def import (
+    BOOLEAN,
+    INT,
+    INT_MAX,
+    LIST,
+    STRING,
+    ConfigDef,
+    OneOf,
+    Range,
+    nearest,
+)
+from headrace.model.configs import BROKER_CONFIGS, TOPIC_CONFIGS
+from headrace.model.errors import InvalidConfig
+from headrace.model.settings import (
+    PORT_MAX,
+    STORAGE_KINDS,
+    ClusterSettings,
+    GatewaySettings,
+)
+
+_CLUSTER = ClusterSettings()
+_GATEWAY = GatewaySettings()
+_LATER_GATEWAY = "Read and checked now; used by the HTTP gateway, which is not part of this version."
+_LATER_CLUSTER = "Read and checked now; used by clusters, which are not part of this version."
+
+# fmt: off
+_ALL = (
+    ConfigDef("storage", STRING, "disk",
+        "Where partitions live: `disk`, or `memory` (nothing touches the disk, all is gone at the end; "
+        "also: --memory).", OneOf(STORAGE_KINDS)),
+    ConfigDef("cluster.id", STRING, None,
+        "The cluster's id. Unset: one is made up at the first start and kept in the data directory."),
+    ConfigDef("rpc_addr", STRING, _CLUSTER.rpc_addr,
+        f"Where this node speaks with the other nodes' consensus. {_LATER_CLUSTER}"),
+    ConfigDef("cluster.initial_members", LIST, (),
+        f"The first nodes, each with node_id, api_addr and rpc_addr (as text: id@api_addr@rpc_addr). "
+        f"{_LATER_CLUSTER}"),
+    ConfigDef("cluster.bootstrap", BOOLEAN, _CLUSTER.bootstrap,
+        f"True on the one node that founds the cluster. {_LATER_CLUSTER}"),
+    ConfigDef("raft.heartbeat_interval_ms", INT, _CLUSTER.heartbeat_interval_ms,
+        f"How often the consensus leader reports. {_LATER_CLUSTER}", Range(1)),
+    ConfigDef("raft.election_timeout_min_ms", INT, _CLUSTER.election_timeout_min_ms,
+        f"Shortest silence after which a new consensus leader is elected. {_LATER_CLUSTER}", Range(1)),
+    ConfigDef("raft.election_timeout_max_ms", INT, _CLUSTER.election_timeout_max_ms,
+        f"Longest such silence. {_LATER_CLUSTER}", Range(1)),
+    ConfigDef("host", STRING, _GATEWAY.host,
+        f"Where HTTP is served: 127.0.0.1 is this machine only, 0.0.0.0 everywhere. {_LATER_GATEWAY}"),
+    ConfigDef("port", INT, _GATEWAY.port,
+        f"The HTTP port. {_LATER_GATEWAY}", Range(0, PORT_MAX)),
+    ConfigDef("acks", STRING, _GATEWAY.acks,
+        f"What a message that came over HTTP waits for: `all` replicas, the `leader`, or `none`. "
+        f"{_LATER_GATEWAY}", OneOf(("all", "leader", "none"))),
+    ConfigDef("retries", INT, _GATEWAY.retries,
+        f"How often such a message is tried again. {_LATER_GATEWAY}", Range(0, INT_MAX)),
+    ConfigDef("retry_backoff_ms", INT, _GATEWAY.retry_backoff_ms,
+        f"Rest before each try. {_LATER_GATEWAY}", Range(0)),
+    ConfigDef("max_poll_records", INT, _GATEWAY.max_poll_records,
+        f"Most messages in one HTTP answer. {_LATER_GATEWAY}", Range(1)),
+    ConfigDef("session_timeout_ms", INT, _GATEWAY.session_timeout_ms,
+        f"An HTTP consumer that is silent for this long is removed. {_LATER_GATEWAY}", Range(1)),
+)
+# fmt: on
+
+NODE_CONFIGS: Mapping[str, ConfigDef] = {config.name: config for config in _ALL}
+
+
+class Alias(NamedTuple):
+    """Another name of a key; its value counts in `unit` of the key's, or needs `prefix` to be one."""
+
+    key: str
+    unit: int = 1
+    prefix: str = ""
+
+
+ALIASES: Mapping[str, Alias] = {
+    "node_id": Alias("node.id"),
+    "broker.id": Alias("node.id"),
+    "api_addr": Alias("listeners", prefix="PLAINTEXT://"),
+    "storage_path": Alias("log.dirs"),
+    "log.dir": Alias("log.dirs"),
+    "default_partitions": Alias("num.partitions"),
+    "default_replication_factor": Alias("default.replication.factor"),
+    "default_retention_seconds": Alias("log.retention.ms", unit=1000),
+    "default_retention_bytes": Alias("log.retention.bytes"),
+    "request_timeout_ms": Alias("request.timeout.ms"),
+}
+
+# Keys that say the same thing in different units; the first that is set wins, as in Kafka.
+SAME_MEANING: tuple[tuple[str, ...], ...] = (
+    ("log.retention.ms", "log.retention.minutes", "log.retention.hours"),
+    ("log.roll.ms", "log.roll.hours"),
+    ("log.roll.jitter.ms", "log.roll.jitter.hours"),
+    ("log.flush.interval.ms", "log.flush.scheduler.interval.ms"),
+)
+
+# Kafka's names that mean nothing here, by their beginning, and why.
+_KAFKA_ONLY = (
+    ("process.roles", "every headrace node is broker and controller"),
+    ("controller.", "headrace has no separate controllers; leave it out"),
+    ("zookeeper.", "headrace needs no ZooKeeper; leave it out"),
+    ("metadata.", "headrace keeps cluster facts in its own store; leave it out"),
+    ("num.network.threads", "a node runs on one event loop; leave it out"),
+    ("num.io.threads", "a node runs on one event loop; leave it out"),
+    ("background.threads", "a node runs on one event loop; leave it out"),
+    ("remote.log.", "headrace does not tier to remote storage yet"),
+    ("ssl.", "this version speaks PLAINTEXT only"),
+    ("sasl.", "this version speaks PLAINTEXT only"),
+    ("security.", "this version speaks PLAINTEXT only"),
+    ("authorizer.", "this version allows every request"),
+    ("metric", "headrace has no JVM metrics reporters; leave it out"),
+    ("kafka.metrics.", "headrace has no JVM metrics reporters; leave it out"),
+    ("group.streams.", "headrace does not coordinate streams groups; leave it out"),
+)
+
+
+def find_config(name: str) -> tuple[ConfigDef, Alias]:
+    """The key that `name` means, with how its value converts; InvalidConfig tells the nearest right name."""
+    alias = ALIASES.get(name) or Alias(name)
+    definition = BROKER_CONFIGS.get(alias.key) or NODE_CONFIGS.get(alias.key)
+    if definition is not None:
+        return definition, alias
+    raise _unknown(name)
+
+
+def known_names() -> list[str]:
+    """Every name that a config file, the environment or a flag may use."""
+    return sorted({*BROKER_CONFIGS, *NODE_CONFIGS, *ALIASES})
+
+
+def _unknown(name: str) -> InvalidConfig:
+    topic_config = TOPIC_CONFIGS.get(name)
+    if topic_config is not None:
+        default_of = topic_config.synonyms[0] if topic_config.synonyms else None
+        hint = f"; the default for all topics is {default_of}" if default_of else ""
+        return InvalidConfig(f"{name} is a key of topics, not of nodes{hint}")
+    for beginning, reason in _KAFKA_ONLY:
+        if name.startswith(beginning):
+            return InvalidConfig(f"{name} is a Kafka key without a meaning here: {reason}")
+    close = nearest(name, known_names())
+    hint = f"; did you mean {close}?" if close else "; `headrace config docs` lists all keys"
+    return InvalidConfig(f"unknown key {name}{hint}")

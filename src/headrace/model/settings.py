@@ -1,0 +1,184 @@
+"""What one node is told at its start, typed and frozen.
+
+Decides how an address is read, and what the value of a broker config is at start. Where the values came from
+(file, environment, flags) is `app/config_file.py`'s business; this file touches none of them.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from headrace.model.configs import BROKER_CONFIGS, ConfigValue, unknown_config
+from headrace.model.errors import InvalidConfig
+
+PORT_MAX = 65535
+STORAGE_KINDS = ("disk", "memory")
+
+
+@dataclass(frozen=True, slots=True)
+class Listener:
+    """One address: NAME://host:port. An empty host is every interface, port 0 any free one."""
+
+    name: str
+    host: str
+    port: int
+
+    @classmethod
+    def parse(cls, text: str) -> "Listener":
+        name, separator, address = text.strip().partition("://")
+        if not separator or not name.isascii() or not name.replace("_", "").replace("-", "").isalnum():
+            raise InvalidConfig(f"{text!r} is not a listener; write NAME://host:port")
+        host, port = split_address(address)
+        return cls(name.upper(), host, port)
+
+    def __str__(self) -> str:
+        return f"{self.name}://{join_address(self.host, self.port)}"
+
+
+def split_address(text: str) -> tuple[str, int]:
+    """Host and port of `host:port`, `[v6]:port` or `:port`."""
+    host, colon, port = text.strip().rpartition(":")
+    if host.startswith("[") and host.endswith("]"):
+        host = host[1:-1]
+    elif ":" in host or "[" in host or "]" in host:
+        raise InvalidConfig(f"{text!r} is not an address; an IPv6 host stands in brackets: [::1]:9092")
+    if not colon or not (port.isascii() and port.isdigit()) or int(port[:6]) > PORT_MAX:
+        raise InvalidConfig(f"{text!r} is not an address; write host:port with a port from 0 to {PORT_MAX}")
+    if any(character.isspace() or character in "/,@" for character in host):
+        raise InvalidConfig(f"{text!r} is not an address; a host has no spaces, commas or slashes")
+    return host, int(port)
+
+
+def join_address(host: str, port: int) -> str:
+    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Member:
+    """One node of a cluster, as `cluster.initial_members` lists them."""
+
+    node_id: int
+    api_addr: str
+    rpc_addr: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ClusterSettings:
+    """How this node finds the others and how their consensus is timed."""
+
+    rpc_addr: str = "127.0.0.1:19092"
+    initial_members: tuple[Member, ...] = ()
+    bootstrap: bool = False
+    heartbeat_interval_ms: int = 1000
+    election_timeout_min_ms: int = 3000
+    election_timeout_max_ms: int = 6000
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GatewaySettings:
+    """Where the HTTP gateway listens, and how its own Kafka client behaves."""
+
+    host: str = "127.0.0.1"
+    port: int = 8080
+    acks: str = "all"
+    retries: int = 3
+    retry_backoff_ms: int = 100
+    max_poll_records: int = 500
+    session_timeout_ms: int = 30_000
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Settings:
+    """Everything a node needs to know before it opens its first file."""
+
+    node_id: int = 1
+    cluster_id: str | None = None
+    rack: str | None = None
+    listeners: tuple[Listener, ...] = (Listener("PLAINTEXT", "localhost", 9092),)
+    advertised: tuple[Listener, ...] = ()  # empty: the listeners, with the ports they really got
+    data_dir: str = "./data"
+    storage: str = "disk"
+    # Only what somebody set, under Kafka's names, as checked canonical text: DescribeConfigs tells set values
+    # from defaults.
+    broker_configs: Mapping[str, str] = field(default_factory=dict)
+    cluster: ClusterSettings = ClusterSettings()
+    gateway: GatewaySettings = GatewaySettings()
+
+    @property
+    def in_memory(self) -> bool:
+        return self.storage == "memory"
+
+    def config(self, name: str) -> ConfigValue:
+        """The value of a broker config at start: what was set, else the default."""
+        definition = BROKER_CONFIGS.get(name)
+        if definition is None:
+            raise unknown_config(name, BROKER_CONFIGS, "broker")
+        known = self._from_field(name)
+        if known is not None:
+            return known
+        text = self.broker_configs.get(name)
+        value = definition.default if text is None else definition.parse(text)
+        if value is None:
+            raise InvalidConfig(f"{name} is not set and has no default; use `is_set` or ask for its synonyms")
+        return value
+
+    def integer(self, name: str) -> int:
+        value = self.config(name)
+        assert isinstance(value, int), f"{name} is not a number"
+        return value
+
+    def flag(self, name: str) -> bool:
+        value = self.config(name)
+        assert isinstance(value, bool), f"{name} is not true or false"
+        return value
+
+    def is_set(self, name: str) -> bool:
+        return name in self.broker_configs
+
+    def _from_field(self, name: str) -> ConfigValue | None:
+        """The few broker configs that live in typed fields, under each of their names."""
+        match name:
+            case "node.id" | "broker.id":
+                return self.node_id
+            case "broker.rack":
+                return self.rack or ""
+            case "listeners":
+                return tuple(map(str, self.listeners))
+            case "advertised.listeners":
+                return tuple(map(str, self.advertised or self.listeners))
+            case "log.dirs" | "log.dir":
+                return (self.data_dir,)
+            case _:
+                return None
+
+    def to_json(self) -> str:
+        """One line that `from_json` reads back; how a parent process hands settings to its child."""
+        import json
+        from dataclasses import asdict
+
+        return json.dumps(
+            {
+                **asdict(self),
+                "listeners": [str(listener) for listener in self.listeners],
+                "advertised": [str(listener) for listener in self.advertised],
+                "broker_configs": dict(self.broker_configs),
+            },
+            separators=(",", ":"),
+        )
+
+    @classmethod
+    def from_json(cls, text: str) -> "Settings":
+        import json
+
+        fields: dict[str, Any] = json.loads(text)
+        cluster = fields.pop("cluster", {})
+        members = tuple(Member(**member) for member in cluster.pop("initial_members", ()))
+        return cls(
+            **{
+                **fields,
+                "listeners": tuple(map(Listener.parse, fields["listeners"])),
+                "advertised": tuple(map(Listener.parse, fields["advertised"])),
+                "cluster": ClusterSettings(**cluster, initial_members=members),
+                "gateway": GatewaySettings(**fields.pop("gateway", {})),
+            }
+        )

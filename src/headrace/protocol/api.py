@@ -1,0 +1,78 @@
+"""Which Kafka APIs we serve, in which versions. The one list: ApiVersions advertises it, dispatch obeys it."""
+
+from collections.abc import Mapping
+from enum import IntEnum
+from typing import NamedTuple
+
+
+class ApiKey(IntEnum):
+    PRODUCE = 0
+    FETCH = 1
+    LIST_OFFSETS = 2
+    METADATA = 3
+    API_VERSIONS = 18
+    CREATE_TOPICS = 19
+    DELETE_TOPICS = 20
+    DELETE_RECORDS = 21
+    INIT_PRODUCER_ID = 22
+    OFFSET_FOR_LEADER_EPOCH = 23
+    DESCRIBE_CONFIGS = 32
+    ALTER_CONFIGS = 33
+    DESCRIBE_LOG_DIRS = 35
+    CREATE_PARTITIONS = 37
+    INCREMENTAL_ALTER_CONFIGS = 44
+    DESCRIBE_QUORUM = 55
+    DESCRIBE_CLUSTER = 60
+    DESCRIBE_PRODUCERS = 61
+    LIST_CONFIG_RESOURCES = 74
+    DESCRIBE_TOPIC_PARTITIONS = 75
+
+
+class Versions(NamedTuple):
+    lowest: int
+    highest: int
+    first_flexible: int  # from here on: compact lengths, tagged fields, and a tagged request header
+    advertised_lowest: int
+
+    def holds(self, version: int) -> bool:
+        return self.lowest <= version <= self.highest
+
+
+def _versions(lowest: int, highest: int, first_flexible: int, advertised_lowest: int | None = None) -> Versions:
+    return Versions(lowest, highest, first_flexible, lowest if advertised_lowest is None else advertised_lowest)
+
+
+SERVED: Mapping[ApiKey, Versions] = {
+    # librdkafka silently turns compression off unless Produce is advertised from 0; versions 0-2 are refused.
+    ApiKey.PRODUCE: _versions(3, 13, 9, advertised_lowest=0),
+    ApiKey.FETCH: _versions(4, 17, 12),
+    ApiKey.LIST_OFFSETS: _versions(1, 10, 6),
+    ApiKey.METADATA: _versions(0, 13, 9),
+    ApiKey.API_VERSIONS: _versions(0, 4, 3),
+    ApiKey.CREATE_TOPICS: _versions(2, 7, 5),
+    ApiKey.DELETE_TOPICS: _versions(1, 6, 4),
+    ApiKey.DELETE_RECORDS: _versions(0, 2, 2),
+    ApiKey.INIT_PRODUCER_ID: _versions(0, 5, 2),
+    ApiKey.OFFSET_FOR_LEADER_EPOCH: _versions(2, 4, 4),
+    ApiKey.DESCRIBE_CONFIGS: _versions(1, 4, 4),
+    ApiKey.ALTER_CONFIGS: _versions(0, 2, 2),
+    ApiKey.DESCRIBE_LOG_DIRS: _versions(1, 4, 2),
+    ApiKey.CREATE_PARTITIONS: _versions(0, 3, 2),
+    ApiKey.INCREMENTAL_ALTER_CONFIGS: _versions(0, 1, 1),
+    ApiKey.DESCRIBE_QUORUM: _versions(0, 2, 0),
+    ApiKey.DESCRIBE_CLUSTER: _versions(0, 2, 0),
+    ApiKey.DESCRIBE_PRODUCERS: _versions(0, 0, 0),
+    ApiKey.LIST_CONFIG_RESOURCES: _versions(0, 1, 0),
+    ApiKey.DESCRIBE_TOPIC_PARTITIONS: _versions(0, 0, 0),
+}
+
+
+def request_header_version(api: ApiKey, version: int) -> int:
+    return 2 if version >= SERVED[api].first_flexible else 1
+
+
+def response_header_version(api: ApiKey, version: int) -> int:
+    """ApiVersions answers with the oldest header: its reader does not know yet what we speak."""
+    if api is ApiKey.API_VERSIONS:
+        return 0
+    return 1 if version >= SERVED[api].first_flexible else 0

@@ -1,0 +1,178 @@
+"""Fetch, versions 4 to 17, by hand: the reply refers to batches in their files and never reads them."""
+
+from collections.abc import Sequence
+from struct import Struct
+from typing import NamedTuple
+from uuid import UUID
+
+from headrace.model.errors import ErrorCode
+from headrace.protocol.api import SERVED, ApiKey
+from headrace.protocol.frames import Part, RecordsRef, response_start
+from headrace.protocol.produce import leader_tag
+from headrace.protocol.wire import INT32, INT64, Reader, array_length, string, uvarint
+
+TOPIC_IDS_FROM = 13
+SESSIONS_FROM = 7
+LOG_START_FROM = 5
+FLEXIBLE_FROM = SERVED[ApiKey.FETCH].first_flexible
+
+# The smallest bytes of an element on the wire: bounds the counts that we believe.
+_TOPIC_BYTES_MIN = 2
+_PARTITION_BYTES_MIN = 16
+_FORGOTTEN_BYTES_MIN = 2
+
+_ROW = Struct(">ihqqq")
+_ROW_WITHOUT_LOG_START = Struct(">ihqq")
+_CLUSTER_ID_TAG = 0
+_REPLICA_STATE_TAG = 1
+_CURRENT_LEADER_TAG = 1
+
+CONSUMER = -1  # the replica id that ordinary consumers send
+
+
+class FetchPartition(NamedTuple):
+    index: int
+    current_leader_epoch: int
+    fetch_offset: int
+    last_fetched_epoch: int
+    log_start_offset: int
+    bytes_max: int
+
+
+class FetchRequest(NamedTuple):
+    replica_id: int
+    max_wait_ms: int
+    bytes_min: int
+    bytes_max: int
+    read_committed: bool
+    session_id: int
+    session_epoch: int
+    topics: list[tuple[str | UUID, list[FetchPartition]]]
+    forgotten: list[tuple[str | UUID, list[int]]]
+    rack: str
+
+
+class AbortedTransaction(NamedTuple):
+    producer_id: int
+    first_offset: int
+
+
+class PartitionRow(NamedTuple):
+    index: int
+    error: int = ErrorCode.NONE
+    high_watermark: int = -1
+    last_stable_offset: int = -1
+    log_start_offset: int = -1
+    aborted: tuple[AbortedTransaction, ...] | None = None
+    preferred_replica: int = -1
+    records: RecordsRef | None = None
+    current_leader: tuple[int, int] | None = None
+
+
+def decode_request(reader: Reader, version: int) -> FetchRequest:
+    replica_id = reader.int32() if version < 15 else CONSUMER
+    max_wait_ms, bytes_min, bytes_max = reader.int32(), reader.int32(), reader.int32()
+    read_committed = reader.int8() == 1
+    session_id, session_epoch = (reader.int32(), reader.int32()) if version >= SESSIONS_FROM else (0, -1)
+    topics = []
+    for _ in reader.array(_TOPIC_BYTES_MIN):
+        topic = _topic(reader, version)
+        topics.append((topic, [_partition(reader, version) for _ in reader.array(_PARTITION_BYTES_MIN)]))
+        reader.skip_tags()
+    forgotten = []
+    if version >= SESSIONS_FROM:
+        for _ in reader.array(_FORGOTTEN_BYTES_MIN):
+            topic = _topic(reader, version)
+            forgotten.append((topic, [reader.int32() for _ in reader.array(INT32.size)]))
+            reader.skip_tags()
+    rack = reader.string() if version >= 11 else ""
+    for tag, value in reader.tags():
+        if tag == _REPLICA_STATE_TAG and version >= 15:
+            replica_id = value.int32()
+    reader.expect_end()
+    return FetchRequest(
+        replica_id,
+        max_wait_ms,
+        bytes_min,
+        bytes_max,
+        read_committed,
+        session_id,
+        session_epoch,
+        topics,
+        forgotten,
+        rack,
+    )
+
+
+def _topic(reader: Reader, version: int) -> str | UUID:
+    return reader.uuid() if version >= TOPIC_IDS_FROM else reader.string()
+
+
+def _partition(reader: Reader, version: int) -> FetchPartition:
+    index = reader.int32()
+    current_leader_epoch = reader.int32() if version >= 9 else -1
+    fetch_offset = reader.int64()
+    last_fetched_epoch = reader.int32() if version >= 12 else -1
+    log_start_offset = reader.int64() if version >= LOG_START_FROM else -1
+    bytes_max = reader.int32()
+    reader.skip_tags()
+    return FetchPartition(index, current_leader_epoch, fetch_offset, last_fetched_epoch, log_start_offset, bytes_max)
+
+
+def encode_response(
+    version: int,
+    correlation_id: int,
+    topics: Sequence[tuple[str | UUID, Sequence[PartitionRow]]],
+    *,
+    session_id: int = 0,
+    error: int = ErrorCode.NONE,
+    throttle_ms: int = 0,
+) -> list[Part]:
+    """Parts whose records stand between the bytes around them, in order."""
+    flexible = version >= FLEXIBLE_FROM
+    parts: list[Part] = []
+    piece = bytearray(INT32.pack(throttle_ms))
+    records_bytes = 0
+    if version >= SESSIONS_FROM:
+        piece += error.to_bytes(2, "big", signed=True) + INT32.pack(session_id)
+    piece += array_length(len(topics), flexible)
+    for topic, rows in topics:
+        piece += topic.bytes if isinstance(topic, UUID) else string(topic, flexible)
+        piece += array_length(len(rows), flexible)
+        for row in rows:
+            _encode_row(piece, row, version, flexible)
+            if row.records is not None:
+                records_bytes += row.records.length
+                parts += (piece, row.records)
+                piece = bytearray()
+            if flexible:
+                piece += leader_tag(_CURRENT_LEADER_TAG, row.current_leader)
+        if flexible:
+            piece.append(0)
+    if flexible:
+        piece.append(0)
+    parts.append(piece)
+    own_bytes = sum(len(part) for part in parts if isinstance(part, bytearray))
+    start = response_start(ApiKey.FETCH, version, correlation_id, own_bytes + records_bytes)
+    parts[0] = start + parts[0]  # type: ignore[operator]  # the first part is always a piece of ours
+    return parts
+
+
+def _encode_row(piece: bytearray, row: PartitionRow, version: int, flexible: bool) -> None:
+    """Everything of a row up to and including the length of its records."""
+    if version >= LOG_START_FROM:
+        piece += _ROW.pack(row.index, row.error, row.high_watermark, row.last_stable_offset, row.log_start_offset)
+    else:
+        piece += _ROW_WITHOUT_LOG_START.pack(row.index, row.error, row.high_watermark, row.last_stable_offset)
+    if row.aborted is None:
+        piece += b"\x00" if flexible else b"\xff\xff\xff\xff"
+    else:
+        piece += array_length(len(row.aborted), flexible)
+        for producer_id, first_offset in row.aborted:
+            piece += INT64.pack(producer_id) + INT64.pack(first_offset)
+            if flexible:
+                piece.append(0)
+    if version >= 11:
+        piece += INT32.pack(row.preferred_replica)
+    length = row.records.length if row.records is not None else 0
+    piece += uvarint(length + 1) if flexible else INT32.pack(length)

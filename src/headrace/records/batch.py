@@ -1,0 +1,169 @@
+"""The header of a record batch (format v2), read and patched in place.
+
+A batch is opaque to the broker: this header is all that Produce and Fetch ever look at.
+
+     0        8     12     16    17    21      23        27         35
+    ┌────────┬─────┬──────┬─────┬─────┬───────┬─────────┬──────────┬──────────┐
+    │ base   │ len │leader│magic│crc  │attri- │last off-│base      │max       │
+    │ offset │     │epoch │ (2) │ 32c │butes  │set delta│timestamp │timestamp │
+    └────────┴─────┴──────┴─────┴─────┴───────┴─────────┴──────────┴──────────┘
+    └─ outside the checksum ────────┘ └─ inside the checksum ─────────────────┄
+
+        43         51       53         57      61
+    ┄──┬──────────┬────────┬──────────┬───────┬───────────────────────┐
+       │ producer │producer│ base     │record │ records               │
+       │ id       │epoch   │ sequence │count  │ (perhaps compressed)  │
+    ┄──┴──────────┴────────┴──────────┴───────┴───────────────────────┘
+
+`len` counts the bytes after itself. Base offset and leader epoch stand outside the checksum, so an append
+writes them in place and leaves the client's bytes as they are.
+"""
+
+from collections.abc import Iterator
+from struct import Struct
+from typing import NamedTuple
+
+from headrace.model.errors import (
+    CorruptBatch,
+    InvalidRecord,
+    UnsupportedCompression,
+    UnsupportedMessageFormat,
+)
+from headrace.records.crc import crc32c
+
+HEADER = Struct(">qiibIhiqqqhii")
+HEADER_BYTES = HEADER.size
+LENGTH_OVERHEAD = 12  # base offset and the length field itself are not counted by the length field
+CRC_START = 21  # the checksum covers everything from the attributes on
+_OFFSET_AND_LENGTH = Struct(">qi")
+_OFFSET = Struct(">q")
+_EPOCH = Struct(">i")
+_LEADER_EPOCH_AT = 12
+
+CODEC_MASK = 0x07
+CODEC_MAX = 4  # zstd; the other three numbers would be stored and then fail every reader
+TIMESTAMP_TYPE_FLAG = 0x08
+TRANSACTIONAL_FLAG = 0x10
+CONTROL_FLAG = 0x20
+DELETE_HORIZON_FLAG = 0x40
+
+NO_TIMESTAMP = -1
+NO_SEQUENCE = -1
+
+
+class BatchHeader(NamedTuple):
+    base_offset: int
+    length: int
+    leader_epoch: int
+    magic: int
+    crc: int
+    attributes: int
+    last_offset_delta: int
+    base_timestamp: int
+    max_timestamp: int
+    producer_id: int
+    producer_epoch: int
+    base_sequence: int
+    record_count: int
+
+    @property
+    def total_bytes(self) -> int:
+        return self.length + LENGTH_OVERHEAD
+
+    @property
+    def last_offset(self) -> int:
+        return self.base_offset + self.last_offset_delta
+
+    @property
+    def next_offset(self) -> int:
+        return self.base_offset + self.last_offset_delta + 1
+
+    @property
+    def codec(self) -> int:
+        return self.attributes & CODEC_MASK
+
+    @property
+    def is_transactional(self) -> bool:
+        return bool(self.attributes & TRANSACTIONAL_FLAG)
+
+    @property
+    def is_control(self) -> bool:
+        return bool(self.attributes & CONTROL_FLAG)
+
+    @property
+    def has_delete_horizon(self) -> bool:
+        """Set by compaction: the base timestamp then holds the time at which tombstones may go."""
+        return bool(self.attributes & DELETE_HORIZON_FLAG)
+
+    @property
+    def uses_log_append_time(self) -> bool:
+        return bool(self.attributes & TIMESTAMP_TYPE_FLAG)
+
+    @property
+    def last_sequence(self) -> int:
+        """Sequences wrap from 2^31-1 to 0."""
+        if self.base_sequence == NO_SEQUENCE:
+            return NO_SEQUENCE
+        return (self.base_sequence + self.last_offset_delta) & 0x7FFFFFFF
+
+
+def parse_header(buffer: memoryview | bytes | bytearray, position: int = 0) -> BatchHeader:
+    """The header at `position`; the caller has made sure that HEADER_BYTES are there."""
+    return BatchHeader._make(HEADER.unpack_from(buffer, position))
+
+
+def batch_crc(batch: memoryview | bytes | bytearray) -> int:
+    """The checksum that the batch should carry."""
+    return crc32c(memoryview(batch)[CRC_START:])
+
+
+def produced_batch(records: memoryview) -> BatchHeader:
+    """The header of the single batch that a Produce holds for a partition, checked; else the reason."""
+    size = len(records)
+    if size <= 16:
+        raise CorruptBatch(f"{size} bytes cannot hold a record batch")
+    if records[16] in (0, 1):
+        raise UnsupportedMessageFormat(f"record format v{records[16]} is not supported; use format v2")
+    if size < HEADER_BYTES:
+        raise CorruptBatch(f"{size} bytes cannot hold a batch header of {HEADER_BYTES} bytes")
+    header = parse_header(records)
+    if header.magic != 2:
+        raise CorruptBatch(f"unknown record format v{header.magic}")
+    total = header.length + LENGTH_OVERHEAD
+    if total < HEADER_BYTES or total > size:
+        raise CorruptBatch(f"the batch says {total} bytes, the request holds {size}")
+    if total != size:
+        raise InvalidRecord("a Produce holds exactly one batch for a partition")
+    if header.crc != crc32c(records[CRC_START:]):
+        raise CorruptBatch("the checksum of the batch is wrong")
+    if header.attributes & CONTROL_FLAG:
+        raise InvalidRecord("clients may not write control batches")
+    if header.attributes & CODEC_MASK > CODEC_MAX:
+        raise UnsupportedCompression(f"there is no compression codec {header.codec}")
+    if header.record_count <= 0 or header.last_offset_delta != header.record_count - 1:
+        raise InvalidRecord(
+            f"a batch of {header.record_count} records cannot end at offset delta {header.last_offset_delta}"
+        )
+    if header.producer_id >= 0 and header.base_sequence < 0:
+        raise InvalidRecord(f"producer {header.producer_id} sent a batch without a sequence number")
+    return header
+
+
+def patch_offset_and_epoch(batch: memoryview, base_offset: int, leader_epoch: int) -> None:
+    """Give the batch its place in the log. Neither field is covered by the checksum."""
+    _OFFSET.pack_into(batch, 0, base_offset)
+    _EPOCH.pack_into(batch, _LEADER_EPOCH_AT, leader_epoch)
+
+
+def walk(buffer: memoryview | bytes) -> Iterator[tuple[int, BatchHeader]]:
+    """Position and header of each whole batch in the buffer; stops before a partial one at the end."""
+    position, size = 0, len(buffer)
+    while position + HEADER_BYTES <= size:
+        header = parse_header(buffer, position)
+        total = header.length + LENGTH_OVERHEAD
+        if total < HEADER_BYTES:
+            raise CorruptBatch(f"a batch at byte {position} says it has {total} bytes")
+        if position + total > size:
+            return
+        yield position, header
+        position += total

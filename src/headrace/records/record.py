@@ -1,0 +1,220 @@
+"""From the bytes of a batch to its records: whole records, or spans that can be copied as they are.
+
+A record, all numbers zigzag varints except the attributes, which no one has given a meaning yet:
+
+    ┌──────┬──────────┬───────────────┬────────────┬─────────┬─────┬───────────┬───────┬────────────┬───────
+    │length│attributes│timestamp delta│offset delta│key bytes│ key │value bytes│ value │header count│headers
+    └──────┴──────────┴───────────────┴────────────┴─────────┴─────┴───────────┴───────┴────────────┴───────
+           └─ counted by the length ────────────────────────────────────────────────────────────────────────
+    a header:  key bytes, key (UTF-8), value bytes, value        -1 bytes of key or value: null
+
+The checksum is the business of whoever received the batch; these functions only insist that the records fill
+their section exactly, and never hold more than in proportion to the bytes they were given.
+"""
+
+from collections.abc import Iterator
+from typing import NamedTuple
+
+from headrace.model.errors import CorruptBatch
+from headrace.records.batch import HEADER_BYTES, BatchHeader, parse_header
+from headrace.records.compression import DECOMPRESSED_BYTES_MAX, Buffer, decompress
+from headrace.records.varint import rest_of_varint, unzigzag, wrap_int64
+
+Headers = tuple[tuple[str, bytes | None], ...]
+
+# One record of the walk below: offset, timestamp, key, where its value starts (NO_VALUE: null) and ends,
+# where the record itself starts and ends. A bare tuple: a named one would cost a fifth of the walk.
+Placed = tuple[int, int, bytes | None, int, int, int, int]
+NO_VALUE = -1
+
+FORMAT_VERSION = 2
+RECORD_BYTES_MIN = 7  # seven fields of at least one byte each: a count beyond section / 7 is a lie
+
+_NULL = 1  # the zigzag form of -1
+_INT64_MIN, _INT64_MAX = -(1 << 63), (1 << 63) - 1
+
+
+class Record(NamedTuple):
+    offset: int
+    timestamp: int
+    key: bytes | None
+    value: bytes | None
+    headers: Headers = ()
+
+
+class RecordSpan(NamedTuple):
+    """A record as compaction needs it: its key, and its bytes to copy."""
+
+    offset: int
+    timestamp: int
+    key: bytes | None
+    is_tombstone: bool
+    raw: bytes  # from its length on; the deltas inside are relative to the batch that it came from
+
+
+def decode_records(
+    batch: Buffer, header: BatchHeader | None = None, *, bytes_max: int = DECOMPRESSED_BYTES_MAX
+) -> list[Record]:
+    """Every record of the batch, or CorruptBatch and none."""
+    return list(iter_records(batch, header, bytes_max=bytes_max))
+
+
+def iter_records(
+    batch: Buffer, header: BatchHeader | None = None, *, bytes_max: int = DECOMPRESSED_BYTES_MAX
+) -> Iterator[Record]:
+    """The records one at a time, for those who need not hold them all; damage shows when it is reached."""
+    header = checked_header(batch, header)
+    section = records_section(batch, header, bytes_max=bytes_max)
+    for offset, timestamp, key, value_at, value_end, _, end in placed_records(section, header):
+        value = section[value_at:value_end] if value_at >= 0 else None
+        if value_end + 1 == end and section[value_end] == 0:
+            headers: Headers = ()
+        else:
+            headers = _headers(section, value_end, end)
+        # Half the price of calling Record, which does the same behind a Python function.
+        yield tuple.__new__(Record, (offset, timestamp, key, value, headers))
+
+
+def record_spans(
+    batch: Buffer, header: BatchHeader | None = None, *, bytes_max: int = DECOMPRESSED_BYTES_MAX
+) -> Iterator[RecordSpan]:
+    """The records as bytes to copy. Their headers are passed over unread."""
+    header = checked_header(batch, header)
+    section = records_section(batch, header, bytes_max=bytes_max)
+    for offset, timestamp, key, value_at, _, start, end in placed_records(section, header):
+        yield tuple.__new__(RecordSpan, (offset, timestamp, key, value_at == NO_VALUE, section[start:end]))
+
+
+def checked_header(batch: Buffer, header: BatchHeader | None = None) -> BatchHeader:
+    """The header, once it is certain that the buffer holds this one batch and nothing else."""
+    size = len(batch)
+    if size < HEADER_BYTES:
+        raise CorruptBatch(f"{size} bytes cannot hold a batch header of {HEADER_BYTES} bytes")
+    if header is None:
+        header = parse_header(batch)
+    if header.magic != FORMAT_VERSION:
+        raise CorruptBatch(f"records of format v{header.magic} cannot be read")
+    if header.total_bytes != size:
+        raise CorruptBatch(f"the batch says {header.total_bytes} bytes, the buffer holds {size}")
+    return header
+
+
+def records_section(batch: Buffer, header: BatchHeader, *, bytes_max: int = DECOMPRESSED_BYTES_MAX) -> bytes:
+    """The plain bytes behind the header."""
+    packed = memoryview(batch)[HEADER_BYTES:]
+    section = decompress(header.codec, packed, bytes_max=bytes_max) if header.record_count else bytes(packed)
+    if not 0 <= header.record_count <= len(section) // RECORD_BYTES_MIN:
+        raise CorruptBatch(f"{len(section)} bytes cannot hold {header.record_count} records")
+    return section
+
+
+def placed_records(section: bytes, header: BatchHeader) -> Iterator[Placed]:
+    """Walk over the records. This loop is what all reading costs, so its one-byte varints are written out.
+
+    Within a record the position only grows, and the record's own length has the last word: a key or a value
+    that claims too much leads past that end, or past the data, and never back.
+    """
+    base_offset, base_timestamp, last_delta = (
+        header.base_offset,
+        header.base_timestamp,
+        header.last_offset_delta,
+    )
+    append_time = header.max_timestamp if header.uses_log_append_time else None
+    delta_before, last_delta = -1, header.last_offset_delta
+    position, size = 0, len(section)
+    try:
+        for _ in range(header.record_count):
+            start = position
+            raw = section[position]
+            position += 1
+            if raw > 0x7F:
+                raw, position = rest_of_varint(section, position, raw)
+            end = position + (raw >> 1)
+            if raw & 1 or end > size:
+                raise CorruptBatch(f"a record at byte {start} of {size} claims {unzigzag(raw)} bytes")
+
+            raw = section[position + 1]  # behind the attributes
+            position += 2
+            if raw > 0x7F:
+                raw, position = rest_of_varint(section, position, raw)
+            timestamp = base_timestamp + ((raw >> 1) ^ -(raw & 1)) if append_time is None else append_time
+            if not _INT64_MIN <= timestamp <= _INT64_MAX:
+                timestamp = wrap_int64(timestamp)
+
+            raw = section[position]
+            position += 1
+            if raw > 0x7F:
+                raw, position = rest_of_varint(section, position, raw)
+            delta = raw >> 1
+            if raw & 1 or not delta_before < delta <= last_delta:
+                raise CorruptBatch(f"offset delta {unzigzag(raw)} cannot follow {delta_before}")
+            delta_before = delta
+
+            raw = section[position]
+            position += 1
+            if raw > 0x7F:
+                raw, position = rest_of_varint(section, position, raw)
+            key_at, key = position, None
+            if raw != _NULL:
+                if raw & 1:
+                    raise _negative(raw)
+                position += raw >> 1
+                key = section[key_at:position]
+
+            raw = section[position]
+            position += 1
+            if raw > 0x7F:
+                raw, position = rest_of_varint(section, position, raw)
+            value_at = NO_VALUE
+            if raw != _NULL:
+                if raw & 1:
+                    raise _negative(raw)
+                value_at = position
+                position += raw >> 1
+            if position >= end:  # a header count has yet to come
+                raise CorruptBatch(f"the record at byte {start} ends before its headers")
+            yield base_offset + delta, timestamp, key, value_at, position, start, end
+            position = end
+    except IndexError:
+        raise CorruptBatch("the records end inside a record") from None
+    if position != size:
+        raise CorruptBatch(f"{size - position} bytes follow the last record")
+
+
+def _negative(raw: int) -> CorruptBatch:
+    return CorruptBatch(f"a key or value of {unzigzag(raw)} bytes")
+
+
+def _headers(section: bytes, position: int, end: int) -> Headers:
+    headers: list[tuple[str, bytes | None]] = []
+    try:
+        raw, position = _varint(section, position)
+        if raw & 1 or raw >> 1 > end - position:
+            raise CorruptBatch(f"{unzigzag(raw)} headers in {end - position} bytes")
+        for _ in range(raw >> 1):
+            name, position = _sized(section, position)
+            if name is None:
+                raise CorruptBatch("a header without a key")
+            value, position = _sized(section, position)
+            # As Java does: a producer's stray byte in a name must not make its neighbours unreadable.
+            headers.append((name.decode("utf-8", "replace"), value))
+    except IndexError:
+        raise CorruptBatch("the records end inside a header") from None
+    if position != end:
+        raise CorruptBatch(f"a record says that it ends at byte {end}, its headers end at {position}")
+    return tuple(headers)
+
+
+def _sized(section: bytes, position: int) -> tuple[bytes | None, int]:
+    raw, position = _varint(section, position)
+    if raw == _NULL:
+        return None, position
+    if raw & 1:
+        raise _negative(raw)
+    end = position + (raw >> 1)
+    return section[position:end], end
+
+
+def _varint(section: bytes, position: int) -> tuple[int, int]:
+    raw = section[position]
+    return (raw, position + 1) if raw < 0x80 else rest_of_varint(section, position + 1, raw)

@@ -1,0 +1,170 @@
+"""Who may do what: principals, resources, operations, and the one table that says what each API asks.
+
+A handler asks through `access_for`, which refuses a question that the table does not hold: the table is therefore
+complete, or the handler's own test fails. Whether the answer is yes is an Authorizer's business. Numbers are
+Kafka's, since they travel in ACL requests and in the bit fields of authorized operations.
+"""
+
+from collections.abc import Mapping
+from enum import IntEnum
+from typing import NamedTuple, Protocol
+
+from headrace.model.errors import ErrorCode
+
+CLUSTER_NAME = "kafka-cluster"  # the name under which every client and tool knows the one cluster
+
+
+class Principal(NamedTuple):
+    kind: str
+    name: str
+
+    def __str__(self) -> str:
+        return f"{self.kind}:{self.name}"
+
+
+ANONYMOUS = Principal("User", "ANONYMOUS")
+
+
+class ResourceType(IntEnum):
+    TOPIC = 2
+    GROUP = 3
+    CLUSTER = 4
+    TRANSACTIONAL_ID = 5
+
+
+class Operation(IntEnum):
+    READ = 3
+    WRITE = 4
+    CREATE = 5
+    DELETE = 6
+    ALTER = 7
+    DESCRIBE = 8
+    CLUSTER_ACTION = 9
+    DESCRIBE_CONFIGS = 10
+    ALTER_CONFIGS = 11
+    IDEMPOTENT_WRITE = 12
+
+
+class Access(NamedTuple):
+    resource: ResourceType
+    operation: Operation
+
+
+_TOPIC_READ = Access(ResourceType.TOPIC, Operation.READ)
+_TOPIC_WRITE = Access(ResourceType.TOPIC, Operation.WRITE)
+_TOPIC_CREATE = Access(ResourceType.TOPIC, Operation.CREATE)
+_TOPIC_DELETE = Access(ResourceType.TOPIC, Operation.DELETE)
+_TOPIC_ALTER = Access(ResourceType.TOPIC, Operation.ALTER)
+_TOPIC_DESCRIBE = Access(ResourceType.TOPIC, Operation.DESCRIBE)
+_TOPIC_DESCRIBE_CONFIGS = Access(ResourceType.TOPIC, Operation.DESCRIBE_CONFIGS)
+_TOPIC_ALTER_CONFIGS = Access(ResourceType.TOPIC, Operation.ALTER_CONFIGS)
+_GROUP_DESCRIBE_CONFIGS = Access(ResourceType.GROUP, Operation.DESCRIBE_CONFIGS)
+_GROUP_ALTER_CONFIGS = Access(ResourceType.GROUP, Operation.ALTER_CONFIGS)
+_CLUSTER_CREATE = Access(ResourceType.CLUSTER, Operation.CREATE)
+_CLUSTER_DESCRIBE = Access(ResourceType.CLUSTER, Operation.DESCRIBE)
+_CLUSTER_ACTION = Access(ResourceType.CLUSTER, Operation.CLUSTER_ACTION)
+_CLUSTER_DESCRIBE_CONFIGS = Access(ResourceType.CLUSTER, Operation.DESCRIBE_CONFIGS)
+_CLUSTER_ALTER_CONFIGS = Access(ResourceType.CLUSTER, Operation.ALTER_CONFIGS)
+_CLUSTER_IDEMPOTENT_WRITE = Access(ResourceType.CLUSTER, Operation.IDEMPOTENT_WRITE)
+_TRANSACTIONAL_ID_WRITE = Access(ResourceType.TRANSACTIONAL_ID, Operation.WRITE)
+
+# API key → everything that its handler may ask. An empty row is an API that is open to everybody on purpose.
+TABLE: Mapping[int, frozenset[Access]] = {
+    0: frozenset({_TOPIC_WRITE, _TRANSACTIONAL_ID_WRITE}),  # Produce
+    1: frozenset({_TOPIC_READ, _CLUSTER_ACTION}),  # Fetch; the second is for replicas
+    2: frozenset({_TOPIC_DESCRIBE}),  # ListOffsets
+    3: frozenset({_TOPIC_DESCRIBE, _TOPIC_CREATE, _CLUSTER_CREATE, _CLUSTER_DESCRIBE}),  # Metadata
+    18: frozenset(),  # ApiVersions: asked before a client can say who it is
+    19: frozenset({_CLUSTER_CREATE, _TOPIC_CREATE, _TOPIC_DESCRIBE_CONFIGS}),  # CreateTopics
+    20: frozenset({_TOPIC_DELETE, _TOPIC_DESCRIBE}),  # DeleteTopics
+    21: frozenset({_TOPIC_DELETE}),  # DeleteRecords
+    22: frozenset({_CLUSTER_IDEMPOTENT_WRITE, _TOPIC_WRITE, _TRANSACTIONAL_ID_WRITE}),  # InitProducerId
+    23: frozenset({_TOPIC_DESCRIBE, _CLUSTER_ACTION}),  # OffsetForLeaderEpoch
+    32: frozenset({_TOPIC_DESCRIBE_CONFIGS, _CLUSTER_DESCRIBE_CONFIGS, _GROUP_DESCRIBE_CONFIGS}),
+    33: frozenset({_TOPIC_ALTER_CONFIGS, _CLUSTER_ALTER_CONFIGS, _GROUP_ALTER_CONFIGS}),
+    35: frozenset({_CLUSTER_DESCRIBE}),  # DescribeLogDirs
+    37: frozenset({_TOPIC_ALTER}),  # CreatePartitions
+    44: frozenset({_TOPIC_ALTER_CONFIGS, _CLUSTER_ALTER_CONFIGS, _GROUP_ALTER_CONFIGS}),
+    55: frozenset({_CLUSTER_DESCRIBE}),  # DescribeQuorum
+    60: frozenset({_CLUSTER_DESCRIBE}),  # DescribeCluster: only for the cluster's authorized operations
+    61: frozenset({_TOPIC_READ}),  # DescribeProducers
+    74: frozenset({_CLUSTER_DESCRIBE_CONFIGS}),  # ListConfigResources
+    75: frozenset({_TOPIC_DESCRIBE}),  # DescribeTopicPartitions
+}
+
+# What a refusal is called on the wire.
+DENIED: Mapping[ResourceType, ErrorCode] = {
+    ResourceType.TOPIC: ErrorCode.TOPIC_AUTHORIZATION_FAILED,
+    ResourceType.GROUP: ErrorCode.GROUP_AUTHORIZATION_FAILED,
+    ResourceType.CLUSTER: ErrorCode.CLUSTER_AUTHORIZATION_FAILED,
+    ResourceType.TRANSACTIONAL_ID: ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED,
+}
+
+# The operations that mean something for a resource: what the bit field of authorized operations can hold.
+OPERATIONS_OF: Mapping[ResourceType, tuple[Operation, ...]] = {
+    ResourceType.TOPIC: (
+        Operation.READ,
+        Operation.WRITE,
+        Operation.CREATE,
+        Operation.DELETE,
+        Operation.ALTER,
+        Operation.DESCRIBE,
+        Operation.DESCRIBE_CONFIGS,
+        Operation.ALTER_CONFIGS,
+    ),
+    ResourceType.GROUP: (
+        Operation.READ,
+        Operation.DELETE,
+        Operation.DESCRIBE,
+        Operation.DESCRIBE_CONFIGS,
+        Operation.ALTER_CONFIGS,
+    ),
+    ResourceType.CLUSTER: (
+        Operation.CREATE,
+        Operation.ALTER,
+        Operation.DESCRIBE,
+        Operation.CLUSTER_ACTION,
+        Operation.DESCRIBE_CONFIGS,
+        Operation.ALTER_CONFIGS,
+        Operation.IDEMPOTENT_WRITE,
+    ),
+    ResourceType.TRANSACTIONAL_ID: (Operation.WRITE, Operation.DESCRIBE),
+}
+
+
+class Authorizer(Protocol):
+    """Gives the verdict. Never asked about a question outside of TABLE."""
+
+    def allows(self, principal: Principal, host: str, access: Access, name: str) -> bool:
+        """May this principal, from this host, do this to the resource of this name?"""
+
+    def allows_some(self, principal: Principal, host: str, access: Access) -> bool:
+        """May it do this to any resource of the type at all?"""
+
+
+class AllowAll:
+    """The authorizer of a broker without access control."""
+
+    def allows(self, principal: Principal, host: str, access: Access, name: str) -> bool:
+        return True
+
+    def allows_some(self, principal: Principal, host: str, access: Access) -> bool:
+        return True
+
+
+def access_for(api: int, resource: ResourceType, operation: Operation) -> Access:
+    """The question, if the table lets this API ask it."""
+    access = Access(resource, operation)
+    assert access in TABLE[api], f"API {api} asks for {operation.name} on {resource.name}: not in the table"
+    return access
+
+
+def authorized_operations(
+    authorizer: Authorizer, principal: Principal, host: str, resource: ResourceType, name: str
+) -> int:
+    """Everything that the principal may do to a resource, one bit for each operation's number."""
+    bits = 0
+    for operation in OPERATIONS_OF[resource]:
+        if authorizer.allows(principal, host, Access(resource, operation), name):
+            bits |= 1 << operation
+    return bits

@@ -1,0 +1,89 @@
+"""The batches of a sealed segment, one after the other, checked; and their records, a slice at a time.
+
+For work that reads whole segments in the background. Damage is an error here, never something to step over:
+a copy of a damaged batch would have a right checksum and wrong records.
+"""
+
+from collections.abc import Iterator
+from itertools import islice
+from typing import NamedTuple
+
+from headrace.model.errors import CorruptBatch, CorruptLog
+from headrace.records.batch import HEADER_BYTES, BatchHeader, batch_crc, parse_header
+from headrace.records.compression import Codec
+from headrace.records.record import FORMAT_VERSION, Placed, placed_records, records_section
+from headrace.storage.segment import Segment
+from headrace.storage.slices import Task, off_loop
+
+# One read: large enough that the call is not what costs, small enough to take a quarter of a millisecond.
+READ_BYTES = 256 * 1024
+# A record costs 1 to 2 µs to walk over and to judge: a thousand of them are half of what the loop can spare.
+RECORDS_PER_SLICE = 1000
+# Longer calls into a codec leave the loop: 64 KiB take gzip 2 ms.
+CODEC_BYTES_ON_LOOP_MAX = 64 * 1024
+
+
+class FoundBatch(NamedTuple):
+    batch: memoryview
+    header: BatchHeader
+    ends_file: bool
+
+
+class BatchReader:
+    def __init__(self, segment: Segment, position: int = 0) -> None:
+        self._segment = segment
+        self._position = position
+        self._chunk = b""
+        self._chunk_at = 0
+
+    def next(self) -> FoundBatch | None:
+        """None at the end of the file."""
+        left = self._segment.size - self._position
+        if left <= 0:
+            return None
+        if left < HEADER_BYTES:
+            raise self._damage("half a batch header")
+        header = parse_header(self._bytes(HEADER_BYTES))
+        total = header.total_bytes
+        if header.magic != FORMAT_VERSION or not HEADER_BYTES <= total <= left:
+            raise self._damage("no batch header")
+        batch = self._bytes(total)
+        if batch_crc(batch) != header.crc:
+            self._segment.check(self._position, self._position + 1)  # notes the hole
+            raise self._damage("the checksum is wrong")
+        self._position += total
+        return FoundBatch(batch, header, total == left)
+
+    def _bytes(self, length: int) -> memoryview:
+        at = self._position - self._chunk_at
+        if at + length > len(self._chunk):
+            self._chunk = self._segment.file.read(self._position, max(length, READ_BYTES))
+            self._chunk_at, at = self._position, 0
+        return memoryview(self._chunk)[at : at + length]
+
+    def _damage(self, reason: str) -> CorruptLog:
+        return CorruptLog(f"{self._segment.path}: byte {self._position}: {reason}")
+
+
+def plain_records(batch: memoryview, header: BatchHeader) -> Task[bytes]:
+    """The bytes of the records, not compressed."""
+    try:
+        if header.codec == Codec.NONE or len(batch) <= CODEC_BYTES_ON_LOOP_MAX:
+            return records_section(batch, header)
+        return (yield from off_loop(lambda: records_section(batch, header)))
+    except CorruptBatch as damage:
+        raise _unreadable(header, damage) from damage
+
+
+def records_in_slices(section: bytes, header: BatchHeader) -> Iterator[list[Placed]]:
+    """The records in lists of at most RECORDS_PER_SLICE: after a full one, others may have their turn."""
+    walk = placed_records(section, header)
+    try:
+        while records := list(islice(walk, RECORDS_PER_SLICE)):
+            yield records
+    except CorruptBatch as damage:
+        raise _unreadable(header, damage) from damage
+
+
+def _unreadable(header: BatchHeader, damage: CorruptBatch) -> CorruptLog:
+    return CorruptLog(f"the records of the batch at offset {header.base_offset} cannot be read: {damage}")

@@ -1,0 +1,317 @@
+"""Files as a port: everything that storage asks of a disk, so that memory or a faulty disk can stand in.
+
+Two implementations here: DiskFiles on a real file system, MemoryFiles on memfd (nothing touches the disk, and
+`sendfile` works all the same). A third, with faults to order, is in `headrace.testing`.
+"""
+
+import errno
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Protocol
+
+from headrace.model.errors import DiskFull, StorageError
+
+Bytes = bytes | bytearray | memoryview
+
+NO_ROOM = {errno.ENOSPC, errno.EDQUOT}
+
+
+class File(Protocol):
+    """One open file that grows at its end. `size` counts what was appended, without asking the disk."""
+
+    size: int
+
+    def append(self, data: Bytes) -> None:
+        """All of it, or an error and the file as it was."""
+
+    def read(self, position: int, length: int) -> bytes:
+        """Fewer bytes only at the end of the file."""
+
+    def truncate(self, size: int) -> None: ...
+
+    def sync(self) -> None:
+        """Returns when what was appended is on disk. May be called from another thread."""
+
+    def fileno(self) -> int: ...
+
+    def close(self) -> None: ...
+
+
+class Files(Protocol):
+    def open(self, path: str, *, create: bool = False) -> File: ...
+
+    def read(self, path: str) -> bytes: ...
+
+    def replace(self, path: str, data: bytes, *, sync: bool = True) -> None:
+        """The whole content at once: after a crash there is the old or the new, never a mixture.
+
+        Without `sync`, what a power loss leaves is anybody's guess until the file and its directory are synced.
+        """
+
+    def rename(self, old: str, new: str) -> None: ...
+
+    def remove(self, path: str) -> None: ...
+
+    def exists(self, path: str) -> bool: ...
+
+    def list(self, directory: str) -> list[str]: ...
+
+    def make_dir(self, path: str) -> None: ...
+
+    def remove_tree(self, path: str) -> None: ...
+
+    def sync_dir(self, path: str) -> None: ...
+
+    def free_bytes(self, path: str) -> int: ...
+
+
+class Durable(Protocol):
+    """Something that can be waited for until it is on disk."""
+
+    def sync(self) -> None: ...
+
+
+class NewFile:
+    """A file that was replaced without a sync."""
+
+    def __init__(self, files: Files, path: str) -> None:
+        self._files = files
+        self._path = path
+
+    def sync(self) -> None:
+        file = self._files.open(self._path)
+        file.sync()
+        file.close()
+
+
+class NewName:
+    """An entry in a directory that the disk may not know of yet."""
+
+    def __init__(self, files: Files, directory: str) -> None:
+        self._files = files
+        self._directory = directory
+
+    def sync(self) -> None:
+        self._files.sync_dir(self._directory)
+
+
+@contextmanager
+def _disk_errors(path: str) -> Iterator[None]:
+    try:
+        yield
+    except FileNotFoundError:
+        raise
+    except OSError as error:
+        if error.errno in NO_ROOM:
+            raise DiskFull(f"no room left for {path}: free some space or lower the topic's retention") from error
+        raise StorageError(f"{path}: {error.strerror}") from error
+
+
+class OsFile:
+    """A File over a descriptor of the operating system."""
+
+    __slots__ = ("_descriptor", "_path", "size")
+
+    def __init__(self, descriptor: int, path: str) -> None:
+        self._descriptor = descriptor
+        self._path = path
+        self.size = os.fstat(descriptor).st_size
+
+    def append(self, data: Bytes) -> None:
+        length = len(data)
+        try:
+            written = os.pwrite(self._descriptor, data, self.size)
+            while written < length:
+                written += os.pwrite(self._descriptor, memoryview(data)[written:], self.size + written)
+        except OSError as error:
+            self._forget_partial_write()
+            if error.errno in NO_ROOM:
+                raise DiskFull(f"no room left for {self._path}") from error
+            raise StorageError(f"cannot write {self._path}: {error.strerror}") from error
+        self.size += length
+
+    def _forget_partial_write(self) -> None:
+        # Half a batch past the end would be cut at recovery; cutting it now keeps size and disk in agreement.
+        try:
+            os.ftruncate(self._descriptor, self.size)
+        except OSError as error:
+            raise StorageError(f"cannot undo a failed write to {self._path}: {error.strerror}") from error
+
+    def read(self, position: int, length: int) -> bytes:
+        with _disk_errors(self._path):
+            return os.pread(self._descriptor, length, position)
+
+    def truncate(self, size: int) -> None:
+        with _disk_errors(self._path):
+            os.ftruncate(self._descriptor, size)
+        self.size = size
+
+    def sync(self) -> None:
+        with _disk_errors(self._path):
+            os.fdatasync(self._descriptor)
+
+    def fileno(self) -> int:
+        return self._descriptor
+
+    def close(self) -> None:
+        if self._descriptor >= 0:
+            os.close(self._descriptor)
+            self._descriptor = -1
+
+    def __del__(self) -> None:
+        # A reply on its way may still read a segment that retention has removed: the last user closes the file.
+        OsFile.close(self)
+
+
+class DiskFiles:
+    """The file system. A new name is durable once its directory has been synced."""
+
+    def open(self, path: str, *, create: bool = False) -> File:
+        flags = os.O_RDWR | os.O_CLOEXEC | (os.O_CREAT if create else 0)
+        with _disk_errors(path):
+            return OsFile(os.open(path, flags, 0o644), path)
+
+    def read(self, path: str) -> bytes:
+        with _disk_errors(path), open(path, "rb") as file:
+            return file.read()
+
+    def replace(self, path: str, data: bytes, *, sync: bool = True) -> None:
+        temporary = path + ".tmp"
+        with _disk_errors(path):
+            with open(temporary, "wb") as file:
+                file.write(data)
+                file.flush()
+                if sync:
+                    os.fsync(file.fileno())
+            os.rename(temporary, path)
+            if sync:
+                self.sync_dir(os.path.dirname(path))
+
+    def rename(self, old: str, new: str) -> None:
+        with _disk_errors(old):
+            os.rename(old, new)
+
+    def remove(self, path: str) -> None:
+        with _disk_errors(path):
+            os.unlink(path)
+
+    def exists(self, path: str) -> bool:
+        return os.path.exists(path)
+
+    def list(self, directory: str) -> list[str]:
+        with _disk_errors(directory):
+            return sorted(os.listdir(directory))
+
+    def make_dir(self, path: str) -> None:
+        with _disk_errors(path):
+            os.makedirs(path, exist_ok=True)
+
+    def remove_tree(self, path: str) -> None:
+        with _disk_errors(path):
+            for folder, _, names in os.walk(path, topdown=False):
+                for name in names:
+                    os.unlink(os.path.join(folder, name))
+                os.rmdir(folder)
+
+    def sync_dir(self, path: str) -> None:
+        with _disk_errors(path):
+            descriptor = os.open(path or ".", os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+            try:
+                os.fsync(descriptor)
+            finally:
+                os.close(descriptor)
+
+    def free_bytes(self, path: str) -> int:
+        with _disk_errors(path):
+            state = os.statvfs(path)
+        return state.f_bavail * state.f_frsize
+
+
+class MemoryFile(OsFile):
+    """A memfd. Closing it keeps the bytes, as closing a file on disk does; they go when nobody holds it."""
+
+    __slots__ = ()
+
+    def sync(self) -> None:
+        """Memory has nothing to wait for."""
+
+    def close(self) -> None:
+        """The descriptor is the file: it goes when the last holder of this object goes."""
+
+
+class MemoryFiles:
+    """A file system that ends with its process: the same code on memfd files.
+
+    What is only ever replaced as a whole (checkpoints and the like) is kept as plain bytes: a descriptor for each
+    would make ten thousand partitions cost forty thousand descriptors.
+    """
+
+    # Memory has no statvfs; the reserve check of the disk is answered with "plenty", retention bounds the rest.
+    FREE_BYTES = 1 << 60
+
+    def __init__(self) -> None:
+        self._dirs: dict[str, dict[str, MemoryFile | bytes]] = {}
+
+    def _entry(self, path: str) -> MemoryFile | bytes:
+        folder, name = os.path.split(path)
+        try:
+            return self._dirs[folder][name]
+        except KeyError:
+            raise FileNotFoundError(errno.ENOENT, "no such file in memory", path) from None
+
+    def open(self, path: str, *, create: bool = False) -> File:
+        folder, name = os.path.split(path)
+        if create and name not in self._dirs.setdefault(folder, {}):
+            # The kernel takes a label of 249 bytes at most.
+            self._dirs[folder][name] = MemoryFile(os.memfd_create(name[:200]), path)
+        entry = self._entry(path)
+        if isinstance(entry, bytes):
+            file = MemoryFile(os.memfd_create(name[:200]), path)
+            file.append(entry)
+            self._dirs[folder][name] = entry = file
+        return entry
+
+    def read(self, path: str) -> bytes:
+        entry = self._entry(path)
+        return entry if isinstance(entry, bytes) else entry.read(0, entry.size)
+
+    def replace(self, path: str, data: bytes, *, sync: bool = True) -> None:
+        folder, name = os.path.split(path)
+        self._dirs.setdefault(folder, {})[name] = bytes(data)
+
+    def rename(self, old: str, new: str) -> None:
+        if old in self._dirs:
+            self._dirs[new] = self._dirs.pop(old)
+            return
+        entry = self._entry(old)
+        folder, name = os.path.split(new)
+        self._dirs.setdefault(folder, {})[name] = entry
+        folder, name = os.path.split(old)
+        del self._dirs[folder][name]
+
+    def remove(self, path: str) -> None:
+        self._entry(path)
+        folder, name = os.path.split(path)
+        del self._dirs[folder][name]
+
+    def exists(self, path: str) -> bool:
+        folder, name = os.path.split(path)
+        return path in self._dirs or name in self._dirs.get(folder, {})
+
+    def list(self, directory: str) -> list[str]:
+        below = {os.path.basename(path) for path in self._dirs if os.path.dirname(path) == directory}
+        return sorted(below | set(self._dirs.get(directory, {})))
+
+    def make_dir(self, path: str) -> None:
+        self._dirs.setdefault(path, {})
+
+    def remove_tree(self, path: str) -> None:
+        for folder in [name for name in self._dirs if name == path or name.startswith(path + "/")]:
+            del self._dirs[folder]
+
+    def sync_dir(self, path: str) -> None:
+        """A directory in memory is never behind."""
+
+    def free_bytes(self, path: str) -> int:
+        return self.FREE_BYTES

@@ -1,0 +1,107 @@
+"""At which offset each leader epoch began, so that a follower finds where its log parts from the leader's.
+
+Kept in `leader-epoch-checkpoint`, one row an epoch. Decides nothing about leadership; knows no batch.
+
+A new epoch is on disk when `assign` returns. Rows that truncation removes are written later, by `flush`: an
+opened log truncates to its real start and end again, so a row too many does no harm and an fsync is saved.
+"""
+
+from bisect import bisect_left, bisect_right
+
+from headrace.model.errors import CorruptLog
+from headrace.model.ids import NO_EPOCH
+from headrace.storage.checkpoints import read_rows, write_rows
+from headrace.storage.files import Files
+
+FILE_NAME = "leader-epoch-checkpoint"
+UNKNOWN_OFFSET = -1
+
+
+class LeaderEpochs:
+    """Epochs and their first offsets, both strictly ascending. `latest` is NO_EPOCH while there is none."""
+
+    __slots__ = ("_dirty", "_epochs", "_files", "_path", "_starts", "latest")
+
+    def __init__(self, files: Files, directory: str) -> None:
+        self._files = files
+        self._path = f"{directory}/{FILE_NAME}"
+        self._epochs: list[int] = []
+        self._starts: list[int] = []
+        self._dirty = False
+        self.latest = NO_EPOCH
+        try:
+            rows = [(int(epoch), int(start)) for epoch, start in read_rows(files, self._path, columns=2)]
+        except ValueError as error:
+            raise CorruptLog(f"{self._path} cannot be read: {error}") from error
+        for epoch, start in rows:
+            if epoch < 0 or start < 0:
+                raise CorruptLog(f"{self._path} says that epoch {epoch} began at offset {start}")
+            self._assign(epoch, start)
+
+    def entries(self) -> list[tuple[int, int]]:
+        return list(zip(self._epochs, self._starts, strict=True))
+
+    def assign(self, epoch: int, start_offset: int) -> None:
+        """Batches from `start_offset` on are of this epoch. Asked for each batch, written once an epoch."""
+        if self._assign(epoch, start_offset):
+            self._write()
+
+    def _assign(self, epoch: int, start_offset: int) -> bool:
+        if self._epochs and epoch == self.latest and start_offset >= self._starts[-1]:
+            return False
+        # An epoch that wrote nothing, or rows of a log that was cut since, give way: both columns ascend.
+        keep = min(bisect_left(self._epochs, epoch), bisect_left(self._starts, start_offset))
+        del self._epochs[keep:]
+        del self._starts[keep:]
+        self._epochs.append(epoch)
+        self._starts.append(start_offset)
+        self.latest = epoch
+        return True
+
+    def epoch_of(self, offset: int) -> int:
+        """The epoch of the batch at this offset; NO_EPOCH before the first known one."""
+        number = bisect_right(self._starts, offset)
+        return self._epochs[number - 1] if number else NO_EPOCH
+
+    def end_offset_for(self, epoch: int, log_end: int) -> tuple[int, int]:
+        """The largest known epoch not above the asked one, and where it ends.
+
+        A smaller epoch than all known gets itself and the start of the first: its data is gone from the log,
+        and the asker goes on from there.
+        """
+        if epoch == NO_EPOCH or not self._epochs:
+            return NO_EPOCH, UNKNOWN_OFFSET
+        if epoch >= self.latest:
+            return self.latest, log_end
+        following = bisect_right(self._epochs, epoch)
+        known = self._epochs[following - 1] if following else epoch
+        return known, self._starts[following]
+
+    def truncate_from_end(self, end_offset: int) -> None:
+        """The log ends here now: epochs that began here or later have written nothing."""
+        keep = bisect_left(self._starts, end_offset)
+        if keep == len(self._starts):
+            return
+        del self._epochs[keep:]
+        del self._starts[keep:]
+        self.latest = self._epochs[-1] if self._epochs else NO_EPOCH
+        self._dirty = True
+
+    def truncate_from_start(self, start_offset: int) -> None:
+        """The log begins here now: the epoch that was current at this offset becomes the first."""
+        past = bisect_right(self._starts, start_offset)
+        if past == 0 or (past == 1 and self._starts[0] == start_offset):
+            return
+        del self._epochs[: past - 1]
+        del self._starts[: past - 1]
+        self._starts[0] = start_offset
+        self._dirty = True
+
+    def flush(self) -> None:
+        """Write what truncation changed, if it changed anything."""
+        if self._dirty:
+            self._write()
+
+    def _write(self) -> None:
+        write_rows(self._files, self._path, (f"{epoch} {start}" for epoch, start in self.entries()))
+        self._dirty = False

@@ -1,0 +1,340 @@
+"""The log of one partition: segments, producer states and leader epochs, kept in step.
+
+Appends and lookups are synchronous and know nothing of requests. What is *on disk* is tracked apart from what was
+*written*: `unsynced` hands the files that need a sync to whoever does the syncing, `synced` takes the news back.
+Opening an existing folder is in `recovery.py`, choosing what to delete in `retention.py`, compaction in
+`compaction.py`.
+"""
+
+import logging
+from bisect import bisect_right
+from typing import NamedTuple
+
+from headrace.model.configs import LogConfig
+from headrace.model.errors import CorruptLog, OffsetOutOfRange
+from headrace.records.batch import LENGTH_OVERHEAD, BatchHeader, patch_offset_and_epoch
+from headrace.storage.files import Durable, File, Files, NewName
+from headrace.storage.leader_epochs import LeaderEpochs
+from headrace.storage.producer_state import ProducerStates
+from headrace.storage.segment import Hole, Segment, segment_name
+from headrace.storage.txn_index import AbortedTxn
+
+log = logging.getLogger(__name__)
+
+# Remembered ends of recent batches: readers at the tail and the watermark ask for exactly these, so that they need
+# no index lookup. More than the batches that can wait for one group commit, few enough for 10,000 partitions.
+RECENT_ENDS_MAX = 64
+
+
+class LogSlice(NamedTuple):
+    """Whole batches as they lie in a file: what a Fetch answers with, without reading them."""
+
+    file: File
+    position: int
+    length: int
+
+    def read(self) -> bytes:
+        return self.file.read(self.position, self.length)
+
+
+class Appended(NamedTuple):
+    base_offset: int
+    next_offset: int
+    duplicate: bool
+
+
+class FoundOffset(NamedTuple):
+    offset: int
+    timestamp: int
+    leader_epoch: int
+
+
+class Log:
+    def __init__(
+        self,
+        files: Files,
+        directory: str,
+        config: LogConfig,
+        *,
+        segments: list[Segment],
+        log_start_offset: int,
+        recovery_point: int,
+        producers: ProducerStates,
+        epochs: LeaderEpochs,
+        holes: list[Hole] | None = None,
+        unsynced: list[Durable] | None = None,
+    ) -> None:
+        assert segments, "a log always has an active segment"
+        self.files = files
+        self.directory = directory
+        self.config = config
+        self.segments = segments
+        self.log_start_offset = log_start_offset
+        self.log_end_offset = segments[-1].next_offset
+        self.recovery_point = recovery_point  # everything below is on disk
+        self.producers = producers
+        self.epochs = epochs
+        self.holes = holes or []  # ranges of offsets whose bytes are gone altogether
+        # Most logs never see a transaction; their readers need not look for aborted ones.
+        self.has_aborted = any(name.endswith(".txnindex") for name in files.list(directory))
+        self._unsynced: list[Durable] = unsynced or []
+        self._recent_ends: dict[int, tuple[Segment, int]] = {}
+
+    @classmethod
+    def create(
+        cls, files: Files, directory: str, config: LogConfig, *, now_ms: int, unsynced: list[Durable] | None = None
+    ) -> "Log":
+        """An empty log. Nothing is on disk for sure before the first sync, which also waits for `unsynced`."""
+        files.make_dir(directory)
+        first = Segment(
+            files, directory, 0, index_interval_bytes=config.index_interval_bytes, create=True, now_ms=now_ms
+        )
+        return cls(
+            files,
+            directory,
+            config,
+            segments=[first],
+            log_start_offset=0,
+            recovery_point=0,
+            producers=ProducerStates(),
+            epochs=LeaderEpochs(files, directory),
+            unsynced=[*(unsynced or []), first.file, NewName(files, directory)],
+        )
+
+    @property
+    def active(self) -> Segment:
+        return self.segments[-1]
+
+    @property
+    def size_bytes(self) -> int:
+        return sum(segment.size for segment in self.segments)
+
+    # Appending
+
+    def append(self, batch: memoryview, header: BatchHeader, leader_epoch: int, now_ms: int) -> Appended:
+        """Give a checked batch its offsets and write it, unless its producer has already written it."""
+        if header.producer_id >= 0:
+            written_at = self.producers.check(header)
+            if written_at is not None:
+                return Appended(written_at, written_at + header.last_offset_delta + 1, duplicate=True)
+        base_offset = self.log_end_offset
+        header = header._replace(base_offset=base_offset, leader_epoch=leader_epoch)
+        segment = self._segment_for(header, now_ms)
+        patch_offset_and_epoch(batch, base_offset, leader_epoch)
+        segment.append(batch, header)
+        return self._appended(segment, header)
+
+    def _appended(self, segment: Segment, header: BatchHeader) -> Appended:
+        next_offset = segment.next_offset
+        if header.producer_id >= 0:
+            self.producers.applied(header)
+        if header.leader_epoch > self.epochs.latest:
+            self.epochs.assign(header.leader_epoch, header.base_offset)
+        self.log_end_offset = next_offset
+        self._remember_end(next_offset, segment)
+        if not self._unsynced or self._unsynced[-1] is not segment.file:
+            self._unsynced.append(segment.file)
+        return Appended(header.base_offset, next_offset, duplicate=False)
+
+    def _remember_end(self, offset: int, segment: Segment) -> None:
+        ends = self._recent_ends
+        ends[offset] = (segment, segment.file.size)
+        if len(ends) > RECENT_ENDS_MAX:
+            del ends[next(iter(ends))]
+
+    def _segment_for(self, header: BatchHeader, now_ms: int) -> Segment:
+        active = self.segments[-1]
+        config = self.config
+        if not active.file.size or (
+            active.has_room_for(
+                header.length + LENGTH_OVERHEAD, header.last_offset, config.segment_bytes, config.segment_index_bytes
+            )
+            and not self._is_old_enough_to_roll(active, header.max_timestamp, now_ms)
+        ):
+            return active
+        return self.roll(now_ms)
+
+    def _is_old_enough_to_roll(self, segment: Segment, timestamp: int, now_ms: int) -> bool:
+        """By the records' own time where they have one, so that replayed history rolls as it did when it was new."""
+        age = timestamp - segment.first_timestamp if segment.first_timestamp >= 0 else now_ms - segment.opened_ms
+        return age > self.config.segment_ms
+
+    def roll(self, now_ms: int) -> Segment:
+        """Close the active segment and start one at the log's end. The new name is on disk when this returns."""
+        self.active.seal()
+        self.write_producer_snapshot()
+        fresh = Segment(
+            self.files,
+            self.directory,
+            self.log_end_offset,
+            index_interval_bytes=self.config.index_interval_bytes,
+            create=True,
+            now_ms=now_ms,
+        )
+        self.files.sync_dir(self.directory)
+        self.segments.append(fresh)
+        return fresh
+
+    def write_producer_snapshot(self) -> None:
+        path = f"{self.directory}/{segment_name(self.log_end_offset)}.snapshot"
+        self.files.replace(path, self.producers.to_snapshot())
+
+    # Syncing
+
+    def unsynced(self) -> tuple[list[Durable], int]:
+        """What to sync, and the offset that will be on disk once it is. Forgets it: the caller has it now."""
+        work, self._unsynced = self._unsynced, []
+        return work, self.log_end_offset
+
+    def synced(self, offset: int) -> None:
+        self.recovery_point = max(self.recovery_point, offset)
+
+    # Reading
+
+    def read(self, offset: int, bytes_max: int, limit: int) -> LogSlice | None:
+        """Whole batches from the one that holds `offset`, below the offset `limit`; at least one batch.
+
+        None when there is nothing between the two.
+        """
+        if offset < self.log_start_offset or offset > self.log_end_offset:
+            raise OffsetOutOfRange(
+                f"offset {offset} is outside {self.log_start_offset}..{self.log_end_offset} of {self.directory}"
+            )
+        if offset >= limit:
+            return None
+        number, position = self._place_of(offset)
+        while number < len(self.segments):
+            segment = self.segments[number]
+            end = self._end_below(segment, limit)
+            if position < end:
+                return self._slice(segment, position, end, offset, bytes_max)
+            number, position = number + 1, 0
+        return None
+
+    def _place_of(self, offset: int) -> tuple[int, int]:
+        """Number of the segment and position in it from which to read `offset`."""
+        recent = self._recent_ends.get(offset)
+        if recent is not None and recent[0] is self.segments[-1]:
+            return len(self.segments) - 1, recent[1]
+        for hole in self.holes:
+            if hole.base_offset <= offset < hole.next_offset:
+                raise CorruptLog(f"{self.directory}: offset {offset} is lost: {hole.reason}")
+        number = max(bisect_right(self.segments, offset, key=lambda segment: segment.base_offset) - 1, 0)
+        segment = self.segments[number]
+        damaged = segment.hole_at(offset)
+        if damaged is not None:
+            raise CorruptLog(f"{segment.path}: offset {offset} cannot be read: {damaged.reason}")
+        return number, segment.position_of(offset)
+
+    def _end_below(self, segment: Segment, limit: int) -> int:
+        if limit >= segment.next_offset:
+            return segment.file.size
+        recent = self._recent_ends.get(limit)
+        if recent is not None and recent[0] is segment:
+            return recent[1]
+        return segment.position_of(limit) if limit > segment.base_offset else 0
+
+    def _slice(self, segment: Segment, position: int, end: int, offset: int, bytes_max: int) -> LogSlice:
+        if end - position > bytes_max:
+            end = segment.last_boundary(position, position + bytes_max)
+        if segment.holes:
+            end = segment.before_hole(position, end)
+        if not segment.is_checked(position, end):
+            good = segment.check(position, end)
+            if good <= position:
+                log.error("%s: the batch with offset %d fails its checksum and is not served", segment.path, offset)
+                raise CorruptLog(f"{segment.path}: offset {offset} cannot be read: its checksum is wrong")
+            end = min(end, good)
+        return LogSlice(segment.file, position, end - position)
+
+    def aborted_transactions(self, offset: int, records: LogSlice) -> list[AbortedTxn]:
+        """Those whose records a reader of the slice must leave out."""
+        if not self.has_aborted:
+            return []
+        segment = next(one for one in self.segments if one.file is records.file)
+        upper = segment.next_offset_at(records.position + records.length)
+        found: list[AbortedTxn] = []
+        for later in self.segments[self.segments.index(segment) :]:
+            aborted, is_complete = later.aborted(offset, upper)
+            found += aborted
+            if is_complete:
+                break
+        return found
+
+    # Finding by time
+
+    def offset_at_or_after(self, timestamp: int) -> FoundOffset | None:
+        """The first record that is at least as young as `timestamp`."""
+        from headrace.records.lookup import first_at_or_after
+
+        for segment in self.segments:
+            if segment.max_timestamp < timestamp or segment.next_offset <= self.log_start_offset:
+                continue
+            entry = segment.time_index.at_or_before(timestamp - 1)
+            position = segment.offset_index.position_at_or_before(entry[1]) if entry else 0
+            for at, header in segment.headers(position):
+                if header.max_timestamp < timestamp or header.last_offset < self.log_start_offset:
+                    continue
+                found = first_at_or_after(segment.file.read(at, header.total_bytes), header, timestamp)
+                if found is not None and found[0] >= self.log_start_offset:
+                    return FoundOffset(found[0], found[1], header.leader_epoch)
+        return None
+
+    def offset_of_max_timestamp(self) -> FoundOffset | None:
+        """The record with the highest timestamp, the first of them if several share it."""
+        from headrace.records.lookup import max_timestamp_record
+
+        youngest = max(self.segments, key=lambda segment: segment.max_timestamp)
+        if youngest.max_timestamp < 0:
+            return None
+        position = youngest.position_of(youngest.max_timestamp_offset)
+        for at, header in youngest.headers(position):
+            offset, timestamp = max_timestamp_record(youngest.file.read(at, header.total_bytes), header)
+            return FoundOffset(offset, timestamp, header.leader_epoch)
+        return None
+
+    # Shrinking
+
+    def advance_log_start(self, offset: int) -> list[Segment]:
+        """Forget everything below `offset`; returns the segments that are now wholly below it, already let go.
+
+        Their files are removed by the caller, oldest first and off the loop: a crash in between leaves segments
+        below the checkpointed log start, which recovery removes.
+        """
+        self.log_start_offset = max(self.log_start_offset, min(offset, self.log_end_offset))
+        self.epochs.truncate_from_start(self.log_start_offset)
+        gone: list[Segment] = []
+        while len(self.segments) > 1 and self.segments[1].base_offset <= self.log_start_offset:
+            gone.append(self.segments.pop(0))
+        return gone
+
+    # Closing
+
+    def checkpoint(self) -> None:
+        """Write down what makes the next start short. None of it is needed for correctness."""
+        for segment in self.segments[-1:]:
+            segment.persist_indexes()
+
+    def close(self) -> None:
+        """Everything to disk; after this nothing needs recovery."""
+        work, end = self.unsynced()
+        for item in work:
+            item.sync()
+        self.synced(end)
+        self.active.seal()
+        self.write_producer_snapshot()
+        for segment in self.segments:
+            segment.close()
+
+
+SEGMENT_SUFFIXES = (".log", ".index", ".timeindex", ".txnindex", ".snapshot")
+
+
+def remove_segment_files(files: Files, segment: Segment) -> None:
+    """The log file first: without it the others mean nothing, and recovery sweeps them up."""
+    stem = f"{segment.directory}/{segment_name(segment.base_offset)}"
+    for suffix in SEGMENT_SUFFIXES:
+        try:
+            files.remove(stem + suffix)
+        except FileNotFoundError:
+            continue

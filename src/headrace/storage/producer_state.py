@@ -1,0 +1,229 @@
+"""What a partition remembers of its idempotent producers, so that a repeated batch is written once.
+
+Decides whether a batch may be appended, is a repetition, or is refused; follows open transactions. `check`
+reads, only `applied` and its kin change, live and at recovery alike, from nothing but batch headers. Never
+touches a file or a clock: `producer_snapshot.py` has the bytes, the log decides when to write them.
+"""
+
+from collections.abc import Collection, Iterable
+from typing import NamedTuple
+
+from headrace.model.errors import ErrorCode, InvalidProducerEpoch, RequestError
+from headrace.records.batch import NO_SEQUENCE, TRANSACTIONAL_FLAG, BatchHeader
+from headrace.storage.producer_entry import (
+    SEQUENCE_MASK,
+    BatchMeta,
+    ProducerEntry,
+    check_epoch,
+    check_unusual,
+)
+from headrace.storage.producer_snapshot import SnapshotRow, decode_snapshot, encode_snapshot
+
+
+class CoordinatorFenced(RequestError):
+    """A newer transaction coordinator has already written a marker for this producer."""
+
+    code = ErrorCode.TRANSACTION_COORDINATOR_FENCED
+
+
+class CompletedTxn(NamedTuple):
+    """A transaction that ended with a marker; an aborted one goes into the `.txnindex` as it is."""
+
+    producer_id: int
+    first_offset: int
+    last_offset: int  # of the marker
+    last_stable_offset: int  # up to where everything is decided, once this transaction is
+    aborted: bool
+
+
+class ProducerStates:
+    """The producers of one partition. `first_unstable_offset` is where undecided data begins, if it does."""
+
+    __slots__ = ("_entries", "_ongoing", "_unreplicated", "first_unstable_offset")
+
+    def __init__(self) -> None:
+        self._entries: dict[int, ProducerEntry] = {}
+        # First offset → producer, ascending, because transactions begin in log order.
+        self._ongoing: dict[int, int] = {}
+        # First offset → offset of the marker, while the high watermark has not passed that marker: until it
+        # has, a new leader might not know of the transaction's end.
+        self._unreplicated: dict[int, int] = {}
+        self.first_unstable_offset: int | None = None
+
+    def __len__(self) -> int:
+        return len(self._entries)
+
+    def active(self) -> Collection[ProducerEntry]:
+        return self._entries.values()
+
+    def get(self, producer_id: int) -> ProducerEntry | None:
+        return self._entries.get(producer_id)
+
+    # ── deciding ──
+
+    def check(self, header: BatchHeader) -> int | None:
+        """None: append it. A number: it is in the log already, from this offset on. Else the refusal."""
+        entry = self._entries.get(header.producer_id)
+        if (
+            entry is not None
+            and header.base_sequence == entry.next_sequence
+            and header.producer_epoch == entry.epoch
+            and (entry.txn_first_offset is None or header.attributes & TRANSACTIONAL_FLAG)
+        ):
+            return None
+        return check_unusual(entry, header)
+
+    def check_without_sequence(self, header: BatchHeader) -> None:
+        """For batches that a coordinator writes on a producer's behalf: only the epoch fences them."""
+        entry = self._entries.get(header.producer_id)
+        if entry is not None:
+            check_epoch(entry, header)
+
+    def check_marker(self, header: BatchHeader, coordinator_epoch: int, *, epoch_was_bumped: bool) -> None:
+        """Refuse a marker from a fenced coordinator, or one that is late.
+
+        With transactions v2 the coordinator bumps the epoch before it writes the marker (`epoch_was_bumped`):
+        a marker with the epoch of the open transaction belongs to an earlier one. Where none is open, it is
+        the same marker sent again, which changes nothing.
+        """
+        entry = self._entries.get(header.producer_id)
+        if entry is None:
+            return
+        check_epoch(entry, header)
+        if epoch_was_bumped and header.producer_epoch == entry.epoch and entry.txn_first_offset is not None:
+            raise InvalidProducerEpoch(
+                f"the marker of producer {entry.producer_id} has epoch {entry.epoch}, as its open transaction"
+            )
+        if coordinator_epoch < entry.coordinator_epoch:
+            raise CoordinatorFenced(
+                f"coordinator epoch {coordinator_epoch} is older than {entry.coordinator_epoch}"
+            )
+
+    # ── changing ──
+
+    def applied(self, header: BatchHeader) -> None:
+        """A data batch is in the log at the offsets that its header says."""
+        producer_id = header.producer_id
+        entry = self._entries.get(producer_id)
+        if entry is None:
+            entry = self._entries[producer_id] = ProducerEntry(producer_id, header.producer_epoch)
+        elif header.producer_epoch != entry.epoch:
+            entry.begin_epoch(header.producer_epoch)
+        base_offset = header.base_offset
+        entry.remember(
+            BatchMeta(
+                header.base_sequence,
+                header.last_sequence,
+                base_offset,
+                base_offset + header.last_offset_delta,
+            )
+        )
+        entry.last_timestamp = header.max_timestamp
+        if header.attributes & TRANSACTIONAL_FLAG and entry.txn_first_offset is None:
+            entry.txn_first_offset = base_offset
+            self._ongoing[base_offset] = producer_id
+            self._find_first_unstable()
+
+    def applied_marker(
+        self, header: BatchHeader, *, aborted: bool, coordinator_epoch: int
+    ) -> CompletedTxn | None:
+        """A marker is in the log. None if it ended a transaction that wrote nothing here."""
+        entry = self._entry_of_marker(header)
+        entry.coordinator_epoch = coordinator_epoch
+        first_offset = entry.txn_first_offset
+        if first_offset is None:
+            return None
+        entry.txn_first_offset = None
+        self._ongoing.pop(first_offset, None)
+        self._unreplicated[first_offset] = header.base_offset
+        self._find_first_unstable()
+        stable = next(iter(self._ongoing), header.base_offset + 1)
+        return CompletedTxn(header.producer_id, first_offset, header.base_offset, stable, aborted)
+
+    def applied_emptied_marker(self, header: BatchHeader) -> None:
+        """Compaction took the marker's record, together with its transaction, and left the epoch."""
+        self._entry_of_marker(header)
+
+    def _entry_of_marker(self, header: BatchHeader) -> ProducerEntry:
+        entry = self._entries.get(header.producer_id)
+        if entry is None:
+            entry = ProducerEntry(header.producer_id, header.producer_epoch)
+            self._entries[header.producer_id] = entry
+        elif header.producer_epoch != entry.epoch:
+            entry.begin_epoch(header.producer_epoch)
+        entry.last_timestamp = header.max_timestamp
+        return entry
+
+    def high_watermark_advanced(self, high_watermark: int) -> None:
+        """Markers below it are on every in-sync replica: their transactions are decided for good."""
+        if not self._unreplicated:
+            return
+        decided = [first for first, marker in self._unreplicated.items() if marker < high_watermark]
+        for first in decided:
+            del self._unreplicated[first]
+        self._find_first_unstable()
+
+    def _find_first_unstable(self) -> None:
+        first = next(iter(self._ongoing), None)
+        if self._unreplicated:
+            undecided = min(self._unreplicated)
+            first = undecided if first is None else min(first, undecided)
+        self.first_unstable_offset = first
+
+    def expire(self, now_ms: int, expiration_ms: int) -> int:
+        """Forget producers that have been silent for so long, by the timestamps they wrote; how many."""
+        oldest = now_ms - expiration_ms
+        expired = [
+            entry.producer_id
+            for entry in self._entries.values()
+            if entry.last_timestamp <= oldest and entry.txn_first_offset is None
+        ]
+        for producer_id in expired:
+            del self._entries[producer_id]
+        return len(expired)
+
+    def clear(self) -> None:
+        """For a log that was cut: its owner loads the newest snapshot that is left and replays from there."""
+        self._entries.clear()
+        self._ongoing.clear()
+        self._unreplicated.clear()
+        self.first_unstable_offset = None
+
+    # ── snapshots ──
+
+    def to_snapshot(self) -> bytes:
+        return encode_snapshot([row for entry in self._entries.values() for row in entry.rows()])
+
+    @classmethod
+    def from_snapshot(cls, data: bytes) -> "ProducerStates":
+        return cls.from_rows(decode_snapshot(data))
+
+    @classmethod
+    def from_rows(cls, rows: Iterable[SnapshotRow]) -> "ProducerStates":
+        states = cls()
+        for row in rows:
+            states._load(row)
+        ongoing = {
+            entry.txn_first_offset: entry.producer_id
+            for entry in states._entries.values()
+            if entry.txn_first_offset is not None
+        }
+        states._ongoing = dict(sorted(ongoing.items()))
+        states._find_first_unstable()
+        return states
+
+    def _load(self, row: SnapshotRow) -> None:
+        entry = self._entries.get(row.producer_id)
+        if entry is None:
+            entry = self._entries[row.producer_id] = ProducerEntry(row.producer_id, row.epoch)
+        elif entry.epoch != row.epoch:
+            entry.begin_epoch(row.epoch)
+        entry.last_timestamp = row.last_timestamp
+        entry.coordinator_epoch = row.coordinator_epoch
+        entry.txn_first_offset = row.txn_first_offset if row.txn_first_offset >= 0 else None
+        if row.last_offset >= 0:
+            has_sequence = row.last_sequence != NO_SEQUENCE
+            first = (row.last_sequence - row.offset_delta) & SEQUENCE_MASK if has_sequence else NO_SEQUENCE
+            entry.remember(
+                BatchMeta(first, row.last_sequence, row.last_offset - row.offset_delta, row.last_offset)
+            )

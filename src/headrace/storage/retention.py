@@ -1,0 +1,107 @@
+"""Which segments of a log have had their time: by age, by size, by where the log begins.
+
+Decides only, from facts that it is handed; the log lets the segments go and somebody else removes the files.
+Segments go from the oldest on, because a log has no holes; and never past the high watermark, because what is
+not replicated cannot be old.
+"""
+
+from collections.abc import Sequence
+from typing import NamedTuple, Protocol
+
+from headrace.model.configs import LogConfig
+
+NO_LIMIT = -1
+
+
+class SegmentFacts(Protocol):
+    """What a segment tells about itself."""
+
+    @property
+    def base_offset(self) -> int: ...
+
+    @property
+    def size(self) -> int: ...
+
+    @property
+    def max_timestamp(self) -> int:
+        """Of its records; negative when none of them has one."""
+
+    @property
+    def opened_ms(self) -> int:
+        """When this process began to use it."""
+
+
+class Expired(NamedTuple):
+    """The first `segments` of the log go, so that it begins at `log_start_offset`.
+
+    If that is all of them, the active one is among them and a new one has to be rolled first.
+    """
+
+    segments: int
+    log_start_offset: int
+    reason: str
+
+
+NOTHING = Expired(0, 0, "")
+
+
+def expired_segments(
+    segments: Sequence[SegmentFacts],
+    *,
+    log_start_offset: int,
+    log_end_offset: int,
+    high_watermark: int,
+    config: LogConfig,
+    now_ms: int,
+) -> Expired:
+    """What may go now, and the rule that lets the most of it go."""
+    removable = _below_watermark(segments, log_end_offset, high_watermark)
+    verdicts = [(_before_log_start(segments, removable, log_start_offset), "it lies before the log's start")]
+    if config.deletes:
+        verdicts.append((_over_size(segments, removable, config.retention_bytes), "retention.bytes is exceeded"))
+        verdicts.append((_too_old(segments, removable, config.retention_ms, now_ms), "retention.ms has passed"))
+    count, reason = max(verdicts, key=lambda verdict: verdict[0])
+    if not count:
+        return NOTHING
+    upper_bound = segments[count].base_offset if count < len(segments) else log_end_offset
+    return Expired(count, max(log_start_offset, upper_bound), reason)
+
+
+def _below_watermark(segments: Sequence[SegmentFacts], log_end_offset: int, high_watermark: int) -> int:
+    """How many of the oldest segments lie wholly below the watermark. An empty active one always stays."""
+    ends = [segment.base_offset for segment in segments[1:]] + [log_end_offset]
+    count = next((number for number, end in enumerate(ends) if end > high_watermark), len(ends))
+    return count - 1 if count == len(segments) and not segments[-1].size else count
+
+
+def _before_log_start(segments: Sequence[SegmentFacts], removable: int, log_start_offset: int) -> int:
+    count = 0
+    while count < removable and count + 1 < len(segments) and segments[count + 1].base_offset <= log_start_offset:
+        count += 1
+    return count
+
+
+def _over_size(segments: Sequence[SegmentFacts], removable: int, retention_bytes: int) -> int:
+    """Only as many as leave at least `retention_bytes`: the limit is what is kept, not what is never passed."""
+    if retention_bytes == NO_LIMIT:
+        return 0
+    excess = sum(segment.size for segment in segments) - retention_bytes
+    count = 0
+    while count < removable and excess >= segments[count].size:
+        excess -= segments[count].size
+        count += 1
+    return count
+
+
+def _too_old(segments: Sequence[SegmentFacts], removable: int, retention_ms: int, now_ms: int) -> int:
+    if retention_ms == NO_LIMIT:
+        return 0
+    count = 0
+    while count < removable and now_ms - _youngest_ms(segments[count]) > retention_ms:
+        count += 1
+    return count
+
+
+def _youngest_ms(segment: SegmentFacts) -> int:
+    # Records without a timestamp are taken to be as young as they can be: kept too long rather than too short.
+    return segment.max_timestamp if segment.max_timestamp >= 0 else segment.opened_ms

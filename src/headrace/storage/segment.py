@@ -1,0 +1,309 @@
+"""One segment of a log: a file of batches with its two indexes.
+
+Appends go to the end, lookups start from the sparse index and hop from header to header. A segment does not know
+about leaders, watermarks or retention; it knows which bytes hold which offsets, and which bytes it has checked.
+"""
+
+from bisect import bisect_right
+from collections.abc import Iterator
+from struct import Struct
+from typing import NamedTuple
+
+from headrace.model.errors import CorruptLog
+from headrace.records.batch import (
+    HEADER_BYTES,
+    LENGTH_OVERHEAD,
+    BatchHeader,
+    batch_crc,
+    parse_header,
+)
+from headrace.storage.files import Bytes, File, Files
+from headrace.storage.index import OffsetIndex, TimeIndex
+from headrace.storage.txn_index import AbortedTxn, TxnIndex
+
+# One read while hopping over small batches: twice the default index interval covers a lookup in one go.
+SCAN_BYTES = 8 * 1024
+RELATIVE_OFFSET_MAX = 2**31 - 1  # Kafka reads relative offsets as signed
+POSITION_MAX = 2**31 - 1  # and positions too
+
+_OFFSET_AND_LENGTH = Struct(">qi")
+_LAST_OFFSET_DELTA = Struct(">i")
+_LAST_OFFSET_DELTA_AT = 23
+
+
+class Hole(NamedTuple):
+    """Bytes that fail their checksum: never served, never cut away."""
+
+    position: int
+    end: int
+    base_offset: int
+    next_offset: int
+    reason: str
+
+
+def segment_name(base_offset: int) -> str:
+    return f"{base_offset:020d}"
+
+
+class Segment:
+    __slots__ = (
+        "_bytes_since_index_entry",
+        "_files",
+        "_index_interval_bytes",
+        "base_offset",
+        "checked",
+        "directory",
+        "file",
+        "first_timestamp",
+        "holes",
+        "max_timestamp",
+        "max_timestamp_offset",
+        "next_offset",
+        "offset_index",
+        "opened_ms",
+        "time_index",
+    )
+
+    def __init__(
+        self, files: Files, directory: str, base_offset: int, *, index_interval_bytes: int, create: bool, now_ms: int
+    ) -> None:
+        self._files = files
+        self.directory = directory
+        self.base_offset = base_offset
+        self._index_interval_bytes = index_interval_bytes
+        self._bytes_since_index_entry = 0
+        stem = f"{directory}/{segment_name(base_offset)}"
+        self.file: File = files.open(f"{stem}.log", create=create)
+        self.offset_index = OffsetIndex(files, f"{stem}.index")
+        self.time_index = TimeIndex(files, f"{stem}.timeindex")
+        self.next_offset = base_offset
+        self.first_timestamp = -1
+        self.max_timestamp = -1
+        self.max_timestamp_offset = base_offset
+        self.opened_ms = now_ms
+        # Ranges of bytes whose checksums have been seen to be right since this process began, ascending, disjoint.
+        self.checked: list[tuple[int, int]] = []
+        self.holes: list[Hole] = []
+
+    @property
+    def size(self) -> int:
+        return self.file.size
+
+    @property
+    def path(self) -> str:
+        return f"{self.directory}/{segment_name(self.base_offset)}.log"
+
+    # Writing
+
+    def append(self, batch: Bytes, header: BatchHeader) -> int:
+        """The batch at the end of the file; returns its position. Its checksum has been checked by the caller."""
+        position = self.file.size
+        self.file.append(batch)
+        if self.first_timestamp < 0:
+            self.first_timestamp = header.max_timestamp
+        self.index_batch(position, header)
+        self.note_checked(position, self.file.size)
+        return position
+
+    def index_batch(self, position: int, header: BatchHeader) -> None:
+        """Account for a batch that the file holds at `position`: live and at recovery alike."""
+        last_offset = header.base_offset + header.last_offset_delta
+        self.next_offset = last_offset + 1
+        if header.max_timestamp > self.max_timestamp:
+            self.max_timestamp = header.max_timestamp
+            self.max_timestamp_offset = last_offset
+        if self._bytes_since_index_entry > self._index_interval_bytes:
+            self.offset_index.append(last_offset - self.base_offset, position)
+            self.time_index.note(self.max_timestamp, self.max_timestamp_offset - self.base_offset)
+            self._bytes_since_index_entry = 0
+        self._bytes_since_index_entry += header.length + LENGTH_OVERHEAD
+
+    def has_room_for(self, total_bytes: int, last_offset: int, segment_bytes: int, index_bytes: int) -> bool:
+        return (
+            self.file.size + total_bytes <= min(segment_bytes, POSITION_MAX)
+            and last_offset - self.base_offset <= RELATIVE_OFFSET_MAX
+            and (len(self.offset_index) + 1) * OffsetIndex.ENTRY.size <= index_bytes
+        )
+
+    def seal(self) -> None:
+        """No more appends: the time index gets its closing entry and both indexes go to their files."""
+        if self.max_timestamp >= 0:
+            self.time_index.note(self.max_timestamp, self.max_timestamp_offset - self.base_offset)
+        self.persist_indexes()
+
+    def persist_indexes(self) -> None:
+        self.offset_index.persist()
+        self.time_index.persist()
+
+    def truncate(self, position: int, next_offset: int) -> None:
+        """Cut the file and both indexes at a batch boundary, in one step."""
+        self.file.truncate(position)
+        self.next_offset = next_offset
+        self.offset_index.truncate_to_position(position)
+        self.time_index.truncate_to_offset(next_offset - self.base_offset)
+        self.checked = [(start, min(end, position)) for start, end in self.checked if start < position]
+        self.refresh_max_timestamp()
+
+    # Finding
+
+    def headers(self, position: int = 0, end: int | None = None) -> Iterator[tuple[int, BatchHeader]]:
+        """Position and header of every batch from `position` on, over holes; stops before half a batch."""
+        end = self.file.size if end is None else end
+        while position + HEADER_BYTES <= end:
+            position = self._past_hole(position)
+            chunk = self.file.read(position, SCAN_BYTES)
+            at = 0
+            while at + HEADER_BYTES <= len(chunk):
+                if self.holes and self._past_hole(position + at) != position + at:
+                    break
+                header = parse_header(chunk, at)
+                total = header.length + LENGTH_OVERHEAD
+                if total < HEADER_BYTES or header.magic != 2:
+                    raise CorruptLog(f"{self.path}: no batch header at byte {position + at}")
+                if position + at + total > end:
+                    return
+                yield position + at, header
+                at += total
+            if not at and self._past_hole(position) == position:
+                return
+            position += at
+
+    def _past_hole(self, position: int) -> int:
+        for hole in self.holes:
+            if hole.position == position:
+                return hole.end
+        return position
+
+    def before_hole(self, position: int, end: int) -> int:
+        """The end of the range, or the first hole in it."""
+        return min((hole.position for hole in self.holes if position <= hole.position < end), default=end)
+
+    def position_of(self, offset: int) -> int:
+        """Where the batch that holds `offset` starts, or the next one if compaction took it away."""
+        damaged = self.hole_at(offset)
+        if damaged is not None:
+            return damaged.position
+        position = self.offset_index.position_at_or_before(max(offset - self.base_offset, 0))
+        if self.holes:
+            headers = self.headers(position)
+            return next((at for at, header in headers if header.last_offset >= offset), self.file.size)
+        size = self.file.size
+        while position < size:
+            chunk = self.file.read(position, SCAN_BYTES)
+            at, limit = 0, len(chunk) - HEADER_BYTES
+            if limit < 0:
+                raise CorruptLog(f"{self.path}: half a batch header at byte {position}")
+            while at <= limit:
+                base_offset, length = _OFFSET_AND_LENGTH.unpack_from(chunk, at)
+                if base_offset + _LAST_OFFSET_DELTA.unpack_from(chunk, at + _LAST_OFFSET_DELTA_AT)[0] >= offset:
+                    return position + at
+                if length < HEADER_BYTES - LENGTH_OVERHEAD:
+                    raise CorruptLog(f"{self.path}: no batch header at byte {position + at}")
+                at += length + LENGTH_OVERHEAD
+            position += at
+        return size
+
+    def last_boundary(self, start: int, limit: int) -> int:
+        """The last batch boundary at or before `limit`, but never less than the whole batch at `start`."""
+        if limit >= self.file.size:
+            return self.file.size
+        entry = self.offset_index.last_before_position(limit)
+        position = max(entry[1], start) if entry else start
+        boundary = position if position > start else None
+        for at, header in self.headers(position):
+            end = at + header.length + LENGTH_OVERHEAD
+            if end > limit:
+                return end if boundary is None else boundary
+            boundary = end
+        return start if boundary is None else boundary
+
+    def next_offset_at(self, boundary: int) -> int:
+        """The offset that a batch at this boundary has or would have."""
+        if boundary >= self.file.size:
+            return self.next_offset
+        return next(header.base_offset for _, header in self.headers(boundary))
+
+    def aborted(self, first_offset: int, upper_bound: int) -> tuple[list[AbortedTxn], bool]:
+        """Aborted transactions that touch the offsets, and whether later segments cannot hold more of them."""
+        path = f"{self.directory}/{segment_name(self.base_offset)}.txnindex"
+        if not self._files.exists(path):
+            return [], False
+        index = TxnIndex(self._files, path)
+        try:
+            return index.overlapping(first_offset, upper_bound)
+        finally:
+            index.close()
+
+    # Checking
+
+    def note_checked(self, start: int, end: int) -> None:
+        ranges = self.checked
+        if ranges and ranges[-1][1] == start:
+            ranges[-1] = (ranges[-1][0], end)
+        else:
+            number = bisect_right(ranges, (start, end))
+            ranges.insert(number, (start, end))
+            self.checked = _merged(ranges)
+
+    def is_checked(self, start: int, end: int) -> bool:
+        for checked_start, checked_end in reversed(self.checked):
+            if checked_start <= start:
+                return end <= checked_end
+        return start >= end
+
+    def check(self, start: int, end: int) -> int:
+        """Check batches from the boundary `start` until past `end` or a bad one; returns how far it is good.
+
+        Bytes that went through an append or a recovery of this process are known to be good; older ones are read
+        and checked the first time somebody wants them, so a bit that flipped on disk is never served.
+        """
+        good = start
+        for position, header in self.headers(start):
+            if position >= end:
+                break
+            total = header.length + LENGTH_OVERHEAD
+            batch = self.file.read(position, total)
+            if len(batch) < total or batch_crc(batch) != header.crc:
+                self._note_hole(position, total, header, "the checksum is wrong")
+                break
+            good = position + total
+        if good > start:
+            self.note_checked(start, good)
+        return good
+
+    def _note_hole(self, position: int, total: int, header: BatchHeader, reason: str) -> None:
+        if all(hole.position != position for hole in self.holes):
+            self.holes.append(Hole(position, position + total, header.base_offset, header.next_offset, reason))
+
+    def hole_at(self, offset: int) -> Hole | None:
+        for hole in self.holes:
+            if hole.base_offset <= offset < hole.next_offset:
+                return hole
+        return None
+
+    # Opening
+
+    def refresh_max_timestamp(self) -> None:
+        """From the time index and the batches after its last entry."""
+        self.max_timestamp, self.max_timestamp_offset = -1, self.base_offset
+        position = 0
+        last = self.time_index.last
+        if last is not None:
+            self.max_timestamp, self.max_timestamp_offset = last[0], last[1] + self.base_offset
+            position = self.offset_index.position_at_or_before(last[1])
+        for _, header in self.headers(position):
+            if header.max_timestamp > self.max_timestamp:
+                self.max_timestamp, self.max_timestamp_offset = header.max_timestamp, header.last_offset
+
+    def close(self) -> None:
+        self.file.close()
+
+
+def _merged(ranges: list[tuple[int, int]]) -> list[tuple[int, int]]:
+    merged: list[tuple[int, int]] = []
+    for start, end in ranges:
+        if merged and start <= merged[-1][1]:
+            merged[-1] = (merged[-1][0], max(end, merged[-1][1]))
+        else:
+            merged.append((start, end))
+    return merged

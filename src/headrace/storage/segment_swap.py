@@ -1,0 +1,242 @@
+"""Putting a rewritten segment in the place of the old ones, so that a crash leaves the old or the new.
+
+    1. NAME.log.cleaned and its indexes are written and synced      a crash: removed, the old segments count
+    2. .cleaned → .swap, the log last, directory synced             a crash before the sync: as above
+       ──────────────── from here on the new segment counts ────────────────
+    3. old segments → .deleted, directory synced                    a crash: the swap is completed
+    4. .swap → no suffix, the log last, directory synced            a crash: likewise
+    5. .deleted are removed some time later, when nobody reads them any more
+
+The last batch of the old segments is always kept, even if empty, so the `.swap` file itself tells which offsets
+it replaces. The in-memory log changes in the same step as the names of the old files: whoever removes segments by
+name never meets a name that has come to mean another file.
+"""
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from headrace.model.errors import CorruptLog, StorageError
+from headrace.storage.files import File, Files
+from headrace.storage.producer_snapshot import SNAPSHOT_SUFFIX
+from headrace.storage.segment import Segment, segment_name
+from headrace.storage.slices import Task, off_loop
+from headrace.storage.txn_index import SUFFIX as TXN_SUFFIX
+from headrace.storage.txn_index import TxnIndex
+
+if TYPE_CHECKING:
+    from headrace.storage.log import Log
+
+CLEANED, SWAP, DELETED = ".cleaned", ".swap", ".deleted"
+# The log comes last: that it has its new name says that the others have theirs.
+FILES_OF_SEGMENT = (".index", ".timeindex", TXN_SUFFIX, ".log")
+
+
+class SuffixedFiles:
+    """The same files under names with a suffix, which can change while a segment has them open."""
+
+    def __init__(self, files: Files, suffix: str) -> None:
+        self._files = files
+        self.suffix = suffix
+
+    def open(self, path: str, *, create: bool = False) -> File:
+        return self._files.open(path + self.suffix, create=create)
+
+    def read(self, path: str) -> bytes:
+        return self._files.read(path + self.suffix)
+
+    def replace(self, path: str, data: bytes, *, sync: bool = True) -> None:
+        self._files.replace(path + self.suffix, data, sync=sync)
+
+    def rename(self, old: str, new: str) -> None:
+        self._files.rename(old + self.suffix, new + self.suffix)
+
+    def remove(self, path: str) -> None:
+        self._files.remove(path + self.suffix)
+
+    def exists(self, path: str) -> bool:
+        return self._files.exists(path + self.suffix)
+
+    def list(self, directory: str) -> list[str]:
+        return self._files.list(directory)
+
+    def make_dir(self, path: str) -> None:
+        self._files.make_dir(path)
+
+    def remove_tree(self, path: str) -> None:
+        self._files.remove_tree(path)
+
+    def sync_dir(self, path: str) -> None:
+        self._files.sync_dir(path)
+
+    def free_bytes(self, path: str) -> int:
+        return self._files.free_bytes(path)
+
+
+class NewSegment:
+    """A segment in the making, with the suffix that its files have at the moment."""
+
+    def __init__(
+        self, files: Files, directory: str, base_offset: int, *, index_interval_bytes: int, now_ms: int
+    ) -> None:
+        self._files = files
+        self._stem = f"{directory}/{segment_name(base_offset)}"
+        self._suffixed = SuffixedFiles(files, CLEANED)
+        remove_if_there(files, *(self._stem + kind + CLEANED for kind in FILES_OF_SEGMENT))
+        self.segment = Segment(
+            self._suffixed,
+            directory,
+            base_offset,
+            index_interval_bytes=index_interval_bytes,
+            create=True,
+            now_ms=now_ms,
+        )
+        self.txn_index = TxnIndex(self._suffixed, self._stem + TXN_SUFFIX)
+
+    def seal_and_sync(self) -> None:
+        self.segment.seal()
+        for kind in FILES_OF_SEGMENT:
+            if self._suffixed.exists(self._stem + kind):
+                file = self._suffixed.open(self._stem + kind)
+                file.sync()
+                file.close()
+        self._suffixed.sync_dir(self.segment.directory)
+
+    def rename(self, suffix: str) -> None:
+        for kind in FILES_OF_SEGMENT:
+            path = self._stem + kind
+            if self._suffixed.exists(path):
+                self._files.rename(path + self._suffixed.suffix, path + suffix)
+        self._suffixed.suffix = suffix
+
+    def discard_unless_swapped(self) -> None:
+        """Past that point the files are either part of the log or what the next opening completes the swap with."""
+        if self._suffixed.suffix == CLEANED:
+            self.discard()
+
+    def discard(self) -> None:
+        """The log file first: without it the others mean nothing."""
+        self.segment.close()
+        self.txn_index.close()
+        names = [self._stem + kind + self._suffixed.suffix for kind in reversed(FILES_OF_SEGMENT)]
+        remove_if_there(self._files, *names)
+
+
+class Replaced:
+    """A segment that is not part of its log any more. Readers may still be in the middle of it."""
+
+    __slots__ = ("_paths", "segment")
+
+    def __init__(self, segment: Segment, paths: Sequence[str]) -> None:
+        self.segment = segment
+        self._paths = paths
+
+    def remove(self, files: Files) -> None:
+        """For when nobody reads it any more: after `file.delete.delay.ms`."""
+        self.segment.close()
+        remove_if_there(files, *self._paths)
+
+
+def swap_in(log: "Log", new: NewSegment, old: Sequence[Segment]) -> Task[list[Replaced] | None]:
+    """Steps 2 to 4. None, and nothing changed, if some of the old segments have left the log meanwhile."""
+    if not _are_in(log, old):
+        return None
+    new.rename(SWAP)
+    yield from off_loop(lambda: log.files.sync_dir(log.directory))
+    if not _are_in(log, old):
+        new.discard()
+        return None
+    replaced = [Replaced(segment, _set_aside(log.files, segment, old[0].base_offset)) for segment in old]
+    start = log.segments.index(old[0])
+    log.segments[start : start + len(old)] = [new.segment]
+    yield from off_loop(lambda: log.files.sync_dir(log.directory))
+    if new.segment in log.segments:
+        new.rename("")
+    else:
+        new.discard()  # the log's start has moved past it while we waited
+    yield from off_loop(lambda: log.files.sync_dir(log.directory))
+    return replaced
+
+
+def _are_in(log: "Log", segments: Sequence[Segment]) -> bool:
+    for start, segment in enumerate(log.segments):
+        if segment is segments[0]:
+            there = log.segments[start : start + len(segments)]
+            return len(there) == len(segments) and all(a is b for a, b in zip(there, segments, strict=True))
+    return False
+
+
+def _set_aside(files: Files, segment: Segment, new_base_offset: int) -> list[str]:
+    stem = f"{segment.directory}/{segment_name(segment.base_offset)}"
+    kinds = list(FILES_OF_SEGMENT)
+    if segment.base_offset != new_base_offset:
+        kinds.append(SNAPSHOT_SUFFIX)  # no segment begins there any more
+    aside = []
+    for kind in kinds:
+        if files.exists(stem + kind):
+            files.rename(stem + kind, stem + kind + DELETED)
+            aside.append(stem + kind + DELETED)
+    return aside
+
+
+def refuse_unfinished_swap(files: Files, directory: str) -> None:
+    """A swap that an error interrupted is completed by the next opening of the log, not by another round."""
+    if any(name.endswith(SWAP) for name in files.list(directory)):
+        raise StorageError(f"{directory}: a swap of segments was interrupted; restart the broker to complete it")
+
+
+# ── after a crash ──
+
+
+def finish_swaps(files: Files, directory: str) -> None:
+    """Bring the folder to one side of every swap that was going on. To be called before segments are opened."""
+    names = files.list(directory)
+    cleaned = {name.split(".")[0] for name in names if name.endswith(CLEANED)}
+    for name in names:
+        stem = name.split(".")[0]
+        if name == f"{stem}.log{SWAP}" and stem not in cleaned:
+            _complete(files, directory, stem)
+    leftovers = [name for name in files.list(directory) if name.endswith((CLEANED, SWAP, DELETED))]
+    # A log file without its index is whole, an index without its log is nothing: the logs go first.
+    leftovers.sort(key=lambda name: ".log." not in name)
+    remove_if_there(files, *(f"{directory}/{name}" for name in leftovers))
+    if leftovers:
+        files.sync_dir(directory)
+
+
+def _complete(files: Files, directory: str, stem: str) -> None:
+    base = int(stem)
+    end = _end_of_swap(files, directory, base)
+    for name in files.list(directory):
+        offset, _, kind = name.partition(".")
+        if offset.isdecimal() and base <= int(offset) < end:
+            replaced_kinds = FILES_OF_SEGMENT if int(offset) == base else (*FILES_OF_SEGMENT, SNAPSHOT_SUFFIX)
+            if f".{kind}" in replaced_kinds:
+                files.remove(f"{directory}/{name}")
+    files.sync_dir(directory)
+    for kind in FILES_OF_SEGMENT:
+        path = f"{directory}/{stem}{kind}"
+        if files.exists(path + SWAP):
+            files.rename(path + SWAP, path)
+    files.sync_dir(directory)
+
+
+def _end_of_swap(files: Files, directory: str, base: int) -> int:
+    swap = SuffixedFiles(files, SWAP)
+    segment = Segment(swap, directory, base, index_interval_bytes=0, create=False, now_ms=0)
+    try:
+        end = base
+        for _, header in segment.headers():
+            end = header.next_offset
+    except CorruptLog as damage:
+        raise CorruptLog(f"{segment.path}{SWAP} should replace older segments and is damaged: {damage}") from damage
+    finally:
+        segment.close()
+    return end
+
+
+def remove_if_there(files: Files, *paths: str) -> None:
+    for path in paths:
+        try:
+            files.remove(path)
+        except FileNotFoundError:
+            continue

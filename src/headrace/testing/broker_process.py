@@ -1,0 +1,105 @@
+"""A broker in a process of its own, for LocalBroker: started, watched, stopped, killed.
+
+The child ends with its parent, however the parent ends. Nothing here knows what a broker does.
+"""
+
+import fcntl
+import os
+import select
+import signal
+import subprocess
+import sys
+
+from headrace.model.settings import Settings
+
+START_SECONDS_MAX = 30.0  # a start takes about 0.15 s; a machine that needs this long is out of memory or stuck
+STOP_SECONDS_MAX = 15.0  # a clean shutdown syncs every open file; after this the disk hangs
+
+
+class BrokerProcess:
+    """`python -m headrace.app.node`, from the moment it serves."""
+
+    def __init__(self, settings: Settings, output: int) -> None:
+        self._process, ready, self._alive = _spawn(settings, output)
+        self.pid = self._process.pid
+        try:
+            self._wait_until_ready(ready, output)
+        except BaseException:
+            self.kill()
+            raise
+        finally:
+            os.close(ready)
+
+    def _wait_until_ready(self, ready: int, output: int) -> None:
+        line = b""
+        while not line.endswith(b"\n"):
+            if not select.select([ready], [], [], START_SECONDS_MAX)[0]:
+                raise RuntimeError(f"the broker did not start within {START_SECONDS_MAX:.0f} s")
+            chunk = os.read(ready, 4096)
+            if not chunk:
+                code = self._process.wait()
+                said = os.pread(output, os.fstat(output).st_size, 0).decode(errors="replace")
+                raise RuntimeError(f"the broker ended with code {code} before it served:\n{said}")
+            line += chunk
+
+    def ended_by_itself(self) -> str | None:
+        code = self._process.poll()
+        return None if code is None else f"exit code {code}"
+
+    def stop(self) -> None:
+        self._process.send_signal(signal.SIGTERM)
+        try:
+            code = self._process.wait(STOP_SECONDS_MAX)
+        except subprocess.TimeoutExpired:
+            self.kill()
+            raise RuntimeError(f"the broker did not stop within {STOP_SECONDS_MAX:.0f} s and was killed") from None
+        finally:
+            self._let_go()
+        if code > 0:
+            raise RuntimeError(f"the broker stopped with exit code {code}")
+
+    def kill(self) -> None:
+        self._process.kill()
+        self._process.wait()
+        self._let_go()
+
+    def _let_go(self) -> None:
+        if self._alive >= 0:
+            os.close(self._alive)
+            self._alive = -1
+
+
+def _spawn(settings: Settings, output: int) -> tuple["subprocess.Popen[bytes]", int, int]:
+    """The child, the end of the pipe on which it says that it serves, and the one whose closing ends it."""
+    ready_read, ready_write = os.pipe()
+    alive_read, alive_write = os.pipe()
+    command = [sys.executable, "-P", "-m", "headrace.app.node"]
+    command += ["--settings-json", settings.to_json(), "--ready-fd", str(ready_write)]
+    try:
+        process = subprocess.Popen(
+            command,
+            stdin=alive_read,
+            stdout=output,
+            stderr=output,
+            pass_fds=(ready_write,),
+            process_group=0,  # Ctrl-C reaches the tests only; they stop the broker in their own order
+        )
+        _end_with_writer(alive_read, process.pid)
+    except BaseException:
+        os.close(ready_read)
+        os.close(alive_write)
+        raise
+    finally:
+        os.close(ready_write)
+        os.close(alive_read)
+    return process, ready_read, alive_write
+
+
+def _end_with_writer(read_end: int, pid: int) -> None:
+    """The kernel signals the child when the other end of its standard input closes: when the parent is gone.
+
+    SIGIO ends a process that does not handle it, also one whose event loop is stuck. The usual alternative,
+    PR_SET_PDEATHSIG, would fire as soon as the *thread* that started the broker ends.
+    """
+    fcntl.fcntl(read_end, fcntl.F_SETOWN, pid)
+    fcntl.fcntl(read_end, fcntl.F_SETFL, fcntl.fcntl(read_end, fcntl.F_GETFL) | os.O_ASYNC)

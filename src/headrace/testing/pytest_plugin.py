@@ -1,0 +1,85 @@
+"""The pytest plugin: `kafka_broker` for a session, `kafka_topic` for a test.
+
+Loaded in every pytest run of an environment that has headrace, so it imports nothing before it is used.
+
+def test_orders_arrive(kafka_broker, kafka_topic):
+    producer = Producer({"bootstrap.servers": kafka_broker.bootstrap})
+"""
+
+from collections.abc import Callable, Generator, Mapping
+from typing import TYPE_CHECKING
+from uuid import uuid4
+
+import pytest
+
+if TYPE_CHECKING:
+    from headrace.testing.local_broker import LocalBroker
+
+ADMIN_SECONDS_MAX = 30.0  # creating a topic takes milliseconds; past this the broker is gone
+
+TopicFactory = Callable[..., str]
+_broker_output = pytest.StashKey[Callable[[], str]]()
+
+
+@pytest.fixture(scope="session")
+def kafka_broker_settings() -> Mapping[str, str]:
+    """Override this fixture to start `kafka_broker` with other configs, by Kafka's names."""
+    return {}
+
+
+@pytest.fixture(scope="session")
+def kafka_broker(
+    kafka_broker_settings: Mapping[str, str], request: pytest.FixtureRequest
+) -> Generator["LocalBroker", None, None]:
+    """One broker in memory for the whole session; tests keep apart by using their own topics."""
+    from headrace.testing.local_broker import LocalBroker
+
+    with LocalBroker(settings=kafka_broker_settings) as broker:
+        request.config.stash[_broker_output] = broker.output
+        yield broker
+        del request.config.stash[_broker_output]
+
+
+@pytest.fixture(scope="session")
+def kafka_bootstrap(kafka_broker: "LocalBroker") -> str:
+    """What clients call `bootstrap.servers`."""
+    return kafka_broker.bootstrap
+
+
+@pytest.fixture
+def kafka_topic_factory(kafka_broker: "LocalBroker") -> Generator[TopicFactory, None, None]:
+    """Creates topics with names of their own: `factory(partitions=3, configs={"retention.ms": "1000"})`."""
+    from confluent_kafka.admin import AdminClient, NewTopic  # type: ignore[attr-defined]
+
+    admin = AdminClient({"bootstrap.servers": kafka_broker.bootstrap})
+    created: list[str] = []
+
+    def create(prefix: str = "test", *, partitions: int = 1, configs: Mapping[str, str] | None = None) -> str:
+        name = f"{prefix}-{uuid4().hex[:12]}"
+        topic = NewTopic(name, num_partitions=partitions, replication_factor=1, config=dict(configs or {}))
+        admin.create_topics([topic])[name].result(ADMIN_SECONDS_MAX)
+        created.append(name)
+        return name
+
+    yield create
+    if created and kafka_broker.running:
+        for deletion in admin.delete_topics(created).values():
+            deletion.result(ADMIN_SECONDS_MAX)
+
+
+@pytest.fixture
+def kafka_topic(kafka_topic_factory: TopicFactory) -> str:
+    """The name of a fresh topic with one partition, gone after the test."""
+    return kafka_topic_factory()
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(
+    item: pytest.Item,
+) -> Generator[None, pytest.TestReport, pytest.TestReport]:
+    """A failing test that used the broker shows what the broker said."""
+    report = yield
+    output = item.config.stash.get(_broker_output, None)
+    if report.failed and output is not None and "kafka_broker" in getattr(item, "fixturenames", ()):
+        report.sections.append(("output of the broker", output()))
+    return report

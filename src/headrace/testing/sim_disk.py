@@ -1,0 +1,175 @@
+"""What a disk holds and what it would still hold after a power cut: the tree under SimFiles.
+
+Every file and folder exists twice: as the running system sees it, and as it was last forced to disk. Bytes
+become durable when their file is synced, names when their folder is. Nothing here decides about faults.
+"""
+
+import os
+from dataclasses import dataclass, field
+from random import Random
+
+
+class Inode:
+    """The bytes of one file: a memfd as the page cache (`sendfile` works on it), a bytearray as the disk."""
+
+    def __init__(self, label: str) -> None:
+        # The kernel takes a label of 249 bytes at most.
+        self.descriptor = os.memfd_create(label[:200])
+        self.size = 0
+        self.durable = bytearray()
+        self.dirty_from = 0  # the disk agrees with the cache below this position
+
+    def write(self, data: bytes | bytearray | memoryview, position: int) -> None:
+        os.pwrite(self.descriptor, data, position)
+        self.size = max(self.size, position + len(data))
+        self.dirty_from = min(self.dirty_from, position)
+
+    def read(self, position: int, length: int) -> bytes:
+        return os.pread(self.descriptor, length, position)
+
+    def truncate(self, size: int) -> None:
+        os.ftruncate(self.descriptor, size)
+        self.size = size
+        self.dirty_from = min(self.dirty_from, size)
+
+    def sync(self) -> None:
+        self.durable[self.dirty_from :] = self.read(self.dirty_from, self.size - self.dirty_from)
+        self.dirty_from = self.size
+
+    def fail_sync(self) -> None:
+        """As Linux does: pages that could not be written are marked clean, so no later sync tries them again.
+
+        The disk keeps their place, filled with whatever was there before: zeros.
+        """
+        self.durable[self.dirty_from :] = bytes(self.size - self.dirty_from)
+        self.dirty_from = self.size
+
+    def lose_power(self, torn: Random | None) -> None:
+        """Back to what the disk holds; with `torn`, a random part of what was on its way arrived as well."""
+        if torn is not None and self.size > self.dirty_from:
+            arrived = torn.randint(0, self.size - self.dirty_from)
+            self.durable[self.dirty_from :] = self.read(self.dirty_from, arrived)
+        os.ftruncate(self.descriptor, 0)
+        os.pwrite(self.descriptor, self.durable, 0)
+        self.size = self.dirty_from = len(self.durable)
+
+    def flip_bit(self, position: int, bit: int) -> None:
+        if not 0 <= position < self.size:
+            raise ValueError(f"no byte {position} in a file of {self.size} bytes")
+        os.pwrite(self.descriptor, bytes([self.read(position, 1)[0] ^ (1 << bit)]), position)
+        if position < len(self.durable):
+            self.durable[position] ^= 1 << bit
+
+    def release(self) -> None:
+        if self.descriptor >= 0:
+            os.close(self.descriptor)
+            self.descriptor = -1
+
+
+@dataclass(slots=True, eq=False)
+class Folder:
+    entries: dict[str, "Node"] = field(default_factory=dict)
+    durable: dict[str, "Node"] = field(default_factory=dict)
+
+
+Node = Inode | Folder
+
+
+@dataclass(slots=True, frozen=True)
+class NameChange:
+    """One atomic change of names: each folder's entry and what it becomes (None: the name is gone)."""
+
+    entries: tuple[tuple[Folder, str, Node | None], ...]
+
+    def apply(self) -> None:
+        for folder, name, node in self.entries:
+            _set(folder.entries, name, node)
+
+    def persist(self) -> None:
+        for folder, name, node in self.entries:
+            _set(folder.durable, name, node)
+
+    def touches(self, folder: Folder) -> bool:
+        return any(changed is folder for changed, _, _ in self.entries)
+
+
+def _set(entries: dict[str, Node], name: str, node: Node | None) -> None:
+    if node is None:
+        entries.pop(name, None)
+    else:
+        entries[name] = node
+
+
+class SimDisk:
+    """The tree, and the changes of names that no `sync_dir` has forced to disk yet, in their order."""
+
+    def __init__(self) -> None:
+        self.root = Folder()
+        self.pending: list[NameChange] = []
+        self._inodes: list[Inode] = []
+
+    def new_inode(self, label: str) -> Inode:
+        inode = Inode(label)
+        self._inodes.append(inode)
+        return inode
+
+    def find(self, path: str) -> Node | None:
+        node: Node = self.root
+        for part in _parts(path):
+            if not isinstance(node, Folder) or part not in node.entries:
+                return None
+            node = node.entries[part]
+        return node
+
+    def place(self, path: str) -> tuple[Folder, str]:
+        """The folder that holds the last name of the path, and that name."""
+        *above, name = _parts(path)
+        folder = self.find("/".join(above))
+        if not isinstance(folder, Folder):
+            raise FileNotFoundError(path)
+        return folder, name
+
+    def change(self, *entries: tuple[Folder, str, Node | None]) -> None:
+        change = NameChange(entries)
+        change.apply()
+        self.pending.append(change)
+
+    def sync_names(self, folder: Folder) -> None:
+        waiting: list[NameChange] = []
+        for change in self.pending:
+            if change.touches(folder):
+                change.persist()
+            else:
+                waiting.append(change)
+        self.pending = waiting
+
+    def lose_power(self, torn: Random | None) -> None:
+        """A journaling file system keeps name changes in order: a prefix of the unsynced ones survives."""
+        survivors = torn.randint(0, len(self.pending)) if torn is not None else 0
+        for change in self.pending[:survivors]:
+            change.persist()
+        self.pending = []
+        self._restore(self.root, torn)
+
+    def _restore(self, folder: Folder, torn: Random | None) -> None:
+        folder.entries = dict(folder.durable)
+        for node in folder.entries.values():
+            if isinstance(node, Folder):
+                self._restore(node, torn)
+            else:
+                node.lose_power(torn)
+
+    def used_bytes(self) -> int:
+        return _used(self.root)
+
+    def release(self) -> None:
+        for inode in self._inodes:
+            inode.release()
+
+
+def _parts(path: str) -> list[str]:
+    return [part for part in path.split("/") if part not in ("", ".")]
+
+
+def _used(folder: Folder) -> int:
+    return sum(_used(node) if isinstance(node, Folder) else node.size for node in folder.entries.values())

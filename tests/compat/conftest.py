@@ -1,0 +1,67 @@
+"""One broker on disk for all client tests; HEADRACE_TEST_BOOTSTRAP puts another in its place.
+
+The tests say what Kafka does, so they must pass against Apache Kafka itself as well:
+
+    HEADRACE_TEST_BOOTSTRAP=127.0.0.1:9092 python -m pytest tests/compat
+"""
+
+import os
+from collections.abc import Callable, Iterator
+from uuid import uuid4
+
+import pytest
+from confluent_kafka.admin import AdminClient, NewTopic
+
+from clients import CLIENTS, SECONDS_MAX
+from headrace.testing import LocalBroker
+
+# Room for a few records of several megabytes in one request.
+BROKER_SETTINGS = {"node.id": "0", "message.max.bytes": str(16 * 1024 * 1024)}
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    # Warnings are errors for our own code; how kafka-python reads its resources is its own to mend.
+    config.addinivalue_line("filterwarnings", "ignore:(open|read)_text is deprecated:DeprecationWarning")
+
+
+@pytest.fixture(scope="session")
+def bootstrap() -> Iterator[str]:
+    foreign = os.environ.get("HEADRACE_TEST_BOOTSTRAP")
+    if foreign is not None:
+        yield foreign
+        return
+    with LocalBroker(memory=False, settings=BROKER_SETTINGS) as broker:
+        yield broker.bootstrap
+
+
+@pytest.fixture(scope="session")
+def admin(bootstrap: str) -> AdminClient:
+    return AdminClient({"bootstrap.servers": bootstrap})
+
+
+@pytest.fixture
+def new_topic(admin: AdminClient) -> Iterator[Callable[..., str]]:
+    """Creates a topic with a name of its own: `new_topic(partitions=2, **{"cleanup.policy": "compact"})`."""
+    created: list[str] = []
+
+    def create(*, partitions: int = 1, **configs: str) -> str:
+        name = f"compat-{uuid4().hex[:12]}"
+        wanted = NewTopic(name, num_partitions=partitions, replication_factor=1, config=configs)
+        admin.create_topics([wanted])[name].result(SECONDS_MAX)
+        created.append(name)
+        return name
+
+    yield create
+    for deletion in admin.delete_topics(created).values() if created else ():
+        deletion.exception(SECONDS_MAX)  # the test may have deleted it itself
+
+
+@pytest.fixture
+def topic(new_topic: Callable[..., str]) -> str:
+    return new_topic()
+
+
+@pytest.fixture(params=list(CLIENTS))
+def client(request: pytest.FixtureRequest, bootstrap: str):
+    """Each of the clients in turn."""
+    return CLIENTS[request.param](bootstrap)

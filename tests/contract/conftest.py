@@ -1,0 +1,62 @@
+"""The stores that the contract suite runs on. A new implementation joins by adding a factory here."""
+
+from collections.abc import AsyncIterator, Awaitable, Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from headrace.metadata.ledger import HISTORY_COMMITS_MAX
+from headrace.metadata.memory import MemoryStore
+from headrace.metadata.sqlite import SqliteStore
+from headrace.metadata.store import Store
+from headrace.testing.clock import SimClock
+
+
+@dataclass
+class StoreCase:
+    """A fresh, empty store, and how to make happen what its port has no call for.
+
+    `let_pass_ms`: time passes for its leases (a store with a clock of its own really waits).
+    `forget_history`: it forgets the changes so far, after adding at least one.
+    """
+
+    store: Store
+    let_pass_ms: Callable[[int], Awaitable[None]]
+    forget_history: Callable[[], Awaitable[None]]
+
+
+async def memory(directory: Path) -> StoreCase:
+    clock = SimClock()
+    return _embedded(MemoryStore(clock), clock)
+
+
+async def sqlite(directory: Path) -> StoreCase:
+    clock = SimClock()
+    return _embedded(await SqliteStore.open(str(directory / "metadata.db"), clock), clock)
+
+
+def _embedded(store: Store, clock: SimClock) -> StoreCase:
+    async def let_pass_ms(duration_ms: int) -> None:
+        clock.advance_ms(duration_ms)
+
+    async def forget_history() -> None:
+        for number in range(HISTORY_COMMITS_MAX + 1):
+            await store.commit({}, {"/forgotten": str(number).encode()})
+
+    return StoreCase(store, let_pass_ms, forget_history)
+
+
+FACTORIES = {"memory": memory, "sqlite": sqlite}
+
+
+@pytest.fixture(params=FACTORIES)
+async def case(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[StoreCase]:
+    case = await FACTORIES[request.param](tmp_path)
+    yield case
+    await case.store.close()
+
+
+@pytest.fixture
+def store(case: StoreCase) -> Store:
+    return case.store

@@ -1,0 +1,68 @@
+"""The examples of README and docs do what the page says, page by page, against a broker of their own."""
+
+import doctest
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from headrace.testing import LocalBroker
+from tests.docs.examples import Example, examples_in
+
+ROOT = Path(__file__).resolve().parents[2]
+PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
+RUNNABLE = [page for page in PAGES if examples_in(page)]
+# The address pages use, because it is the one readers have.
+DOCUMENTED_ADDRESS = "localhost:9092"
+EXAMPLE_TIMEOUT_S = 60
+# Programs that are not Python packages: a page that uses one is skipped where it is not installed.
+FOREIGN_PROGRAMS = ("kcat",)
+
+
+@pytest.mark.parametrize("page", RUNNABLE, ids=lambda page: str(page.relative_to(ROOT)))
+def test_examples_of_the_page_print_what_it_says(page: Path, tmp_path: Path) -> None:
+    examples = examples_in(page)
+    for program in FOREIGN_PROGRAMS:
+        if any(program in example.source for example in examples) and shutil.which(program) is None:
+            pytest.skip(f"{program} is not installed")
+    with LocalBroker(memory=True) as broker:
+        for example in examples:
+            where = f"{page.relative_to(ROOT)}:{example.line}"
+            output = _run(example, broker.bootstrap, tmp_path, where)
+            _compare(example, output, where)
+
+
+def test_readme_has_examples_that_run() -> None:
+    languages = {example.language for example in examples_in(ROOT / "README.md")}
+
+    assert languages == {"python", "console"}
+
+
+def _run(example: Example, address: str, folder: Path, where: str) -> str:
+    source = example.source.replace(DOCUMENTED_ADDRESS, address)
+    if example.language == "python":
+        command = [sys.executable, "-c", source]
+    else:
+        command = ["bash", "-euo", "pipefail", "-c", source]
+    search_path = os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]])
+    done = subprocess.run(
+        command,
+        cwd=folder,
+        env={**os.environ, "PATH": search_path, "HEADRACE_BOOTSTRAP": address, "COLUMNS": "100"},
+        capture_output=True,
+        text=True,
+        timeout=EXAMPLE_TIMEOUT_S,
+        check=False,
+    )
+    assert done.returncode == 0, f"{where}: exit code {done.returncode}\n{done.stdout}\n{done.stderr}"
+    return done.stdout
+
+
+def _compare(example: Example, output: str, where: str) -> None:
+    if example.expected is None:
+        return
+    matches = doctest.OutputChecker().check_output(example.expected, output, doctest.ELLIPSIS)
+    assert matches, f"{where} prints\n{output}\nand the page says\n{example.expected}"

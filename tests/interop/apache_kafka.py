@@ -1,0 +1,195 @@
+"""Apache Kafka as a judge: its jars from Maven Central, its tools as real JVM processes, and a whole broker.
+
+Downloads once into `.cache`, which the benchmarks share. Knows nothing of headrace.
+"""
+
+import fcntl
+import shutil
+import signal
+import socket
+import subprocess
+import tempfile
+from collections.abc import Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+from types import TracebackType
+
+from confluent_kafka import KafkaException
+from confluent_kafka.admin import AdminClient
+
+VERSION = "4.3.0"
+SCALA = "2.13"
+CACHE = Path(__file__).resolve().parents[2] / ".cache"
+JAR_FOLDER = CACHE / f"kafka-{VERSION}"
+
+# A tool lives for a second or two: compiling beyond C1 and a parallel collector cost more than they save.
+SHORT_LIVED_JVM = ("-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-Xshare:auto", "-Xmx256m")
+BROKER_JVM = ("-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-Xmx512m")
+TOOL_SECONDS_MAX = 60.0  # the slowest tool takes about 4 s on a busy machine; past this it hangs
+START_SECONDS_MAX = 60.0
+# Two cores: a third JVM starting at the same time only slows the first two down.
+TOOLS_AT_ONCE = 2
+
+POM = """<project xmlns="http://maven.apache.org/POM/4.0.0">
+  <modelVersion>4.0.0</modelVersion>
+  <groupId>headrace</groupId><artifactId>judges</artifactId><version>1</version>
+  <dependencies>
+    <dependency>
+      <groupId>org.apache.kafka</groupId><artifactId>kafka_{scala}</artifactId><version>{version}</version>
+    </dependency>
+    <dependency>
+      <groupId>org.apache.kafka</groupId><artifactId>kafka-tools</artifactId><version>{version}</version>
+    </dependency>
+    <dependency><groupId>org.slf4j</groupId><artifactId>slf4j-nop</artifactId><version>1.7.36</version></dependency>
+  </dependencies>
+</project>
+"""
+
+
+def class_path() -> str:
+    """The jars of Apache Kafka, downloaded if they are not there yet."""
+    CACHE.mkdir(exist_ok=True)
+    with open(CACHE / "kafka.lock", "w") as lock:
+        # Parallel test processes, and the benchmarks, would otherwise download side by side.
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        if not _jars():
+            _download()
+    return ":".join(str(jar) for jar in _jars())
+
+
+def _jars() -> list[Path]:
+    found = sorted(JAR_FOLDER.rglob("*.jar"))
+    names = {jar.name for jar in found}
+    needed = {f"kafka_{SCALA}-{VERSION}.jar", f"kafka-tools-{VERSION}.jar", "slf4j-nop-1.7.36.jar"}
+    return found if needed <= names else []
+
+
+def _download() -> None:
+    if shutil.which("mvn") is None or shutil.which("java") is None:
+        raise RuntimeError(
+            "Apache Kafka's tools need `mvn` and `java`: apt-get install maven default-jdk-headless"
+        )
+    with tempfile.TemporaryDirectory(dir=CACHE) as folder:
+        (Path(folder) / "pom.xml").write_text(POM.format(scala=SCALA, version=VERSION))
+        command = ["mvn", "-q", "-B", "dependency:copy-dependencies", "-DoutputDirectory=jars"]
+        subprocess.run(command, cwd=folder, check=True)
+        JAR_FOLDER.mkdir(exist_ok=True)
+        for jar in (Path(folder) / "jars").iterdir():
+            jar.replace(JAR_FOLDER / jar.name)
+
+
+class ToolFailed(AssertionError):
+    """A tool of Apache Kafka ended with an error."""
+
+
+@dataclass(frozen=True)
+class Output:
+    text: str
+    errors: str
+
+    @property
+    def lines(self) -> list[str]:
+        return self.text.splitlines()
+
+
+def tool(
+    main_class: str, *arguments: str, stdin: bytes | None = None, timeout: float = TOOL_SECONDS_MAX
+) -> Output:
+    """One run of a command-line tool, in a JVM of its own; its output, or ToolFailed with all it said."""
+    command = ["java", *SHORT_LIVED_JVM, "-cp", class_path(), main_class, *arguments]
+    done = subprocess.run(
+        command, input=stdin if stdin is not None else b"", capture_output=True, timeout=timeout
+    )
+    output = Output(done.stdout.decode(), done.stderr.decode())
+    # Several tools print their stack trace and end with 0.
+    if done.returncode != 0 or "Exception in thread" in output.errors:
+        raise ToolFailed(f"{main_class} {' '.join(arguments)}\n{output.text}\n{output.errors}")
+    return output
+
+
+def tools(commands: Sequence[Sequence[str]]) -> list[Output]:
+    """Independent runs, two at a time; outputs in the order of the commands."""
+    with ThreadPoolExecutor(TOOLS_AT_ONCE) as pool:
+        return list(pool.map(lambda command: tool(*command), commands))
+
+
+def free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port: int = probe.getsockname()[1]
+        return port
+
+
+class ApacheKafka:
+    """One node of Apache Kafka (KRaft, combined mode) on a fresh folder; `stop()` is a clean shutdown."""
+
+    def __init__(self, folder: Path, settings: Mapping[str, str] | None = None) -> None:
+        self.log_dir = folder / "kafka-logs"
+        self.port = free_port()
+        self.bootstrap = f"127.0.0.1:{self.port}"
+        self._folder = folder
+        self._output = folder / "kafka.out"
+        self._settings = self._defaults() | dict(settings or {})
+        self._process: subprocess.Popen[bytes] | None = None
+
+    def _defaults(self) -> dict[str, str]:
+        controller = f"127.0.0.1:{free_port()}"
+        return {
+            "process.roles": "broker,controller",
+            "node.id": "0",
+            "controller.quorum.voters": f"0@{controller}",
+            "listeners": f"PLAINTEXT://{self.bootstrap},CONTROLLER://{controller}",
+            "advertised.listeners": f"PLAINTEXT://{self.bootstrap}",
+            "controller.listener.names": "CONTROLLER",
+            "listener.security.protocol.map": "PLAINTEXT:PLAINTEXT,CONTROLLER:PLAINTEXT",
+            "log.dirs": str(self.log_dir),
+            "offsets.topic.replication.factor": "1",
+            "offsets.topic.num.partitions": "1",
+            "transaction.state.log.replication.factor": "1",
+            "transaction.state.log.min.isr": "1",
+            "transaction.state.log.num.partitions": "1",
+            "group.initial.rebalance.delay.ms": "0",
+        }
+
+    def start(self) -> None:
+        properties = self._folder / "server.properties"
+        properties.write_text("".join(f"{key}={value}\n" for key, value in self._settings.items()))
+        cluster_id = "headrace-judge-0000000"
+        tool("kafka.tools.StorageTool", "format", "-t", cluster_id, "-c", str(properties))
+        command = ["java", *BROKER_JVM, "-cp", class_path(), "kafka.Kafka", str(properties)]
+        with self._output.open("wb") as output:
+            self._process = subprocess.Popen(command, stdout=output, stderr=output, cwd=self._folder)
+        self._wait_until_serving()
+
+    def _wait_until_serving(self) -> None:
+        # The client retries by itself until the broker answers, so that there is nothing to sleep for here.
+        try:
+            AdminClient({"bootstrap.servers": self.bootstrap, "log_level": 0}).list_topics(
+                timeout=START_SECONDS_MAX
+            )
+        except KafkaException as error:
+            self.stop()
+            raise RuntimeError(f"Apache Kafka did not start:\n{self._output.read_text()}") from error
+
+    def stop(self) -> None:
+        if self._process is None:
+            return
+        self._process.send_signal(signal.SIGTERM)
+        try:
+            self._process.wait(START_SECONDS_MAX)
+        except subprocess.TimeoutExpired:
+            self._process.kill()
+            self._process.wait()
+            raise
+        finally:
+            self._process = None
+
+    def __enter__(self) -> "ApacheKafka":
+        self.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.stop()

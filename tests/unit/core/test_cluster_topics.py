@@ -1,0 +1,299 @@
+"""Creating, growing and deleting topics: the pure decisions."""
+
+from collections.abc import Mapping
+from uuid import UUID
+
+import pytest
+
+from headrace.core.cluster import facts, topics
+from headrace.core.cluster.assignments import PARTITIONS_PER_TOPIC_MAX
+from headrace.core.cluster.config_view import BrokerLayers
+from headrace.core.cluster.image import ClusterImage
+from headrace.core.cluster.topics import (
+    TOMBSTONES_MAX,
+    CreatedTopic,
+    DeletedTopic,
+    MorePartitions,
+    NewTopic,
+    TopicDefaults,
+    TopicDeletionDisabled,
+)
+from headrace.core.cluster.values import Decision
+from headrace.metadata.store import KEYS_PER_COMMIT_MAX
+from headrace.model.errors import (
+    ErrorCode,
+    InvalidConfig,
+    InvalidPartitions,
+    InvalidReplicaAssignment,
+    InvalidReplicationFactor,
+    InvalidTopic,
+    PolicyViolation,
+    RequestError,
+    TopicExists,
+    UnknownTopic,
+    UnknownTopicId,
+)
+
+NO_LAYERS = BrokerLayers({}, {}, {})
+DEFAULTS = TopicDefaults(partitions=4, replication_factor=1, layers=NO_LAYERS)
+
+
+def cluster(brokers: int = 1) -> ClusterImage:
+    image = ClusterImage()
+    image.apply(1, {facts.broker_key(node): facts.encode_broker((), None) for node in range(1, brokers + 1)})
+    return image
+
+
+def decide(image: ClusterImage, *wanted: NewTopic, defaults: TopicDefaults = DEFAULTS) -> Mapping[str, object]:
+    ids = {topic.name: UUID(int=number + image.revision * 1000) for number, topic in enumerate(wanted)}
+    return topics.create_topics({topic.name: topic for topic in wanted}, image, ids, defaults)
+
+
+def outcome(image: ClusterImage, topic: NewTopic, defaults: TopicDefaults = DEFAULTS) -> object:
+    return decide(image, topic, defaults=defaults)[topic.name]
+
+
+def commit(image: ClusterImage, decision: object) -> None:
+    assert isinstance(decision, Decision), decision
+    assert len(decision.writes) <= KEYS_PER_COMMIT_MAX
+    image.apply(image.revision + 1, decision.writes)
+
+
+def create(image: ClusterImage, name: str, **fields: object) -> None:
+    commit(image, outcome(image, NewTopic(name=name, **fields)))
+
+
+def delete(image: ClusterImage, target: str | UUID) -> None:
+    commit(image, topics.delete_topics([target], image, enabled=True, now_ms=5)[target])
+
+
+def grow(image: ClusterImage, name: str, total: int, assignments: object = None) -> object:
+    return topics.add_partitions({name: MorePartitions(name, total, assignments)}, image)[name]
+
+
+def test_a_created_topic_is_in_the_image_with_its_partitions_and_configs() -> None:
+    image = cluster(brokers=3)
+    decision = outcome(image, NewTopic(name="t", partitions=5, replication_factor=2, configs={"retention.ms": "007"}))
+    assert "t" not in image.topics, "deciding changes nothing"
+    commit(image, decision)
+    topic = image.topics["t"]
+    assert isinstance(decision, Decision)
+    assert isinstance(decision.row, CreatedTopic)
+    assert (decision.row.topic_id, decision.row.partitions, decision.row.replication_factor) == (topic.topic_id, 5, 2)
+    assert len(topic.partitions) == 5
+    assert all(state.isr == state.replicas and state.leader == state.replicas[0] for state in topic.partitions)
+    assert all((state.leader_epoch, state.partition_epoch) == (0, 0) for state in topic.partitions)
+    assert dict(topic.configs) == {"retention.ms": "7"}, "configs are kept as canonical text"
+    assert image.topic_ids[topic.topic_id] == "t"
+
+
+def test_the_row_of_a_created_topic_holds_every_config_that_is_in_force() -> None:
+    layers = BrokerLayers({}, {}, {"log.retention.hours": "1"})
+    decision = outcome(
+        cluster(), NewTopic(name="t", configs={"cleanup.policy": "compact"}), TopicDefaults(1, 1, layers)
+    )
+    assert isinstance(decision, Decision)
+    configs = {row.name: row.value for row in decision.row.configs}
+    assert configs["cleanup.policy"] == "compact"
+    assert configs["retention.ms"] == "3600000"
+    assert configs["segment.bytes"] == str(1024**3)
+
+
+def test_minus_one_means_the_brokers_defaults() -> None:
+    decision = outcome(cluster(brokers=3), NewTopic(name="t"), TopicDefaults(7, 3, NO_LAYERS))
+    assert isinstance(decision, Decision)
+    assert (decision.row.partitions, decision.row.replication_factor) == (7, 3)
+
+
+@pytest.mark.parametrize(
+    ("fields", "error"),
+    [
+        ({"partitions": 0}, InvalidPartitions),
+        ({"partitions": -2}, InvalidPartitions),
+        ({"partitions": PARTITIONS_PER_TOPIC_MAX + 1}, InvalidPartitions),
+        ({"replication_factor": 0}, InvalidReplicationFactor),
+        ({"replication_factor": -2}, InvalidReplicationFactor),
+        ({"replication_factor": 4}, InvalidReplicationFactor),
+        ({"assignments": {0: (1,)}, "partitions": 1}, RequestError),
+        ({"assignments": {0: (1,)}, "replication_factor": 1}, RequestError),
+        ({"assignments": {0: (1,), 2: (1,)}}, InvalidReplicaAssignment),
+        ({"assignments": {1: (1,)}}, InvalidReplicaAssignment),
+        ({"assignments": {0: ()}}, InvalidReplicaAssignment),
+        ({"assignments": {0: (1, 1)}}, InvalidReplicaAssignment),
+        ({"assignments": {0: (1, 9)}}, InvalidReplicaAssignment),
+        ({"assignments": {0: (1, 2), 1: (1,)}}, InvalidReplicaAssignment),
+        ({"configs": {"retention.ms": "soon"}}, InvalidConfig),
+        ({"configs": {"retention.ms": None}}, InvalidConfig),
+        ({"configs": {"min.compaction.lag.ms": "9", "max.compaction.lag.ms": "1"}}, InvalidConfig),
+    ],
+)
+def test_a_wrong_wish_is_refused_with_kafkas_code(fields: dict[str, object], error: type[RequestError]) -> None:
+    refusal = outcome(cluster(brokers=3), NewTopic(name="t", **fields))
+    assert type(refusal) is error
+
+
+def test_an_unknown_config_is_refused_with_the_nearest_name() -> None:
+    refusal = outcome(cluster(), NewTopic(name="t", configs={"retention_ms": "1"}))
+    assert isinstance(refusal, InvalidConfig)
+    assert "did you mean retention.ms?" in str(refusal)
+
+
+def test_an_explicit_assignment_is_taken_as_it_is() -> None:
+    image = cluster(brokers=3)
+    create(image, "t", assignments={1: (3, 1), 0: (2, 3)})
+    assert [state.replicas for state in image.topics["t"].partitions] == [(2, 3), (3, 1)]
+    assert [state.leader for state in image.topics["t"].partitions] == [2, 3]
+
+
+def test_a_topic_cannot_be_created_twice() -> None:
+    image = cluster()
+    create(image, "t")
+    assert isinstance(outcome(image, NewTopic(name="t")), TopicExists)
+
+
+def test_names_that_differ_in_dots_and_underscores_only_cannot_coexist() -> None:
+    image = cluster()
+    create(image, "a.b")
+    refusal = outcome(image, NewTopic(name="a_b"))
+    assert isinstance(refusal, InvalidTopic)
+    assert "a.b" in str(refusal)
+    delete(image, "a.b")
+    create(image, "a_b")
+
+
+def test_colliding_names_in_one_request_are_noticed() -> None:
+    outcomes = decide(cluster(), NewTopic(name="a.b"), NewTopic(name="a_b"), NewTopic(name="c"))
+    assert isinstance(outcomes["a.b"], Decision)
+    assert isinstance(outcomes["a_b"], InvalidTopic)
+    assert isinstance(outcomes["c"], Decision)
+
+
+def test_one_request_creates_a_limited_number_of_partitions() -> None:
+    wanted = [NewTopic(name=name, partitions=4000) for name in "abcd"] + [NewTopic(name="e", partitions=2000)]
+    outcomes = decide(cluster(), *wanted)
+    assert [isinstance(outcomes[name], PolicyViolation) for name in "abcde"] == [False, False, True, True, False]
+
+
+def test_the_largest_topic_is_created_and_deleted_in_one_commit_each() -> None:
+    image = cluster()
+    create(image, "big", partitions=PARTITIONS_PER_TOPIC_MAX)
+    delete(image, "big")
+    create(image, "big", partitions=PARTITIONS_PER_TOPIC_MAX)
+    assert len(image.topics["big"].partitions) == PARTITIONS_PER_TOPIC_MAX
+
+
+def test_a_topic_grows_and_its_old_partitions_stay_as_they_were() -> None:
+    image = cluster(brokers=3)
+    create(image, "t", partitions=2, replication_factor=2)
+    before = image.topics["t"].partitions
+    decision = grow(image, "t", 205)
+    assert isinstance(decision, Decision)
+    assert decision.row == 205
+    commit(image, decision)
+    after = image.topics["t"].partitions
+    assert len(after) == 205
+    assert after[:2] == before
+    assert all(len(state.replicas) == 2 for state in after)
+
+
+@pytest.mark.parametrize(
+    ("total", "assignments", "error"),
+    [
+        (2, None, InvalidPartitions),
+        (1, None, InvalidPartitions),
+        (0, None, InvalidPartitions),
+        (PARTITIONS_PER_TOPIC_MAX + 1, None, InvalidPartitions),
+        (4, ((1, 2),), InvalidReplicaAssignment),
+        (3, ((1,),), InvalidReplicaAssignment),
+        (3, ((1, 9),), InvalidReplicaAssignment),
+        (3, ((2, 2),), InvalidReplicaAssignment),
+    ],
+)
+def test_a_wrong_growth_is_refused(total: int, assignments: object, error: type[RequestError]) -> None:
+    image = cluster(brokers=3)
+    create(image, "t", partitions=2, replication_factor=2)
+    assert type(grow(image, "t", total, assignments)) is error
+
+
+def test_new_partitions_go_where_they_are_assigned() -> None:
+    image = cluster(brokers=3)
+    create(image, "t", partitions=1, replication_factor=2)
+    commit(image, grow(image, "t", 3, ((3, 1), (2, 1))))
+    assert [state.replicas for state in image.topics["t"].partitions[1:]] == [(3, 1), (2, 1)]
+
+
+def test_growing_is_refused_for_a_topic_that_is_not_there() -> None:
+    assert isinstance(grow(cluster(), "t", 3), UnknownTopic)
+
+
+def test_a_deleted_topic_leaves_nothing_but_a_tombstone() -> None:
+    image = cluster()
+    keys_before = set(image.keys())
+    create(image, "t", partitions=250)
+    topic = image.topics["t"]
+    delete(image, "t")
+    assert "t" not in image.topics
+    assert topic.topic_id not in image.topic_ids
+    assert set(image.keys()) - keys_before == {facts.deleted_key("t")}
+    assert image.tombstones["t"].topic_id == topic.topic_id
+    assert image.tombstones["t"].deleted_ms == 5
+
+
+def test_topics_are_deleted_by_id_too_but_not_twice_in_one_request() -> None:
+    image = cluster()
+    create(image, "t")
+    topic_id = image.topics["t"].topic_id
+    outcomes = topics.delete_topics([topic_id, "t", "u", UUID(int=1)], image, enabled=True, now_ms=0)
+    decision = outcomes[topic_id]
+    assert isinstance(decision, Decision)
+    assert decision.row == DeletedTopic("t", topic_id)
+    assert type(outcomes["t"]) is RequestError
+    assert isinstance(outcomes["u"], UnknownTopic)
+    assert isinstance(outcomes[UUID(int=1)], UnknownTopicId)
+
+
+def test_deleting_can_be_switched_off() -> None:
+    image = cluster()
+    create(image, "t")
+    (refusal,) = topics.delete_topics(["t"], image, enabled=False, now_ms=0).values()
+    assert isinstance(refusal, TopicDeletionDisabled)
+    assert refusal.code is ErrorCode.TOPIC_DELETION_DISABLED
+
+
+def test_rule_19_a_recreated_topic_has_a_new_id_and_a_higher_leader_epoch() -> None:
+    image = cluster()
+    ids = set()
+    for round_number in range(3):
+        create(image, "t")
+        ids.add(image.topics["t"].topic_id)
+        assert {state.leader_epoch for state in image.topics["t"].partitions} == {round_number}
+        delete(image, "t")
+    assert len(ids) == 3
+
+
+def test_rule_19_holds_for_partitions_added_to_a_recreated_topic() -> None:
+    image = cluster()
+    create(image, "t", partitions=8)
+    delete(image, "t")
+    create(image, "t", partitions=1)
+    commit(image, grow(image, "t", 8))
+    assert {state.leader_epoch for state in image.topics["t"].partitions} == {1}
+
+
+def test_rule_19_holds_after_old_tombstones_were_let_go() -> None:
+    image = cluster()
+    create(image, "t")
+    delete(image, "t")
+    create(image, "t")  # epoch 1
+    delete(image, "t")
+    for number in range(TOMBSTONES_MAX):
+        create(image, f"other-{number}", partitions=1)
+        delete(image, f"other-{number}")
+    assert len(image.tombstones) == TOMBSTONES_MAX + 1
+    pruning = topics.prune_tombstones(image)
+    assert pruning.row == 1
+    commit(image, pruning)
+    assert "t" not in image.tombstones
+    assert topics.prune_tombstones(image) == Decision(0, {})
+    create(image, "t")
+    assert {state.leader_epoch for state in image.topics["t"].partitions} == {2}
