@@ -51,8 +51,9 @@ bench: ## measure against Apache Kafka and rewrite docs/performance.md
 	@scripts/bootstrap.sh bench
 	$(BIN)/python -m bench $(BENCH_ARGS)
 
-docs: ## run the examples of the documentation and check its links
-	@scripts/bootstrap.sh check
+docs: ## rewrite the reference pages, then run the documentation's examples and check its links
+	@scripts/bootstrap.sh test
+	$(BIN)/headrace config docs > docs/reference/config.md
 	$(BIN)/python -m pytest tests/docs $(PYTEST_ARGS)
 
 fuzz: ## run every fuzz target for FUZZ_SECONDS

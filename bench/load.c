@@ -31,29 +31,28 @@
 
 struct options {
     const char *brokers, *topic;
-    int topics, partitions;
-    long count, size, rate, skip, chunk;
-    double limit_s;
+    long topics, partitions, count, size, rate, skip, chunk, limit_s;
     int conf_count;
     char *conf_key[CONF_MAX], *conf_value[CONF_MAX];
 };
 
-static struct options opt = {.topics = 0, .partitions = 1, .count = 1, .size = 100, .chunk = 1, .limit_s = 300};
+static struct options opt = {.partitions = 1, .count = 1, .size = 100, .chunk = 1, .limit_s = 300};
 static char problem[512];
 static atomic_long acked, failed, received;
 static atomic_int producing = 1;
 static int64_t *ack_ns, *receive_ns;
+static rd_kafka_topic_t **topics;
+static char *bytes; /* of the message: one for all, stamped by the latency mode */
 
-static void die(const char *what) {
-    fprintf(stderr, "load: %s\n", what);
-    exit(2);
-}
+static void die(const char *what) { fprintf(stderr, "load: %s\n", what), exit(2); }
 
 static int64_t now_ns(void) {
     struct timespec t;
     clock_gettime(CLOCK_MONOTONIC, &t);
     return (int64_t)t.tv_sec * 1000000000 + t.tv_nsec;
 }
+
+static int is_late(int64_t start) { return now_ns() - start > opt.limit_s * 1000000000; }
 
 static void sleep_until(int64_t at_ns) {
     struct timespec t = {at_ns / 1000000000, at_ns % 1000000000};
@@ -68,17 +67,17 @@ static void read_option(char *text) {
         if (opt.conf_count == CONF_MAX) die("too many conf. arguments");
         opt.conf_key[opt.conf_count] = text + 5;
         opt.conf_value[opt.conf_count++] = value;
-    } else if (!strcmp(text, "brokers")) opt.brokers = value;
-    else if (!strcmp(text, "topic")) opt.topic = value;
-    else if (!strcmp(text, "topics")) opt.topics = atoi(value);
-    else if (!strcmp(text, "partitions")) opt.partitions = atoi(value);
-    else if (!strcmp(text, "count")) opt.count = atol(value);
-    else if (!strcmp(text, "size")) opt.size = atol(value);
-    else if (!strcmp(text, "rate")) opt.rate = atol(value);
-    else if (!strcmp(text, "skip")) opt.skip = atol(value);
-    else if (!strcmp(text, "chunk")) opt.chunk = atol(value);
-    else if (!strcmp(text, "limit_s")) opt.limit_s = atof(value);
-    else die("unknown key");
+        return;
+    }
+    if (!strcmp(text, "brokers")) { opt.brokers = value; return; }
+    if (!strcmp(text, "topic")) { opt.topic = value; return; }
+    struct { const char *key; long *place; } numbers[] = {
+        {"topics", &opt.topics}, {"partitions", &opt.partitions}, {"count", &opt.count}, {"size", &opt.size},
+        {"rate", &opt.rate},     {"skip", &opt.skip},             {"chunk", &opt.chunk}, {"limit_s", &opt.limit_s},
+    };
+    for (size_t i = 0; i < sizeof numbers / sizeof *numbers; i++)
+        if (!strcmp(text, numbers[i].key)) { *numbers[i].place = atol(value); return; }
+    die("unknown key");
 }
 
 static void set(rd_kafka_conf_t *conf, const char *key, const char *value) {
@@ -96,26 +95,20 @@ static rd_kafka_t *client(rd_kafka_type_t type, rd_kafka_conf_t *conf) {
     return rk;
 }
 
+static int64_t since_stamp(const rd_kafka_message_t *message) {
+    int64_t sent, now = now_ns();
+    memcpy(&sent, message->payload, STAMP_BYTES);
+    return now - sent;
+}
+
 static void on_delivery(rd_kafka_t *rk, const rd_kafka_message_t *message, void *opaque) {
     (void)rk, (void)opaque;
     if (message->err) {
         if (!failed++) fprintf(stderr, "load: not delivered: %s\n", rd_kafka_err2str(message->err));
         return;
     }
-    long place = acked++;
-    if (!ack_ns) return;
-    int64_t sent;
-    memcpy(&sent, message->payload, STAMP_BYTES);
-    ack_ns[place] = now_ns() - sent;
-}
-
-static rd_kafka_t *producer(int only_failures) {
-    rd_kafka_conf_t *conf = rd_kafka_conf_new();
-    set(conf, "queue.buffering.max.messages", "500000");
-    set(conf, "queue.buffering.max.kbytes", "1000000");
-    if (only_failures) set(conf, "delivery.report.only.error", "true");
-    rd_kafka_conf_set_dr_msg_cb(conf, on_delivery);
-    return client(RD_KAFKA_PRODUCER, conf);
+    if (ack_ns) ack_ns[acked] = since_stamp(message);
+    acked++;
 }
 
 static int topic_count(void) { return opt.topics ? opt.topics : 1; }
@@ -127,13 +120,6 @@ static const char *topic_name(int i) {
     return name;
 }
 
-static rd_kafka_topic_t **open_topics(rd_kafka_t *rk) {
-    rd_kafka_topic_t **topics = calloc(topic_count(), sizeof *topics);
-    for (int i = 0; i < topic_count(); i++)
-        if (!(topics[i] = rd_kafka_topic_new(rk, topic_name(i), NULL))) die("librdkafka refuses the topic's name");
-    return topics;
-}
-
 /* The n-th message's partition, and by `topic` its topic: chunk by chunk, topic by topic, partition by partition. */
 static int place_of(long n, int *topic) {
     long turn = n / opt.chunk;
@@ -141,17 +127,24 @@ static int place_of(long n, int *topic) {
     return turn / topic_count() % opt.partitions;
 }
 
-static char *payload(void) {
-    char *bytes = malloc(opt.size);
+/* A producer with its topics opened and its message made. */
+static rd_kafka_t *producer(int only_failures) {
+    rd_kafka_conf_t *conf = rd_kafka_conf_new();
+    set(conf, "queue.buffering.max.messages", "500000");
+    set(conf, "queue.buffering.max.kbytes", "1000000");
+    if (only_failures) set(conf, "delivery.report.only.error", "true");
+    rd_kafka_conf_set_dr_msg_cb(conf, on_delivery);
+    rd_kafka_t *rk = client(RD_KAFKA_PRODUCER, conf);
+    topics = calloc(topic_count(), sizeof *topics);
+    for (int i = 0; i < topic_count(); i++) topics[i] = rd_kafka_topic_new(rk, topic_name(i), NULL);
+    bytes = malloc(opt.size);
     for (long i = 0; i < opt.size; i++) bytes[i] = 'a' + (i * 11 + i / 17) % 26;
-    return bytes;
+    return rk;
 }
 
 /* As fast as it goes: the payload is shared by all messages and never copied, and only failures are reported. */
 static double produce(void) {
     rd_kafka_t *rk = producer(1);
-    rd_kafka_topic_t **topics = open_topics(rk);
-    char *bytes = payload();
     rd_kafka_message_t batch[MESSAGES_A_CALL];
     int64_t start = now_ns();
     long sent = 0;
@@ -169,7 +162,7 @@ static double produce(void) {
             if (batch[taken].err != RD_KAFKA_RESP_ERR__QUEUE_FULL) die(rd_kafka_err2str(batch[taken].err));
             rd_kafka_poll(rk, 1);
         }
-        if (now_ns() - start > opt.limit_s * 1e9) break;
+        if (is_late(start)) break;
     }
     rd_kafka_flush(rk, (int)(opt.limit_s * 1000));
     double seconds = (now_ns() - start) / 1e9;
@@ -203,7 +196,7 @@ static double consume(void) {
     static rd_kafka_message_t *batch[10 * MESSAGES_A_CALL];
     int64_t start = now_ns();
     rd_kafka_queue_t *queue = rd_kafka_queue_get_consumer(consumer());
-    while (received < opt.count && now_ns() - start < opt.limit_s * 1e9) {
+    while (received < opt.count && !is_late(start)) {
         ssize_t n = rd_kafka_consume_batch_queue(queue, 20, batch, 10 * MESSAGES_A_CALL);
         for (ssize_t i = 0; i < n; i++) {
             if (!batch[i]->err) received++;
@@ -215,14 +208,10 @@ static double consume(void) {
 
 static void *receive_stamped(void *rk) {
     int64_t start = now_ns();
-    while (received < opt.count && now_ns() - start < opt.limit_s * 1e9) {
+    while (received < opt.count && !is_late(start)) {
         rd_kafka_message_t *message = rd_kafka_consumer_poll(rk, 50);
         if (!message) continue;
-        if (!message->err) {
-            int64_t sent, at = now_ns();
-            memcpy(&sent, message->payload, STAMP_BYTES);
-            receive_ns[received++] = at - sent;
-        }
+        if (!message->err) receive_ns[received++] = since_stamp(message);
         rd_kafka_message_destroy(message);
     }
     return NULL;
@@ -238,8 +227,6 @@ static double latency(void) {
     pthread_create(&receiver, NULL, receive_stamped, consumer());
     rd_kafka_t *rk = producer(0);
     pthread_create(&reporter, NULL, serve_reports, rk);
-    rd_kafka_topic_t **topics = open_topics(rk);
-    char *bytes = payload();
     int64_t start = now_ns();
     for (long i = 0; i < opt.count; i++) {
         sleep_until(start + (int64_t)((double)i / opt.rate * 1e9));
@@ -269,14 +256,12 @@ static double first(void) {
         int open = !connect(probe, (struct sockaddr *)&at, sizeof at);
         close(probe);
         if (open) break;
-        if (now_ns() - start > opt.limit_s * 1e9) die("the port never opened");
+        if (is_late(start)) die("the port never opened");
         sleep_until(now_ns() + 1000000);
     }
     rd_kafka_t *rk = producer(0);
-    rd_kafka_topic_t **topics = open_topics(rk);
-    char *bytes = payload();
     if (rd_kafka_produce(topics[0], 0, 0, bytes, opt.size, NULL, 0, NULL)) die("the first record was refused");
-    while (!acked && !failed && now_ns() - start < opt.limit_s * 1e9) rd_kafka_poll(rk, 100);
+    while (!acked && !failed && !is_late(start)) rd_kafka_poll(rk, 100);
     return now_ns() / 1e9;
 }
 
@@ -298,17 +283,16 @@ int main(int argc, char **argv) {
     for (int i = 2; i < argc; i++) read_option(argv[i]);
     if (!opt.brokers || !opt.topic) die("brokers= and topic= are needed");
     if (opt.size < STAMP_BYTES || opt.partitions < 1 || opt.chunk < 1 || opt.count < 1) die("a number is too small");
-    double seconds;
-    if (!strcmp(argv[1], "first")) seconds = first();
-    else if (!strcmp(argv[1], "produce")) seconds = produce();
-    else if (!strcmp(argv[1], "consume")) seconds = consume();
-    else if (!strcmp(argv[1], "latency")) seconds = latency();
-    else die("unknown mode");
+    struct { const char *name; double (*run)(void); } modes[] = {
+        {"first", first}, {"produce", produce}, {"consume", consume}, {"latency", latency}};
+    int mode = 0;
+    while (strcmp(argv[1], modes[mode].name)) if (++mode == 4) die("unknown mode");
+    double seconds = modes[mode].run();
     printf("{\"acked\": %ld, \"failed\": %ld, \"received\": %ld, \"seconds\": %.6f", acked, failed, received, seconds);
     if (ack_ns) print_percentiles("ack", ack_ns, acked);
     if (receive_ns) print_percentiles("receive", receive_ns, received);
     printf("}\n");
     fflush(stdout);
-    long done = strcmp(argv[1], "consume") ? acked : received;
+    long done = modes[mode].run == consume ? received : acked;
     _exit(failed || done < opt.count); /* without librdkafka's slow farewell: everything counted has been acked */
 }

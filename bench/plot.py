@@ -8,7 +8,7 @@ from bench.ledger import HEADRACE, KAFKA, METRICS, Ledger
 from bench.quantity import number
 from bench.targets import TARGETS, Target
 
-BETTER, WORSE, PEER, INK, FAINT = "#1f77b4", "#d62728", "#8c8c8c", "#222222", "#d9d9d9"
+MET, NOT_MET, OURS, PEER, INK, FAINT = "#1f77b4", "#d62728", "#1f77b4", "#8c8c8c", "#222222", "#d9d9d9"
 _WIDTH = 920
 _ROW, _LABEL, _TOP = 24, 430, 60
 _PANEL_WIDTH, _PANEL_HEIGHT, _GAP = 270, 150, 40
@@ -37,7 +37,7 @@ def ratios(ledger: Ledger) -> str:
     def x(value: float) -> float:
         return _LABEL + (_WIDTH - _LABEL - 70) * (log10(value) - decades[0]) / (decades[1] - decades[0])
 
-    parts = [_text(12, 24, "headrace relative to Apache Kafka 4.3 (log scale; the black tick is the target)", size=15)]
+    parts = [_text(12, 24, "headrace ÷ Apache Kafka 4.3, log scale; black tick: target; blue: target met", size=15)]
     for power in range(decades[0], decades[1] + 1):
         at = x(10**power)
         parts.append(_line(at, _TOP - 10, at, height - 30, PEER if power == 0 else FAINT))
@@ -50,11 +50,10 @@ def ratios(ledger: Ledger) -> str:
 def _ratio_bar(ledger: Ledger, target: Target, y: float, x: Callable[[float], float]) -> Iterable[str]:
     value = target.measured(ledger)
     assert value is not None, "only measured targets are shown"
-    good = METRICS[target.metric].higher_is_better == (value >= 1)
     left, right = sorted((x(1.0), x(value)))
     label = f"{target.case_id}: {METRICS[target.metric].label}"
     yield _text(_LABEL - 8, y + 13, label, anchor="end")
-    yield _rect(left, y + 2, max(1.0, right - left), _ROW - 8, fill=BETTER if good else WORSE)
+    yield _rect(left, y + 2, max(1.0, right - left), _ROW - 8, fill=MET if target.is_met(ledger) else NOT_MET)
     yield _text(right + 6, y + 13, f"{number(value)} ×")
     tick = x(target.limit)
     yield _line(tick, y - 1, tick, y + _ROW - 3, INK, width=2)
@@ -90,12 +89,12 @@ def _panel(ledger: Ledger, group: str, metric: str, title: str, left: float, top
         yield _text(x(value), top + _PANEL_HEIGHT + 14, f"{value:,.0f}", anchor="middle")
     yield _text(left + _PANEL_WIDTH, top + _PANEL_HEIGHT + 28, _AXIS_NAME[group], anchor="end")
     for broker, curve in curves.items():
-        colour = BETTER if broker == HEADRACE else PEER
+        colour, label_y = (OURS, 14) if broker == HEADRACE else (PEER, -5)
         path = " ".join(f"{x(a):.1f},{y(b):.1f}" for a, b in curve)
         yield f'<polyline points="{path}" fill="none" stroke="{colour}" stroke-width="2"/>'
         for a, b in curve:
             yield f'<circle cx="{x(a):.1f}" cy="{y(b):.1f}" r="3" fill="{colour}"/>'
-            yield _text(x(a) + 5, y(b) - 5, number(b), colour=colour)
+            yield _text(x(a) + 5, y(b) + label_y, number(b), colour=colour)
 
 
 def _curve(ledger: Ledger, group: str, metric: str, broker: str) -> list[tuple[float, float]]:
@@ -110,7 +109,7 @@ def _curve(ledger: Ledger, group: str, metric: str, broker: str) -> list[tuple[f
 def _legend() -> str:
     kafka, ours = (
         _text(20, 22, "— Apache Kafka 4.3", size=14, colour=PEER),
-        _text(190, 22, "— headrace", size=14, colour=BETTER),
+        _text(190, 22, "— headrace", size=14, colour=OURS),
     )
     return kafka + ours
 

@@ -71,7 +71,7 @@ class Bench:
         env: Mapping[str, str] | None = None,
     ) -> Iterator[Broker]:
         """A broker with an empty data directory, not yet started; gone with its data afterwards."""
-        home = self.work / f"{kind.kind}-{next(self._numbers)}"
+        home = self._new_home(kind)
         broker = None
         try:
             broker = kind(self._processes, home, settings)
@@ -82,21 +82,25 @@ class Bench:
                 broker.kill()
             shutil.rmtree(home, ignore_errors=True)
 
+    def _new_home(self, kind: type[Broker]) -> Path:
+        return self.work / f"{kind.kind}-{next(self._numbers)}"
+
     def pair(self) -> tuple[Broker, ...]:
         """Both brokers up and warm, for cases that load a running broker; one that died is started anew."""
         if not self._pair:
-            self._pair = tuple(self._start_of_pair(kind) for kind in self.kinds)
+            for kind in self.kinds:
+                self._start_of_pair(kind)
         for broker in self._pair:
             if not broker.is_running:
                 broker.start()
         return self._pair
 
-    def _start_of_pair(self, kind: type[Broker]) -> Broker:
+    def _start_of_pair(self, kind: type[Broker]) -> None:
         self.progress.doing(f"starting and warming up {kind.kind}")
-        broker = kind(self._processes, self.work / f"pair-{kind.kind}")
+        broker = kind(self._processes, self._new_home(kind))
+        self._pair += (broker,)
         broker.start()
         self._warm_up(broker)
-        return broker
 
     def _warm_up(self, broker: Broker) -> None:
         """A JVM needs some ten thousand calls before it compiles them, and a fair peer is a warm one."""
@@ -119,6 +123,7 @@ class Bench:
                     Case(f"{group.name}/start", group.title, "before the first sample"), "pair", str(failed)
                 )
                 self.progress.say(f"{group.name} · not run: {failed}")
+                self.close_pair()
             after_each()
 
     def run_program(self, command: Sequence[str], timeout_s: float) -> str:

@@ -37,13 +37,17 @@ def _all_targets() -> Iterable[Target]:
     for partitions in ("1p", "12p"):
         yield Target(f"produce/{partitions}/page-cache", "rate", 1.0, at_least=True)
         yield Target(f"produce/{partitions}/page-cache", "cpu", 0.5)
+    for partitions in ("1p", "12p"):
         yield Target(f"produce/{partitions}/fsync", "rate", 1.0, at_least=True)
+    for policy in ("page-cache", "fsync"):
+        yield Target(f"requests/{policy}", "rate", 2.5, at_least=True)
+    for partitions in ("1p", "12p"):
         yield Target(f"consume/{partitions}", "rate", 1.0, at_least=True)
         yield Target(f"consume/{partitions}", "cpu", 0.5)
     for policy in ("page-cache", "fsync"):
-        yield Target(f"requests/{policy}", "rate", 2.5, at_least=True)
         yield Target(f"latency/2000/{policy}", "ack_p50", 1.0)
         yield Target(f"latency/2000/{policy}", "ack_p99", 1.0)
+    for policy in ("page-cache", "fsync"):
         yield Target(f"latency/10000/{policy}", "ack_p50", 0.1)
     yield Target("start/fresh", "first_ack", 0.1)
     yield Target("start/fresh", "rss", 0.2)

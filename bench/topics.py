@@ -22,10 +22,11 @@ def _admin(bootstrap: str) -> AdminClient:
 
 
 def answers(bootstrap: str) -> bool:
-    """Whether the broker answers a Metadata request and knows itself."""
+    """Whether the broker serves clients and knows itself. Asks for no topic: there may be thousands."""
+    admin = _admin(bootstrap)  # held by a name until the answer is there: a collected client answers nothing
     try:
-        return bool(_admin(bootstrap).list_topics(timeout=_PROBE_TIMEOUT_S).brokers)
-    except KafkaException:
+        return bool(admin.describe_cluster(request_timeout=_PROBE_TIMEOUT_S).result(_PROBE_TIMEOUT_S).nodes)
+    except (KafkaException, TimeoutError):
         return False
 
 
@@ -55,8 +56,8 @@ def _has_leaders(admin: AdminClient, name: str, partitions: int) -> bool:
 
 def delete(bootstrap: str, names: Sequence[str]) -> None:
     """Delete the topics; a broker that cannot do so any more is found out by the next sample."""
-    futures = _admin(bootstrap).delete_topics(list(names), request_timeout=ADMIN_TIMEOUT_S)
-    for future in futures.values():
+    admin = _admin(bootstrap)
+    for future in admin.delete_topics(list(names), request_timeout=ADMIN_TIMEOUT_S).values():
         try:
             future.result(ADMIN_TIMEOUT_S)
         except (KafkaException, TimeoutError):

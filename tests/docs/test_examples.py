@@ -52,12 +52,13 @@ def _run(example: Example, address: str, folder: Path, where: str) -> str:
         command,
         cwd=folder,
         env={**os.environ, "PATH": search_path, "HEADRACE_BOOTSTRAP": address, "COLUMNS": "100"},
-        capture_output=True,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,  # a console shows both
         text=True,
         timeout=EXAMPLE_TIMEOUT_S,
         check=False,
     )
-    assert done.returncode == 0, f"{where}: exit code {done.returncode}\n{done.stdout}\n{done.stderr}"
+    assert done.returncode == 0, f"{where}: exit code {done.returncode}\n{done.stdout}"
     return done.stdout
 
 

@@ -86,9 +86,7 @@ def _from_file(path: str | None) -> list[Said]:
 
 
 def _from_environment(environment: Mapping[str, str], problems: list[str]) -> list[Said]:
-    ours = [
-        name for name in environment if name.startswith(ENVIRONMENT_PREFIX) and name not in _OTHER_VARIABLES
-    ]
+    ours = [name for name in environment if name.startswith(ENVIRONMENT_PREFIX) and name not in _OTHER_VARIABLES]
     ours = [name for name in ours if not _is_service_link(name, environment[name])]
     if not ours:
         return []

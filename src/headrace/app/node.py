@@ -15,6 +15,7 @@ import signal
 import sys
 
 from headrace.app.clock import SystemClock
+from headrace.app.loop_lag import LoopLag
 from headrace.broker.broker import Broker
 from headrace.metadata.store import Store
 from headrace.model.errors import HeadraceError
@@ -81,8 +82,11 @@ async def _serve(settings: Settings, ready_fd: int | None) -> None:
             log.info("node %d serves %s on %s port %d", settings.node_id, name, host, port)
         if ready_fd is not None:
             _tell_ready(node, ready_fd)
+        lag = LoopLag.if_asked_for()
         await stop.wait()
         log.info("stopping")
+        if lag is not None:
+            lag.write()
     finally:
         await node.stop()
 

@@ -113,9 +113,7 @@ def _check_advertised(advertised: tuple[Listener, ...], listeners: tuple[Listene
         if listener.name not in names:
             raise _Refused(key, f"{key}: no listener is called {listener.name}; add it to listeners")
         if listener.host in _EVERY_INTERFACE:
-            raise _Refused(
-                key, f"{key}: clients cannot connect to {listener}; name a host that they can reach"
-            )
+            raise _Refused(key, f"{key}: clients cannot connect to {listener}; name a host that they can reach")
     if len({listener.name for listener in advertised}) != len(advertised):
         raise _Refused(key, f"{key}: one name stands twice; advertise one address per listener")
 
@@ -125,9 +123,7 @@ def _data_dir(texts: Mapping[str, str]) -> str:
     if "log.dirs" not in texts:
         return Settings().data_dir
     if len(directories) != 1:
-        raise _Refused(
-            "log.dirs", "log.dirs: a node has exactly one data directory; run a node per disk instead"
-        )
+        raise _Refused("log.dirs", "log.dirs: a node has exactly one data directory; run a node per disk instead")
     return directories[0]
 
 

@@ -58,9 +58,7 @@ def _compose(path: str, text: str) -> yaml.Node | None:
         for event in yaml.parse(text, Loader=_LOADER):
             if isinstance(event, yaml.AliasEvent):
                 line = event.start_mark.line + 1
-                raise InvalidConfig(
-                    f"{path} line {line}: references (*name) are not supported; repeat the value"
-                )
+                raise InvalidConfig(f"{path} line {line}: references (*name) are not supported; repeat the value")
         node: yaml.Node | None = yaml.compose(text, Loader=_LOADER)
     except yaml.MarkedYAMLError as error:
         mark = error.problem_mark or error.context_mark
@@ -104,9 +102,7 @@ def _member(path: str, node: yaml.MappingNode) -> str:
     """One entry of cluster.initial_members, as the text that flags and the environment use for it."""
     fields = {str(key.value): _scalar(path, _MEMBERS_KEY, value) for key, value in node.value}
     if sorted(fields) != sorted(_MEMBER_FIELDS):
-        raise InvalidConfig(
-            f"{_place(path, node)}: a member has {', '.join(_MEMBER_FIELDS)} and nothing else"
-        )
+        raise InvalidConfig(f"{_place(path, node)}: a member has {', '.join(_MEMBER_FIELDS)} and nothing else")
     return "@".join(fields[name] for name in _MEMBER_FIELDS)
 
 

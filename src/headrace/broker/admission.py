@@ -23,7 +23,8 @@ class Admitted(NamedTuple):
 def admit(records: memoryview, config: LogConfig, now_ms: int) -> Admitted:
     """The batch as it will be written; raises what is wrong with it."""
     header = produced_batch(records)
-    _check_size(records, config)
+    if len(records) > config.max_message_bytes:
+        raise _too_large(records, config)
     if config.compacts:
         _check_keys(records, header)
     append_time_ms = -1
@@ -32,7 +33,8 @@ def admit(records: memoryview, config: LogConfig, now_ms: int) -> Admitted:
         from headrace.records.builder import recompress
 
         records = memoryview(bytearray(recompress(records, header, wanted_codec)))
-        _check_size(records, config)
+        if len(records) > config.max_message_bytes:
+            raise _too_large(records, config)
         header = parse_header(records)
     if config.timestamp_type == "LogAppendTime":
         from headrace.records.builder import with_log_append_time
@@ -44,11 +46,10 @@ def admit(records: memoryview, config: LogConfig, now_ms: int) -> Admitted:
     return Admitted(records, header, append_time_ms)
 
 
-def _check_size(records: memoryview, config: LogConfig) -> None:
-    if len(records) > config.max_message_bytes:
-        raise MessageTooLarge(
-            f"a batch of {len(records)} bytes; the topic takes {config.max_message_bytes} (max.message.bytes)"
-        )
+def _too_large(records: memoryview, config: LogConfig) -> MessageTooLarge:
+    return MessageTooLarge(
+        f"a batch of {len(records)} bytes; the topic takes {config.max_message_bytes} (max.message.bytes)"
+    )
 
 
 def _check_keys(records: memoryview, header: BatchHeader) -> None:
@@ -66,13 +67,11 @@ def _check_time(records: memoryview, header: BatchHeader, config: LogConfig, now
         )
     if config.timestamp_before_max_ms >= NO_LIMIT_MS:
         return
-    from headrace.records.record import decode_records
+    from headrace.records.lookup import older_than
 
-    oldest = now_ms - config.timestamp_before_max_ms
     late = tuple(
-        (number, f"timestamp {record.timestamp} is more than {config.timestamp_before_max_ms} ms old")
-        for number, record in enumerate(decode_records(records, header))
-        if record.timestamp < oldest
+        (number, f"timestamp {timestamp} is more than {config.timestamp_before_max_ms} ms old")
+        for number, timestamp in older_than(records, header, now_ms - config.timestamp_before_max_ms)
     )
     if late:
         raise InvalidTimestamp("records are older than message.timestamp.before.max.ms allows", late)

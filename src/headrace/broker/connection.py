@@ -29,6 +29,8 @@ _SIZE = Struct(">i")
 # A pipelining client gets this far ahead of its answers; Kafka's own limit is one, librdkafka's default a million.
 # Enough for every batch that can share a group commit, small enough that one client cannot fill the purgatory.
 REQUESTS_IN_FLIGHT_MAX = 256
+# Answers that may pile up while the requests of one read are handled: what one sendmsg takes.
+CORKED_PARTS_MAX = 64
 # Records up to this size are copied behind their header into one packet; above it sendfile is cheaper.
 COPY_BYTES_MAX = 16 * 1024
 # A buffer grown for a large frame is kept for the next one up to this size: the usual largest batch, twice.
@@ -66,6 +68,7 @@ class Connection:
     __slots__ = (
         "_buffer",
         "_buffered",
+        "_corked",
         "_dispatch",
         "_fd",
         "_loop",
@@ -103,6 +106,7 @@ class Connection:
         self._replies: deque[Reply] = deque()
         self._outgoing: deque[Part] = deque()
         self._writing = False
+        self._corked = False
         self._reading = True
         self._loop.add_reader(self._fd, self._readable)
 
@@ -164,26 +168,32 @@ class Connection:
         """Hand every whole frame to dispatch; returns how many bytes were used."""
         position = 0
         self.last_active_ms = self._server.now_ms
-        while end - position >= 4:
-            size = _SIZE.unpack_from(view, position)[0]
-            if size < 0 or size > self._server.frame_bytes_max:
-                raise ProtocolError(
-                    f"a request of {size} bytes; between 0 and {self._server.frame_bytes_max} are accepted"
-                )
-            if end - position - 4 < size or not self._may_read_on():
-                break
-            frame = view[position + 4 : position + 4 + size]
-            position += 4 + size
-            parts = self._dispatch(self, frame)
-            if parts is not None:
-                self._answer_now(parts)
-            if self.closed:
-                break
+        self._corked = True  # answers to requests that came together leave together
+        try:
+            while end - position >= 4:
+                size = _SIZE.unpack_from(view, position)[0]
+                if size < 0 or size > self._server.frame_bytes_max:
+                    raise ProtocolError(
+                        f"a request of {size} bytes; between 0 and {self._server.frame_bytes_max} are accepted"
+                    )
+                if end - position - 4 < size or not self._may_read_on():
+                    break
+                frame = view[position + 4 : position + 4 + size]
+                position += 4 + size
+                parts = self._dispatch(self, frame)
+                if parts is not None:
+                    self._answer_now(parts)
+                if self.closed:
+                    break
+        finally:
+            self._corked = False
+            if self._outgoing and not self._writing:
+                self._flush()
         return position
 
     def _may_read_on(self) -> bool:
         """Back-pressure: a client that does not read its answers is not read from."""
-        if len(self._replies) < REQUESTS_IN_FLIGHT_MAX and not self._outgoing:
+        if len(self._replies) < REQUESTS_IN_FLIGHT_MAX and not self._writing and len(self._outgoing) < CORKED_PARTS_MAX:
             return True
         self._stop_reading()
         return False
@@ -267,7 +277,7 @@ class Connection:
             self.resume_reading()
 
     def _write(self, parts: Parts) -> None:
-        if self._outgoing:
+        if self._corked or self._outgoing:
             self._outgoing.extend(parts)
             return
         if len(parts) == 1 and not isinstance(parts[0], LogSlice):
@@ -332,7 +342,7 @@ class Connection:
                 pieces.append(part.read())
             else:
                 pieces.append(part)  # type: ignore[arg-type]
-            if len(pieces) >= 64:  # far below the kernel's 1,024 buffers a call
+            if len(pieces) >= CORKED_PARTS_MAX:  # far below the kernel's 1,024 buffers a call
                 break
         sent = self._socket.sendmsg(pieces, (), socket.MSG_MORE if more_follows else 0)
         for piece in pieces:

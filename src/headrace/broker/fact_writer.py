@@ -145,7 +145,7 @@ class FactWriter:
             (entry for entry in snapshot.entries.values() if entry.version != self._image.version_of(entry.key)),
             key=lambda entry: entry.version,
         )
-        writes: dict[str, bytes | None] = dict.fromkeys(self._image.keys() - snapshot.entries.keys())
+        writes: dict[str, bytes | None] = dict.fromkeys(self._image.fact_keys() - snapshot.entries.keys())
         writes |= {entry.key: entry.value for entry in news}
         versions = {entry.key: entry.version for entry in news}
         await self._tell(self._image.apply(snapshot.revision, writes, versions))

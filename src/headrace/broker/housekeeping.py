@@ -1,4 +1,4 @@
-"""What happens in the background: timeouts, checkpoints, expiry; retention, compaction and scrubbing join here.
+"""What happens in the background: timeouts, checkpoints, expiry, and the care for the logs.
 
 Work is written as generators of small steps. They run on the loop a slice at a time, so that no request waits for
 them; where the disk is what takes the time, a thread waits for it instead.
@@ -10,6 +10,7 @@ from collections.abc import Awaitable, Callable, Iterator
 from typing import TYPE_CHECKING
 
 from headrace.broker.handlers.produce import ProduceHandler
+from headrace.broker.log_keeper import LogKeeper
 from headrace.broker.slices import in_slices
 from headrace.model.errors import HeadraceError
 from headrace.model.ids import TopicPartition
@@ -27,12 +28,17 @@ class Housekeeper:
     def __init__(self, broker: "Broker", produce: ProduceHandler) -> None:
         self._broker = broker
         self._produce = produce
+        self._keeper = LogKeeper(broker)
         self._tasks: list[asyncio.Task[None]] = []
 
     def start(self) -> None:
         settings = self._broker.settings
         self._every(TIMEOUT_CHECK_S, self._expire_produce_waits)
         self._every(settings.integer("log.flush.offset.checkpoint.interval.ms") / 1000, self._checkpoint)
+        self._every(settings.integer("log.retention.check.interval.ms") / 1000, self._keeper.apply_retention)
+        self._every(settings.integer("log.scrub.interval.ms") / 1000, self._keeper.scrub)
+        if settings.flag("log.cleaner.enable"):
+            self._every(settings.integer("log.cleaner.backoff.ms") / 1000, self._keeper.compact)
         self._every(settings.integer("producer.id.expiration.check.interval.ms") / 1000, self._expire_producers)
 
     def _every(self, seconds: float, work: Callable[[], Awaitable[None]]) -> None:

@@ -4,6 +4,7 @@ Speaks in leader epochs, in-sync replicas and the high watermark even where the 
 the loop; only syncing happens elsewhere, and its result comes back here.
 """
 
+import asyncio
 import logging
 from collections import deque
 from collections.abc import Callable
@@ -43,6 +44,20 @@ class FetchWaiter(Protocol):
     """A Fetch that has not got enough yet."""
 
     def wake(self) -> None: ...
+
+
+class Settled:
+    """Waits for a commit on behalf of a coroutine."""
+
+    def __init__(self, future: asyncio.Future[None]) -> None:
+        self.future = future
+
+    def committed(self) -> None:
+        if not self.future.done():
+            self.future.set_result(None)
+
+    def failed(self, partition: "Partition", error: StorageError) -> None:
+        self.committed()
 
 
 class AppendResult(NamedTuple):
@@ -236,3 +251,10 @@ class Partition:
     def move_log_start(self, offset: int) -> None:
         if offset > self.log.log_start_offset:
             self._let_go(self, self.log.advance_log_start(offset))
+
+    async def settled(self) -> None:
+        """Returns when everything that is written now is committed, or cannot be any more."""
+        if self.failure is None and self.high_watermark < self.log.log_end_offset:
+            waiter = Settled(asyncio.get_running_loop().create_future())
+            self.wait_for_commit(self.log.log_end_offset, waiter)
+            await waiter.future

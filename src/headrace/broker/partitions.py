@@ -83,6 +83,13 @@ class Partitions:
     def all(self) -> Iterable[Partition]:
         return [partition for (topic, _), partition in self._held.items() if isinstance(topic, str)]
 
+    async def settled(self, topic: str, indexes: Iterable[int]) -> None:
+        """Returns when everything that is written in these partitions now is committed."""
+        for index in indexes:
+            partition = self._held.get((topic, index))
+            if partition is not None:
+                await partition.settled()
+
     # Following the cluster's facts
 
     def load(self, image: ClusterImage, broker_configs: Mapping[str, str], deleted: Iterable[UUID]) -> None:
@@ -177,7 +184,8 @@ class Partitions:
     def _let_go(self, partition: Partition, segments: list[Segment]) -> None:
         """A log has moved its start: remember it durably, then remove what lies below."""
         self.log_dir.note(TopicPartition(partition.topic, partition.index), partition.log)
-        self.log_dir.write_log_starts()
+        if partition.log.log_start_offset > partition.log.segments[0].base_offset:
+            self.log_dir.write_log_starts()  # else the next start sees it from the segments that are left
         for segment in segments:
             self._in_background(remove_segment_files, self.log_dir.files, segment)
 
@@ -186,6 +194,9 @@ class Partitions:
         task = asyncio.create_task(asyncio.to_thread(work, *arguments))
         self._removals.add(task)
         task.add_done_callback(self._removal_done)
+
+    def in_background_after(self, seconds: float, work: Callable[..., None], *arguments: object) -> None:
+        asyncio.get_running_loop().call_later(seconds, lambda: self._in_background(work, *arguments))
 
     def _removal_done(self, task: "asyncio.Task[None]") -> None:
         self._removals.discard(task)

@@ -2,6 +2,11 @@
 
 import asyncio
 from collections.abc import Iterator
+from typing import TypeVar
+
+from headrace.storage.slices import Task
+
+Result = TypeVar("Result")
 
 # Work between two looks at the sockets. A quarter of the 5 ms that a request may be held up.
 SLICE_S = 0.00125
@@ -15,3 +20,17 @@ async def in_slices(steps: Iterator[None]) -> None:
         if now() >= until:
             await asyncio.sleep(0)
             until = now() + SLICE_S
+
+
+async def drive(task: Task[Result]) -> Result:
+    """Run a task of storage to its end: each step is a slice, and what waits for the disk waits in a thread."""
+    while True:
+        try:
+            step = next(task)
+        except StopIteration as end:
+            result: Result = end.value
+            return result
+        if step is None:
+            await asyncio.sleep(0)
+        else:
+            await asyncio.to_thread(step)

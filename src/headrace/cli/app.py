@@ -3,11 +3,13 @@
 import os
 import sys
 from collections.abc import Sequence
+from pathlib import Path
+from typing import Annotated
 
 import typer
 
 from headrace.cli import bench, config, configs, consume, doctor, log, produce, topics
-from headrace.cli.exit_codes import EXIT_CODES_HELP, FAILURE
+from headrace.cli.exit_codes import FAILURE, examples
 from headrace.cli.start import start as start_node
 
 DEBUG_VARIABLE = "HEADRACE_DEBUG"
@@ -15,8 +17,12 @@ DEBUG_VARIABLE = "HEADRACE_DEBUG"
 app = typer.Typer(
     name="headrace",
     help="A Kafka-compatible message queue: run a broker, and look after its topics.",
-    epilog=f"First steps: headrace start · headrace topics create orders · headrace produce orders hello · "
-    f"headrace consume orders.  {EXIT_CODES_HELP}",
+    epilog=examples(
+        "headrace start",
+        "headrace topics create orders",
+        "headrace produce orders hello --key 42",
+        "headrace consume orders --follow",
+    ),
     no_args_is_help=True,
     rich_markup_mode="markdown",
     pretty_exceptions_enable=False,
@@ -24,10 +30,21 @@ app = typer.Typer(
 )
 
 
-@app.command(context_settings={"allow_extra_args": True, "ignore_unknown_options": True}, add_help_option=False)
-def start(context: typer.Context) -> None:
-    """Start a broker in the foreground (`headrace start --help` tells more)."""
-    raise typer.Exit(start_node(context.args))
+@app.command(epilog=examples("headrace start --memory", "headrace start --help   (tells more)"))
+def start(
+    config: Annotated[Path | None, typer.Option("--config", "-c", help="YAML file with settings.")] = None,
+    listen: Annotated[list[str] | None, typer.Option("--listen", "-l", metavar="HOST:PORT")] = None,
+    data_dir: Annotated[Path | None, typer.Option("--data-dir", "-d", help="Where partitions are kept.")] = None,
+    memory: Annotated[bool, typer.Option("--memory", help="Keep everything in memory.")] = False,
+    set_: Annotated[list[str] | None, typer.Option("--set", "-s", metavar="KEY=VALUE")] = None,
+) -> None:
+    """Start a broker in the foreground."""
+    # Declared here for the list of commands and for shell completion; `main` sends a real start past typer.
+    words = [word for address in listen or [] for word in ("--listen", address)]
+    words += [word for pair in set_ or [] for word in ("--set", pair)]
+    words += ["--config", str(config)] if config is not None else []
+    words += ["--data-dir", str(data_dir)] if data_dir is not None else []
+    raise typer.Exit(start_node([*words, *(["--memory"] if memory else [])]))
 
 
 app.add_typer(topics.app)
@@ -40,7 +57,7 @@ app.command(epilog=bench.EPILOG)(bench.bench)
 app.command(epilog=doctor.EPILOG)(doctor.doctor)
 
 
-@app.command()
+@app.command(epilog=examples("headrace version"))
 def version() -> None:
     """Print the version."""
     from headrace import __version__

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from headrace.cli import admin as cluster
-from headrace.cli.exit_codes import EXIT_CODES_HELP
+from headrace.cli.exit_codes import examples
 from headrace.cli.failures import fail, fail_kafka, failures_told
 from headrace.cli.options import DEFAULT_BOOTSTRAP, DEFAULT_TIMEOUT_S, Bootstrap, Json, Timeout
 from headrace.cli.output import note, print_json, print_table, progress
@@ -20,7 +20,7 @@ from headrace.client.factory import make_consumer, make_producer
 if TYPE_CHECKING:
     from confluent_kafka import KafkaError, Message
 
-EPILOG = f"Example: `headrace bench --messages 1000000 --size 100 --acks all`.  {EXIT_CODES_HELP}"
+EPILOG = examples("headrace bench", "headrace bench --messages 1000000 --size 100 --acks all --json")
 POLL_EVERY = 2000
 CONSUME_BATCH = 10_000
 

@@ -6,7 +6,7 @@ from typing import Annotated, Any
 import typer
 
 from headrace.cli.config_docs import config_reference
-from headrace.cli.exit_codes import EXIT_CODES_HELP, USAGE
+from headrace.cli.exit_codes import EXIT_CODES_HELP, USAGE, examples
 from headrace.cli.failures import fail, failures_told
 from headrace.cli.options import Json
 from headrace.cli.output import note, print_json, print_table
@@ -23,7 +23,7 @@ ConfigFile = Annotated[
 Set = Annotated[list[str] | None, typer.Option("--set", "-s", metavar="KEY=VALUE", help="As for start.")]
 
 
-@app.command(epilog="Example: headrace config show --config headrace.yaml --all")
+@app.command(epilog=examples("headrace config show --config headrace.yaml --all"))
 def show(
     config: ConfigFile = None,
     set_: Set = None,
@@ -51,14 +51,14 @@ def show(
         note("nothing is set: a start would use the defaults; --all shows them")
 
 
-@app.command(epilog="Example: headrace config check --config headrace.yaml")
+@app.command(epilog=examples("headrace config check --config headrace.yaml"))
 def check(config: ConfigFile = None, set_: Set = None) -> None:
     """Check settings as a start would, and name everything that is wrong."""
     loaded = load(config, set_)
     note(f"fine: {len(loaded.heard)} settings")
 
 
-@app.command(epilog="Example: headrace config docs > docs/reference/config.md")
+@app.command(epilog=examples("headrace config docs > docs/reference/config.md"))
 def docs() -> None:
     """Print the reference of all keys as Markdown."""
     print(config_reference(), end="")

@@ -35,6 +35,8 @@ log:
 Topic keys are set per topic (`headrace topics create … --config`, `headrace configs set … --topic`), or by any
 Kafka admin client. A topic that does not set one falls back to the broker key named with it, then to the default.
 Broker keys marked *live* can be changed while the broker runs (`headrace configs set … --broker ID`).
+Keys of groups, transactions, share groups and replication (`group.*`, `offsets.*`, `transaction*`, `share.*`,
+`replica.*`) are read, checked and shown already; they take effect with those parts of headrace.
 
 Retention: as in Kafka, a topic keeps data for 7 days and without a limit of size. `default_retention_seconds` and
 `default_retention_bytes` change that for all topics of a node; 604800 and 1073741824 are sensible values.

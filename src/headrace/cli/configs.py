@@ -4,7 +4,7 @@ from typing import Annotated, NamedTuple
 
 import typer
 
-from headrace.cli.exit_codes import EXIT_CODES_HELP
+from headrace.cli.exit_codes import EXIT_CODES_HELP, examples
 from headrace.cli.failures import fail_kafka, fail_not_found, fail_usage, failures_told
 from headrace.cli.options import (
     DEFAULT_BOOTSTRAP,
@@ -55,7 +55,7 @@ class Entity(NamedTuple):
         return f"{self.kind} {self.name}".rstrip()
 
 
-@app.command("list", epilog="Example: headrace configs list --topic orders --all")
+@app.command("list", epilog=examples("headrace configs list --topic orders --all"))
 def list_(
     topic: Topic = None,
     broker: Broker = None,
@@ -80,7 +80,7 @@ def list_(
         note(f"{entity}: nothing is set; --all shows the defaults")
 
 
-@app.command(epilog="Example: headrace configs get retention.ms --topic orders")
+@app.command(epilog=examples("headrace configs get retention.ms --topic orders"))
 def get(
     keys: Keys,
     topic: Topic = None,
@@ -107,7 +107,7 @@ def get(
             print(f"{key}={entries[key].value or ''}")
 
 
-@app.command("set", epilog="Example: headrace configs set retention.ms=3600000 --topic orders")
+@app.command("set", epilog=examples("headrace configs set retention.ms=3600000 --topic orders"))
 def set_(
     pairs: Pairs,
     topic: Topic = None,
@@ -125,7 +125,7 @@ def set_(
     note(f"{'fine' if validate_only else 'set'}: {plural(len(wanted), 'key')} of {entity}")
 
 
-@app.command(epilog="Example: headrace configs unset retention.ms --topic orders")
+@app.command(epilog=examples("headrace configs unset retention.ms --topic orders"))
 def unset(
     keys: Keys,
     topic: Topic = None,

@@ -4,11 +4,11 @@ import sys
 import time
 from collections.abc import Iterator
 from contextlib import suppress
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, NoReturn
 
 import typer
 
-from headrace.cli.exit_codes import EXIT_CODES_HELP, UNREACHABLE
+from headrace.cli.exit_codes import UNREACHABLE, examples
 from headrace.cli.failures import fail, fail_kafka, fail_not_found, fail_usage, failures_told
 from headrace.cli.messages import FIELDS, Incoming, as_json, check_template, render
 from headrace.cli.options import DEFAULT_BOOTSTRAP, DEFAULT_TIMEOUT_S, REACH_TIMEOUT_S, Bootstrap, Timeout
@@ -19,12 +19,12 @@ from headrace.client.factory import check_reachable, make_consumer
 if TYPE_CHECKING:
     from confluent_kafka import Consumer, TopicPartition
 
-EPILOG = (
-    "Examples: `headrace consume orders` · `headrace consume orders -f` (new ones as they come) · "
-    "`headrace consume orders --offset -10 --json` (the last ten of each partition) · "
-    "`headrace consume orders --from-time 15m -n 100` · "
-    "`headrace consume orders --format '{partition}/{offset} {key}: {value}\\n'`.  "
-    f"{EXIT_CODES_HELP}"
+EPILOG = examples(
+    "headrace consume orders",
+    "headrace consume orders -f   (new ones as they come)",
+    "headrace consume orders --offset -10 --json   (the last ten of each partition)",
+    "headrace consume orders --from-time 15m -n 100",
+    "headrace consume orders --format '{partition}/{offset} {key}: {value}\\n'",
 )
 VERBOSE_FORMAT = "{partition}\\t{offset}\\t{timestamp}\\t{key}\\t{headers}\\t{value}\\n"
 BATCH_RECORDS = 500
@@ -114,14 +114,14 @@ def _starts(
     if offset is None:
         offset_word = OFFSET_END if begin == "end" else OFFSET_BEGINNING
         return [TopicPartition(place.topic, place.partition, offset_word) for place in places]
-    starts = []
-    for place in places:
-        chosen = offset
-        if offset < 0:
-            low, high = consumer.get_watermark_offsets(place, timeout=timeout_s)
-            chosen = max(low, high + offset)
-        starts.append(TopicPartition(place.topic, place.partition, chosen))
-    return starts
+    bounds = [consumer.get_watermark_offsets(place, timeout=timeout_s) for place in places]
+    if offset >= 0 and not any(low <= offset <= high for low, high in bounds):
+        _fail_no_offset(places[0].topic, f"offset {offset}")
+    # A partition that ends before the offset has nothing to add; one that begins behind it is read from there.
+    return [
+        TopicPartition(place.topic, place.partition, min(high, max(low, offset if offset >= 0 else high + offset)))
+        for place, (low, high) in zip(places, bounds, strict=True)
+    ]
 
 
 def _records(
@@ -160,11 +160,15 @@ def _fail_reading(error: Any, message: Any, bootstrap: str) -> None:
 
     where = f"{message.topic()}-{message.partition()}" if message.topic() else bootstrap
     if error.code() in (KafkaError._AUTO_OFFSET_RESET, KafkaError.OFFSET_OUT_OF_RANGE):
-        fail(
-            f"{where} has no such offset (deleted already, or not written yet)",
-            f"`headrace topics describe {message.topic()}` shows the offsets there are",
-        )
+        _fail_no_offset(message.topic(), "the offset that was due next")
     fail_kafka(error.code(), f"{where}: {error.str()}", bootstrap)
+
+
+def _fail_no_offset(topic: str, which: str) -> NoReturn:
+    fail(
+        f"{topic} does not have {which}: deleted already, or not written yet",
+        f"`headrace topics describe {topic}` shows the offsets there are",
+    )
 
 
 def _incoming(message: Any) -> Incoming:

@@ -8,14 +8,14 @@ import typer
 
 from headrace.cli import machine_checks as checks
 from headrace.cli.config import ConfigFile, Set, load
-from headrace.cli.exit_codes import EXIT_CODES_HELP, FAILURE
+from headrace.cli.exit_codes import FAILURE, examples
 from headrace.cli.failures import failures_told
 from headrace.cli.machine_checks import Finding
 from headrace.cli.options import Json
 from headrace.cli.output import print_json, print_table
 from headrace.model.settings import Settings
 
-EPILOG = f"Example: `headrace doctor --config headrace.yaml`.  {EXIT_CODES_HELP}"
+EPILOG = examples("headrace doctor", "headrace doctor --config headrace.yaml --json")
 _MARKS = {"ok": "ok", "warning": "warning", "problem": "PROBLEM"}
 
 

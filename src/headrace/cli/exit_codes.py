@@ -9,3 +9,9 @@ UNREACHABLE = 4  # nobody answers at the bootstrap address
 EXIT_CODES_HELP = (
     "Exit codes: 0 fine · 1 refused or failed · 2 wrong usage or settings · 3 not found · 4 broker unreachable"
 )
+
+
+def examples(*commands: str) -> str:
+    """The foot of a --help page, as Markdown: what one would type, then the exit codes."""
+    lines = "\n".join(f"- `{command}`" for command in commands)
+    return f"Examples:\n\n{lines}\n\n{EXIT_CODES_HELP}"

@@ -6,7 +6,7 @@ from typing import Annotated, Any
 
 import typer
 
-from headrace.cli.exit_codes import EXIT_CODES_HELP
+from headrace.cli.exit_codes import EXIT_CODES_HELP, examples
 from headrace.cli.failures import fail, fail_not_found, failures_told
 from headrace.cli.messages import Incoming, as_json
 from headrace.cli.options import Json
@@ -25,7 +25,7 @@ Paths = Annotated[
 ]
 
 
-@app.command(epilog="Example: headrace log dump data/orders-0 --deep | less")
+@app.command(epilog=examples("headrace log dump data/orders-0 --deep | less"))
 def dump(
     paths: Paths,
     deep: Annotated[bool, typer.Option("--deep", help="Every record too, decompressed.")] = False,
@@ -43,7 +43,7 @@ def dump(
                     print(_line(row))
 
 
-@app.command(epilog="Example: headrace log verify data/")
+@app.command(epilog=examples("headrace log verify data/"))
 def verify(
     paths: Paths,
     deep: Annotated[bool, typer.Option("--deep", help="Decompress and read every record.")] = False,

@@ -85,7 +85,9 @@ def kernel() -> Finding:
 def open_files() -> Finding:
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     found = f"{soft:,} (hard limit {hard:,})"
-    advice = f"ulimit -n {min(max(hard, OPEN_FILES_MIN), OPEN_FILES_WANTED)} before the start"
+    advice = f"ulimit -n {min(hard, OPEN_FILES_WANTED)} before the start"
+    if hard <= soft:
+        advice = f"raise the hard limit, e.g. LimitNOFILE={OPEN_FILES_WANTED} in the systemd unit"
     if soft < OPEN_FILES_MIN:
         return Finding("open files", "problem", found, advice)
     if soft < OPEN_FILES_WANTED:

@@ -37,13 +37,16 @@ def print_table(
     from rich import box
     from rich.table import Table
 
-    table = Table(title=title, title_justify="left", title_style="bold", box=box.SIMPLE_HEAD, pad_edge=False)
+    table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
     for position, column in enumerate(columns):
         right = position >= len(columns) - numbers
         table.add_column(column, justify="right" if right else "left", overflow="fold")
     for row in rows:
         table.add_row(*("" if cell is None else str(cell) for cell in row))
-    console().print(table)
+    screen = console()
+    if title is not None:  # a line of its own: rich would wrap a table's title to the width of its columns
+        screen.print(title, style="bold")
+    screen.print(table)
 
 
 def note(text: str) -> None:

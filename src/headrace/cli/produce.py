@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any, BinaryIO
 
 import typer
 
-from headrace.cli.exit_codes import EXIT_CODES_HELP
+from headrace.cli.exit_codes import examples
 from headrace.cli.failures import fail, fail_kafka, fail_usage, failures_told
 from headrace.cli.messages import BadLine, Outgoing, parse_header, parse_json_record, parse_line
 from headrace.cli.options import DEFAULT_BOOTSTRAP, DEFAULT_TIMEOUT_S, REACH_TIMEOUT_S, Bootstrap, Timeout
@@ -20,10 +20,11 @@ from headrace.client.factory import check_reachable, make_producer
 if TYPE_CHECKING:
     from confluent_kafka import KafkaError, Message, Producer
 
-EPILOG = (
-    "Examples: `headrace produce orders hello --key 42` · `headrace produce orders < lines.txt` · "
-    "`headrace produce orders --file log.txt --key-separator :` · "
-    f"`headrace consume a --json | headrace produce b --json`.  {EXIT_CODES_HELP}"
+EPILOG = examples(
+    "headrace produce orders hello --key 42 --header trace=abc",
+    "headrace produce orders < lines.txt",
+    "headrace produce orders --file log.txt --key-separator :",
+    "headrace consume old --json | headrace produce new --json",
 )
 POLL_EVERY = 1000  # records between two looks at what was delivered
 
@@ -45,7 +46,7 @@ def produce(
     ] = None,
     file: Annotated[Path | None, typer.Option("--file", "-F", help="Read lines from here.")] = None,
     key_separator: Annotated[
-        str | None, typer.Option("--key-separator", "-K", help="Lines are KEY<separator>VALUE.")
+        str | None, typer.Option("--key-separator", "-K", help="Lines are KEY, this, VALUE.")
     ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Lines are JSON, as consume --json prints.")] = False,
     tombstone: Annotated[bool, typer.Option("--tombstone", help="A null value: deletes --key.")] = False,
@@ -69,24 +70,27 @@ def produce(
             None if timestamp is None else parse_time_ms(timestamp),
         )
         check_reachable(bootstrap, min(timeout, REACH_TIMEOUT_S))
+        single = value is not None or tombstone
         overrides: dict[str, Any] = {
             "acks": acks,
-            "enable.idempotence": acks in ("all", "-1"),
+            # librdkafka waits half a second for a producer id. One record goes without, and is not tried again,
+            # so that it cannot be doubled either.
+            "enable.idempotence": acks in ("all", "-1") and not single,
             "compression.type": compression,
             "message.timeout.ms": int(timeout * 1000),
-        }
+        } | ({"retries": 0} if single else {})
         sender = Sender(make_producer(bootstrap, overrides), topic, bootstrap)
-        if value is not None or tombstone:
+        if single:
             sender.send(base)
         else:
-            _send_lines(sender, base, file, key_separator, as_json=as_json)
+            _send_lines(sender, base, file, key_separator, timeout, as_json=as_json)
         sender.finish(timeout)
     if not quiet:
         note(sender.summary())
 
 
 def _send_lines(
-    sender: "Sender", base: Outgoing, file: Path | None, key_separator: str | None, *, as_json: bool
+    sender: "Sender", base: Outgoing, file: Path | None, key_separator: str | None, timeout_s: float, *, as_json: bool
 ) -> None:
     if file is None and sys.stdin.isatty():
         note("one record a line; end with Ctrl-D")
@@ -98,7 +102,7 @@ def _send_lines(
             try:
                 record = parse_json_record(line) if as_json else parse_line(line, separator)
             except BadLine as error:
-                sender.finish(1)
+                sender.finish(timeout_s)
                 fail_usage(f"line {number}: {error}", f"{number - 1} lines before it were sent")
             sender.send(_with_defaults(record, base))
             advance(len(line) + 1)
@@ -177,9 +181,8 @@ class Sender:
     def summary(self) -> str:
         if self._sent == 1:
             return f"sent to {self._last_place}"
-        seconds = max(time.monotonic() - self._began, 1e-6)
-        rate = f"{self._sent / seconds:,.0f} a second"
-        return f"sent {plural(self._sent, 'record')} to {self.topic} ({human_bytes(self._bytes)}, {rate})"
+        seconds = time.monotonic() - self._began
+        return f"sent {plural(self._sent, 'record')} to {self.topic} ({human_bytes(self._bytes)} in {seconds:.1f} s)"
 
     def _on_delivery(self, error: "KafkaError | None", message: "Message") -> None:
         if error is not None:

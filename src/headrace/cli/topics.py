@@ -7,7 +7,7 @@ import typer
 
 from headrace.cli import admin as cluster
 from headrace.cli.configs import Entity, read_entries
-from headrace.cli.exit_codes import EXIT_CODES_HELP
+from headrace.cli.exit_codes import EXIT_CODES_HELP, examples
 from headrace.cli.failures import fail_kafka, fail_not_found, fail_usage, failures_told
 from headrace.cli.options import DEFAULT_BOOTSTRAP, DEFAULT_TIMEOUT_S, Bootstrap, Json, Timeout, parse_pairs
 from headrace.cli.output import note, plural, print_json, print_table
@@ -26,7 +26,7 @@ Names = Annotated[list[str], typer.Argument(metavar="TOPIC", help="One or more t
 
 
 @app.command(
-    epilog="Example: headrace topics create orders --partitions 6 --config retention.ms=86400000",
+    epilog=examples("headrace topics create orders --partitions 6 --config retention.ms=86400000"),
 )
 def create(
     topics: Names,
@@ -61,7 +61,7 @@ def create(
         _fail_if_refused(refused, bootstrap)
 
 
-@app.command("list", epilog="Example: headrace topics list --json | jq -r '.[].topic'")
+@app.command("list", epilog=examples("headrace topics list --json | jq -r '.[].topic'"))
 def list_(
     internal: Annotated[bool, typer.Option("--internal", help="Also the broker's own topics (__…).")] = False,
     as_json: Json = False,
@@ -79,7 +79,7 @@ def list_(
         note("no topics yet; create one: headrace topics create NAME")
 
 
-@app.command(epilog="Example: headrace topics describe orders")
+@app.command(epilog=examples("headrace topics describe orders"))
 def describe(
     topics: Names,
     as_json: Json = False,
@@ -132,7 +132,7 @@ def _numbers(numbers: list[int]) -> str:
     return ",".join(map(str, numbers))
 
 
-@app.command(epilog="Example: headrace topics delete orders payments --yes")
+@app.command(epilog=examples("headrace topics delete orders payments --yes"))
 def delete(
     topics: Names,
     yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
@@ -152,9 +152,9 @@ def delete(
         _fail_if_refused(refused, bootstrap)
 
 
-app.command("alter", epilog="Example: headrace topics alter orders --set retention.ms=3600000")(alter)
-app.command("add-partitions", epilog="Example: headrace topics add-partitions orders --total 12")(add_partitions)
-app.command("delete-records", epilog="Example: headrace topics delete-records orders --before end --yes")(
+app.command("alter", epilog=examples("headrace topics alter orders --set retention.ms=3600000"))(alter)
+app.command("add-partitions", epilog=examples("headrace topics add-partitions orders --total 12"))(add_partitions)
+app.command("delete-records", epilog=examples("headrace topics delete-records orders --before end --yes"))(
     delete_records
 )
 

@@ -64,9 +64,9 @@ class FetchSession:
     def update(self, request: FetchRequest) -> None:
         for topic, partitions in request.topics:
             for wanted in partitions:
-                cached = self.partitions.get((topic, wanted.index))
+                cached = self.partitions.get((topic, wanted.partition))
                 if cached is None:
-                    self.partitions[(topic, wanted.index)] = CachedPartition(wanted)
+                    self.partitions[(topic, wanted.partition)] = CachedPartition(wanted)
                 else:
                     cached.wanted = wanted
         for topic, indexes in request.forgotten:
@@ -80,13 +80,13 @@ class FetchSession:
         """The rows worth sending. Partitions that gave data go to the end of the queue, so that all get a turn."""
         worth = []
         for topic, row in rows:
-            cached = self.partitions.get((topic, row.index))
+            cached = self.partitions.get((topic, row.partition))
             if cached is None or not cached.is_news(row):
                 continue
             cached.told(row)
             worth.append((topic, row))
             if row.records is not None and row.records.length:
-                self.partitions[(topic, row.index)] = self.partitions.pop((topic, row.index))
+                self.partitions[(topic, row.partition)] = self.partitions.pop((topic, row.partition))
         return worth
 
 

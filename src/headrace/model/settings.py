@@ -171,14 +171,12 @@ class Settings:
         import json
 
         fields: dict[str, Any] = json.loads(text)
-        cluster = fields.pop("cluster", {})
-        members = tuple(Member(**member) for member in cluster.pop("initial_members", ()))
-        return cls(
-            **{
-                **fields,
-                "listeners": tuple(map(Listener.parse, fields["listeners"])),
-                "advertised": tuple(map(Listener.parse, fields["advertised"])),
-                "cluster": ClusterSettings(**cluster, initial_members=members),
-                "gateway": GatewaySettings(**fields.pop("gateway", {})),
-            }
-        )
+        for name in ("listeners", "advertised"):
+            if name in fields:
+                fields[name] = tuple(map(Listener.parse, fields[name]))
+        if "cluster" in fields:
+            members = tuple(Member(**member) for member in fields["cluster"].pop("initial_members", ()))
+            fields["cluster"] = ClusterSettings(**fields["cluster"], initial_members=members)
+        if "gateway" in fields:
+            fields["gateway"] = GatewaySettings(**fields["gateway"])
+        return cls(**fields)

@@ -34,9 +34,6 @@ class Versions(NamedTuple):
     first_flexible: int  # from here on: compact lengths, tagged fields, and a tagged request header
     advertised_lowest: int
 
-    def holds(self, version: int) -> bool:
-        return self.lowest <= version <= self.highest
-
 
 def _versions(lowest: int, highest: int, first_flexible: int, advertised_lowest: int | None = None) -> Versions:
     return Versions(lowest, highest, first_flexible, lowest if advertised_lowest is None else advertised_lowest)

@@ -65,8 +65,7 @@ def encode_response(version: int, response: ApiVersionsResponse) -> bytes:
     flexible = version >= FLEXIBLE_FROM
     end_of_row = b"\x00" if flexible else b""
     rows = b"".join(
-        _ROW.pack(api, versions.advertised_lowest, versions.highest) + end_of_row
-        for api, versions in SERVED.items()
+        _ROW.pack(api, versions.advertised_lowest, versions.highest) + end_of_row for api, versions in SERVED.items()
     )
     body = INT16.pack(response.error) + array_length(len(SERVED), flexible) + rows
     if version >= THROTTLE_FROM:

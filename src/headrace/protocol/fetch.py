@@ -31,7 +31,7 @@ CONSUMER = -1  # the replica id that ordinary consumers send
 
 
 class FetchPartition(NamedTuple):
-    index: int
+    partition: int
     current_leader_epoch: int
     fetch_offset: int
     last_fetched_epoch: int
@@ -58,7 +58,7 @@ class AbortedTransaction(NamedTuple):
 
 
 class PartitionRow(NamedTuple):
-    index: int
+    partition: int
     error: int = ErrorCode.NONE
     high_watermark: int = -1
     last_stable_offset: int = -1
@@ -161,9 +161,9 @@ def encode_response(
 def _encode_row(piece: bytearray, row: PartitionRow, version: int, flexible: bool) -> None:
     """Everything of a row up to and including the length of its records."""
     if version >= LOG_START_FROM:
-        piece += _ROW.pack(row.index, row.error, row.high_watermark, row.last_stable_offset, row.log_start_offset)
+        piece += _ROW.pack(row.partition, row.error, row.high_watermark, row.last_stable_offset, row.log_start_offset)
     else:
-        piece += _ROW_WITHOUT_LOG_START.pack(row.index, row.error, row.high_watermark, row.last_stable_offset)
+        piece += _ROW_WITHOUT_LOG_START.pack(row.partition, row.error, row.high_watermark, row.last_stable_offset)
     if row.aborted is None:
         piece += b"\x00" if flexible else b"\xff\xff\xff\xff"
     else:

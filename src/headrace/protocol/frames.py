@@ -16,7 +16,9 @@ from headrace.protocol.wire import EMPTY_TAGS, Reader
 
 REQUEST_HEADER = Struct(">hhi")
 _RESPONSE_HEADER = Struct(">ii")
-CLIENT_ID_BYTES_MAX = 32 * 1024  # the length field's own limit: a client id is a label, not a payload
+
+# A number from the wire to its API: making an enum member of it costs more than parsing the header.
+_BY_NUMBER = {int(api): (api, versions) for api, versions in SERVED.items()}
 
 
 class RecordsRef(Protocol):
@@ -42,17 +44,18 @@ def parse_request_header(frame: memoryview) -> tuple[RequestHeader, Reader]:
     if len(frame) < REQUEST_HEADER.size:
         raise ProtocolError(f"a request of {len(frame)} bytes has no room for its header")
     key, version, correlation_id = REQUEST_HEADER.unpack_from(frame)
-    served = SERVED.get(key)
-    if served is None:
+    known = _BY_NUMBER.get(key)
+    if known is None:
         raise ProtocolError(f"API {key} is not served here")
+    api, served = known
     reader = Reader(frame, REQUEST_HEADER.size)
     client_id = reader.nullable_string() or ""
-    if not served.holds(version):
-        raise UnsupportedVersionFor(ApiKey(key), version, correlation_id, client_id)
+    if not served.lowest <= version <= served.highest:
+        raise UnsupportedVersionFor(api, version, correlation_id, client_id)
     if version >= served.first_flexible:
         reader.flexible = True
         reader.skip_tags()
-    return RequestHeader(ApiKey(key), version, correlation_id, client_id), reader
+    return RequestHeader(api, version, correlation_id, client_id), reader
 
 
 class UnsupportedVersionFor(UnsupportedVersion):

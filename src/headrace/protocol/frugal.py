@@ -19,9 +19,7 @@ MEMORY_PER_BYTE_MAX = 16
 MEMORY_FLOOR = 256 * 1024
 
 # Weights on a 64-bit CPython, rounded up to what its allocator really hands out.
-POINTER_WEIGHT = (
-    24  # a slot in the list that is being filled, with its spare room, and one in the final tuple
-)
+POINTER_WEIGHT = 24  # a slot in the list that is being filled, with its spare room, and one in the final tuple
 OBJECT_WEIGHT = 32  # header and garbage collector's link of an object, without its fields
 FIELD_WEIGHT = 8
 INT_WEIGHT = 32
@@ -43,9 +41,7 @@ class FrugalReader(Reader):
     def of_body(cls, reader: Reader) -> "FrugalReader":
         """A frugal reader of everything that `reader` has left: the body of a request."""
         if reader.remaining > COLD_REQUEST_BYTES_MAX:
-            raise ProtocolError(
-                f"a request of {reader.remaining} bytes; at most {COLD_REQUEST_BYTES_MAX} are read"
-            )
+            raise ProtocolError(f"a request of {reader.remaining} bytes; at most {COLD_REQUEST_BYTES_MAX} are read")
         return cls(reader.take(reader.remaining), flexible=reader.flexible)
 
     def charge(self, weight: int) -> None:

@@ -2,7 +2,8 @@
 
 Handlers are written once, against the newest version. Messages on the way to a client's first record have
 codecs by hand (see BY_HAND); all others are compiled from kio's schemas, each on its first use, because
-importing them all would take longer than starting the broker.
+importing them all would take longer than starting the broker. For the same reason the compilers themselves are
+imported late.
 """
 
 import builtins
@@ -11,15 +12,16 @@ import sys
 from functools import cache
 from importlib.util import find_spec, module_from_spec
 from types import ModuleType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from headrace.model.errors import ErrorCode
 from headrace.protocol.api import SERVED, ApiKey
 from headrace.protocol.frugal import FrugalReader
-from headrace.protocol.schema import describe
-from headrace.protocol.schema_reader import Read, compile_reader
-from headrace.protocol.schema_writer import Write, compile_writer
 from headrace.protocol.wire import Reader
+
+if TYPE_CHECKING:
+    from headrace.protocol.schema_reader import Read
+    from headrace.protocol.schema_writer import Write
 
 # Importing kio costs 25 ms and more, which a client's first produce or fetch should not wait for.
 BY_HAND = frozenset(
@@ -56,12 +58,24 @@ def write_response(api: ApiKey, version: int, response: Any) -> bytes:
     return bytes(out)
 
 
+def encode_element(api: ApiKey, version: int, array: str, element: Any) -> bytes:
+    """One element of an array of a response's structs, ready to stand in its place.
+
+    For long responses: a handler encodes them bit by bit and lets others run in between.
+    """
+    out = bytearray()
+    _element_writer(api, version, array)(out, element)
+    return bytes(out)
+
+
 def error_response(api: ApiKey, version: int, code: ErrorCode) -> bytes | None:
     """A response that holds nothing but the error; None for APIs whose errors stand only in rows."""
     if api in BY_HAND:
         codec = _codec_by_hand(api)
         failure = getattr(codec, "failure", None)
         return None if failure is None else codec.encode_response(version, failure(code))
+    from headrace.protocol.schema import describe
+
     newest = message_class(api, SERVED[api].highest, "response")
     values = {field.name: field.default for field in describe(newest)}
     if "error_code" not in values:
@@ -75,17 +89,31 @@ def _codec_by_hand(api: ApiKey) -> ModuleType:
 
 
 @cache
-def _reader(api: ApiKey, version: int) -> Read:
-    return compile_reader(
-        message_class(api, version, "request"), message_class(api, SERVED[api].highest, "request")
-    )
+def _reader(api: ApiKey, version: int) -> "Read":
+    from headrace.protocol.schema_reader import compile_reader
+
+    return compile_reader(message_class(api, version, "request"), message_class(api, SERVED[api].highest, "request"))
 
 
 @cache
-def _writer(api: ApiKey, version: int) -> Write:
-    return compile_writer(
-        message_class(api, version, "response"), message_class(api, SERVED[api].highest, "response")
-    )
+def _writer(api: ApiKey, version: int) -> "Write":
+    from headrace.protocol.schema_writer import compile_writer
+
+    return compile_writer(message_class(api, version, "response"), message_class(api, SERVED[api].highest, "response"))
+
+
+@cache
+def _element_writer(api: ApiKey, version: int, array: str) -> "Write":
+    from headrace.protocol.schema import describe
+    from headrace.protocol.schema_writer import compile_writer
+
+    structs = [
+        next(field.struct for field in describe(message_class(api, one, "response")) if field.name == array)
+        for one in (version, SERVED[api].highest)
+    ]
+    assert structs[0] is not None, f"{array} holds no structs"
+    assert structs[1] is not None, f"{array} holds no structs in the newest version"
+    return compile_writer(structs[0], structs[1])
 
 
 def message_class(api: ApiKey, version: int, direction: str) -> type[Any]:

@@ -33,6 +33,9 @@ OPERATIONS_NOT_ASKED = -(2**31)
 
 _NAME_BYTES_MIN = 1
 _ID_AND_NAME_BYTES_MIN = 18
+# librdkafka asks for all topics with a null array of four bytes where the flexible versions have one. Read as the
+# protocol says, its zeros are the null, the flags and the tags, and the real flags and tags are left over.
+_LIBRDKAFKA_BYTES_LEFT = 3
 _ROW = Struct(">hii")
 _ROW_WITH_EPOCH = Struct(">hiii")
 
@@ -65,7 +68,8 @@ class MetadataResponse(NamedTuple):
     nodes: Sequence[Node]
     cluster_id: str | None
     controller_id: int
-    topics: Sequence[bytes]  # blocks of `encode_topic`, in the version of the reply
+    topic_count: int
+    topics: bytes  # blocks of `encode_topic`, in the version of the reply, joined
     cluster_operations: int = OPERATIONS_NOT_ASKED
     error: int = ErrorCode.NONE
     throttle_ms: int = 0
@@ -83,6 +87,8 @@ def decode_request(body: Reader, version: int) -> MetadataRequest:
             cluster_operations = reader.boolean()
         topic_operations = reader.boolean()
     reader.skip_tags()
+    if topics is None and reader.remaining == _LIBRDKAFKA_BYTES_LEFT:
+        reader.take(_LIBRDKAFKA_BYTES_LEFT)
     reader.expect_end()
     return MetadataRequest(topics, allow_auto_create, cluster_operations, topic_operations)
 
@@ -128,8 +134,8 @@ def encode_response(version: int, response: MetadataResponse) -> bytes:
         head += nullable_string(response.cluster_id, flexible)
     if version >= CONTROLLER_FROM:
         head += INT32.pack(response.controller_id)
-    head += array_length(len(response.topics), flexible)
-    return b"".join((head, *response.topics, _tail(version, response)))
+    head += array_length(response.topic_count, flexible)
+    return b"".join((head, response.topics, _tail(version, response)))
 
 
 def _tail(version: int, response: MetadataResponse) -> bytes:
@@ -180,9 +186,7 @@ def encode_partitions(version: int, rows: Iterable[PartitionRow]) -> bytes:
         else:
             head = _ROW.pack(row.error, row.partition, row.leader)
         offline = _brokers(row.offline, flexible) if with_offline else b""
-        parts.append(
-            head + _brokers(row.replicas, flexible) + _brokers(row.isr, flexible) + offline + end_of_row
-        )
+        parts.append(head + _brokers(row.replicas, flexible) + _brokers(row.isr, flexible) + offline + end_of_row)
     return array_length(len(parts), flexible) + b"".join(parts)
 
 

@@ -5,7 +5,7 @@ A decoded request is valid only as long as its frame: the caller appends the bat
 
 from collections.abc import Sequence
 from struct import Struct
-from typing import NamedTuple
+from typing import NamedTuple, TypeAlias
 from uuid import UUID
 
 from headrace.model.errors import ErrorCode
@@ -26,16 +26,11 @@ _PARTITION_BYTES_MIN = 5
 _ROW = Struct(">ihqqq")
 _ROW_WITHOUT_LOG_START = Struct(">ihqq")
 _LEADER = Struct(">ii")
+_ACKS_AND_TIMEOUT = Struct(">hi")
 
 
-class PartitionData(NamedTuple):
-    index: int
-    records: memoryview | None
-
-
-class TopicData(NamedTuple):
-    topic: str | UUID
-    partitions: list[PartitionData]
+PartitionData: TypeAlias = tuple[int, memoryview | None]  # index and batch
+TopicData: TypeAlias = tuple[str | UUID, list[PartitionData]]
 
 
 class ProduceRequest(NamedTuple):
@@ -46,7 +41,7 @@ class ProduceRequest(NamedTuple):
 
 
 class PartitionResult(NamedTuple):
-    index: int
+    partition: int
     error: int = ErrorCode.NONE
     base_offset: int = -1
     append_time_ms: int = -1
@@ -58,17 +53,18 @@ class PartitionResult(NamedTuple):
 
 def decode_request(reader: Reader, version: int) -> ProduceRequest:
     transactional_id = reader.nullable_string()
-    acks = reader.int16()
-    timeout_ms = reader.int32()
+    acks, timeout_ms = reader.numbers(_ACKS_AND_TIMEOUT)
+    flexible = reader.flexible
     topics = []
     for _ in reader.array(_TOPIC_BYTES_MIN):
         topic: str | UUID = reader.uuid() if version >= TOPIC_IDS_FROM else reader.string()
         partitions = []
         for _ in reader.array(_PARTITION_BYTES_MIN):
-            partitions.append(PartitionData(reader.int32(), reader.nullable_bytes()))
-            reader.skip_tags()
+            partitions.append((reader.int32(), reader.nullable_bytes()))
+            if flexible:
+                reader.skip_tags()
         reader.skip_tags()
-        topics.append(TopicData(topic, partitions))
+        topics.append((topic, partitions))
     reader.skip_tags()
     reader.expect_end()
     return ProduceRequest(transactional_id, acks, timeout_ms, topics)

@@ -108,9 +108,7 @@ def _frugal(value: Reader) -> FrugalReader:
     return FrugalReader(value.take(value.remaining), flexible=True)
 
 
-def _compile_field(
-    message: str, field: FieldSchema, newest_fields: Mapping[str, FieldSchema]
-) -> tuple[str, Read]:
+def _compile_field(message: str, field: FieldSchema, newest_fields: Mapping[str, FieldSchema]) -> tuple[str, Read]:
     lifted = _LIFTED.get((message, field.name))
     if lifted is not None:
         return _compile_lifted(field, newest_fields[lifted[0]], lifted[1])

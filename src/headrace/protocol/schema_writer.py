@@ -111,7 +111,9 @@ def _compile_value(field: FieldSchema, newest_fields: Mapping[str, FieldSchema],
         newest = newest_fields.get(field.name, field)
         assert newest.struct is not None, "a struct stays a struct"
         write = compile_writer(field.struct, newest.struct)
-        if field.nullable and not field.is_array:
+        if field.is_array:
+            return _array(_unless_encoded(write), flexible)
+        if field.nullable:
             write = _nullable_struct(write)
     return _array(write, flexible) if field.is_array else write
 
@@ -155,6 +157,18 @@ def _array(write: Write, flexible: bool) -> Write:
             write(out, element)
 
     return write_array
+
+
+def _unless_encoded(write: Write) -> Write:
+    """Elements that somebody has encoded before are copied: see `kafka_messages.encode_element`."""
+
+    def write_element(out: bytearray, value: Any) -> None:
+        if type(value) is bytes:
+            out += value
+        else:
+            write(out, value)
+
+    return write_element
 
 
 def _nullable_struct(write: Write) -> Write:

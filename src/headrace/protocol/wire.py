@@ -45,6 +45,15 @@ class Reader:
         self.position += kind.size
         return value
 
+    def numbers(self, layout: Struct) -> tuple[int, ...]:
+        """Several numbers that stand side by side, at the price of one."""
+        try:
+            values = layout.unpack_from(self._buffer, self.position)
+        except StructError:
+            raise ProtocolError("the request ends in the middle of a number") from None
+        self.position += layout.size
+        return values
+
     def int8(self) -> int:
         return self._number(INT8)
 
@@ -52,7 +61,13 @@ class Reader:
         return self._number(INT16)
 
     def int32(self) -> int:
-        return self._number(INT32)
+        # Written out, because every request has a dozen of them.
+        try:
+            value: int = INT32.unpack_from(self._buffer, self.position)[0]
+        except StructError:
+            raise ProtocolError("the request ends in the middle of a number") from None
+        self.position += 4
+        return value
 
     def int64(self) -> int:
         return self._number(INT64)
@@ -85,11 +100,15 @@ class Reader:
         return UUID(bytes=bytes(self.take(16)))
 
     def nullable_string(self) -> str | None:
-        length = self.uvarint() - 1 if self.flexible else self.int16()
+        length = self.uvarint() - 1 if self.flexible else self._number(INT16)
         if length == -1:
             return None
+        start = self.position
+        if length < 0 or length > self._end - start:
+            raise ProtocolError(f"{length} bytes announced, {self._end - start} left in the request")
+        self.position = start + length
         try:
-            return str(self.take(length), "utf-8")
+            return str(self._buffer[start : start + length], "utf-8")
         except UnicodeDecodeError:
             raise ProtocolError("a string that is not UTF-8") from None
 
@@ -132,7 +151,9 @@ class Reader:
             yield tag, Reader(self.take(size), flexible=True)
 
     def skip_tags(self) -> None:
-        if self.flexible and self.position < self._end and self._buffer[self.position] == 0:
+        if not self.flexible:
+            return
+        if self.position < self._end and self._buffer[self.position] == 0:
             self.position += 1  # by far the most common case
             return
         for _ in self.tags():

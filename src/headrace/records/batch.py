@@ -51,6 +51,10 @@ NO_TIMESTAMP = -1
 NO_SEQUENCE = -1
 
 
+# What NamedTuple's own constructors end up calling; a header is made for every batch that passes.
+_new_tuple = tuple.__new__
+
+
 class BatchHeader(NamedTuple):
     base_offset: int
     length: int
@@ -65,6 +69,10 @@ class BatchHeader(NamedTuple):
     producer_epoch: int
     base_sequence: int
     record_count: int
+
+    def placed(self, base_offset: int, leader_epoch: int) -> "BatchHeader":
+        """The same header with its place in the log. `_replace` would do, at five times the price."""
+        return _new_tuple(BatchHeader, (base_offset, self[1], leader_epoch, *self[3:]))
 
     @property
     def total_bytes(self) -> int:
@@ -109,7 +117,7 @@ class BatchHeader(NamedTuple):
 
 def parse_header(buffer: memoryview | bytes | bytearray, position: int = 0) -> BatchHeader:
     """The header at `position`; the caller has made sure that HEADER_BYTES are there."""
-    return BatchHeader._make(HEADER.unpack_from(buffer, position))
+    return _new_tuple(BatchHeader, HEADER.unpack_from(buffer, position))
 
 
 def batch_crc(batch: memoryview | bytes | bytearray) -> int:

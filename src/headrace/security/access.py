@@ -133,7 +133,11 @@ OPERATIONS_OF: Mapping[ResourceType, tuple[Operation, ...]] = {
 
 
 class Authorizer(Protocol):
-    """Gives the verdict. Never asked about a question outside of TABLE."""
+    """Gives the verdict."""
+
+    @property
+    def is_open(self) -> bool:
+        """Whether the answer is always yes: asked first, so that ten thousand names need not be asked one by one."""
 
     def allows(self, principal: Principal, host: str, access: Access, name: str) -> bool:
         """May this principal, from this host, do this to the resource of this name?"""
@@ -144,6 +148,8 @@ class Authorizer(Protocol):
 
 class AllowAll:
     """The authorizer of a broker without access control."""
+
+    is_open = True
 
     def allows(self, principal: Principal, host: str, access: Access, name: str) -> bool:
         return True

@@ -20,6 +20,7 @@ from headrace.records.record import NO_VALUE
 from headrace.storage.batch_reader import (
     CODEC_BYTES_ON_LOOP_MAX,
     RECORDS_PER_SLICE,
+    is_small,
     plain_records,
     records_in_slices,
 )
@@ -129,7 +130,7 @@ class BatchFilter:
         def rewrite() -> Bytes | None:
             return filter_batch(batch, header, lambda offset, *_: offset in kept, delete_horizon_ms=self._horizon_ms)
 
-        if header.record_count <= RECORDS_PER_SLICE and len(batch) <= CODEC_BYTES_ON_LOOP_MAX:
+        if is_small(batch, header):
             return rewrite()
         return (yield from off_loop(rewrite))
 

@@ -70,9 +70,7 @@ def read_offsets(files: Files, path: str) -> dict[TopicPartition, int]:
 
 
 def write_offsets(files: Files, path: str, offsets: Mapping[TopicPartition, int]) -> None:
-    write_rows(
-        files, path, (f"{topic} {partition} {offset}" for (topic, partition), offset in offsets.items())
-    )
+    write_rows(files, path, (f"{topic} {partition} {offset}" for (topic, partition), offset in offsets.items()))
 
 
 # ── clean stop ──
@@ -128,9 +126,7 @@ def read_meta_properties(files: Files, directory: str) -> MetaProperties | None:
         values = dict(_properties(data.decode()))
         if values["version"] != str(META_VERSION):
             raise CorruptLog(f"{path} has the unknown version {values['version']!r}")
-        return MetaProperties(
-            values["cluster.id"], int(values["node.id"]), uuid_from_text(values["directory.id"])
-        )
+        return MetaProperties(values["cluster.id"], int(values["node.id"]), uuid_from_text(values["directory.id"]))
     except KeyError as error:
         raise CorruptLog(f"{path} lacks {error}") from error
     except ValueError as error:

@@ -50,7 +50,11 @@ def cleanable(
     config: LogConfig,
     now_ms: int,
 ) -> Cleanable:
-    """`cleaned_to` is the checkpoint; `stable_offset` the last stable offset, never past the high watermark."""
+    """`cleaned_to` is the checkpoint of the last round.
+
+    `stable_offset` is the last stable offset, and never past what is on disk: a segment that still waits for its
+    sync must not be closed under whoever syncs it.
+    """
     if not log_start_offset <= cleaned_to <= segments[-1].next_offset:
         cleaned_to = log_start_offset  # the log is not the one that the checkpoint speaks of: all of it is dirty
     first_dirty = cleaned_to

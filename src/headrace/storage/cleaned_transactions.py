@@ -23,6 +23,7 @@ class CleanedTransactions:
         self._committed_with_data: set[int] = set()
 
     def expect(self, aborted: Iterable[AbortedTxn]) -> None:
+        """One that is expected twice, because it spans what is asked for separately, is still one."""
         for txn in aborted:
             heappush(self._coming, (txn.first_offset, txn))
 

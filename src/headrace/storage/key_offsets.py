@@ -24,16 +24,17 @@ SHARDS_PER_SLICE = 32
 
 
 class KeyOffsets:
-    __slots__ = ("_room", "_shards", "latest")
+    __slots__ = ("_count", "_room", "_shards", "latest")
 
     def __init__(self, bytes_max: int = KEY_MAP_BYTES_MAX) -> None:
         self._room = bytes_max
+        self._count = 0
         self._shards: list[dict[bytes, int]] = [{} for _ in range(SHARDS)]
         # The last offset that the map speaks of: records past it are kept, whatever their key.
         self.latest = -1
 
     def __len__(self) -> int:
-        return sum(map(len, self._shards))
+        return self._count
 
     def put(self, key: bytes, offset: int) -> bool:
         """Remember the offset; False, and nothing remembered, when there is no room for another key."""
@@ -41,9 +42,10 @@ class KeyOffsets:
         if key not in shard:
             cost = len(key) + ENTRY_BYTES
             # The first key always goes in: a round that cleans one key still comes to an end some day.
-            if cost > self._room and self.latest >= 0:
+            if cost > self._room and self._count:
                 return False
             self._room -= cost
+            self._count += 1
         shard[key] = offset
         self.latest = offset
         return True
@@ -53,7 +55,7 @@ class KeyOffsets:
         return self._shards[hash(key) & _MASK].get(key, -1)
 
     def clear(self) -> Iterator[None]:
-        """Let go of everything, a slice at a time."""
+        """Let go of everything, a slice at a time. The map is of no use afterwards."""
         while self._shards:
             del self._shards[-SHARDS_PER_SLICE:]
             yield None

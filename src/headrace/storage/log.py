@@ -118,7 +118,7 @@ class Log:
             if written_at is not None:
                 return Appended(written_at, written_at + header.last_offset_delta + 1, duplicate=True)
         base_offset = self.log_end_offset
-        header = header._replace(base_offset=base_offset, leader_epoch=leader_epoch)
+        header = header.placed(base_offset, leader_epoch)
         segment = self._segment_for(header, now_ms)
         patch_offset_and_epoch(batch, base_offset, leader_epoch)
         segment.append(batch, header)
@@ -275,8 +275,9 @@ class Log:
             for at, header in segment.headers(position):
                 if header.max_timestamp < timestamp or header.last_offset < self.log_start_offset:
                     continue
-                found = first_at_or_after(segment.file.read(at, header.total_bytes), header, timestamp)
-                if found is not None and found[0] >= self.log_start_offset:
+                batch = segment.file.read(at, header.total_bytes)
+                found = first_at_or_after(batch, header, timestamp, from_offset=self.log_start_offset)
+                if found is not None:
                     return FoundOffset(found[0], found[1], header.leader_epoch)
         return None
 
@@ -289,8 +290,8 @@ class Log:
             return None
         position = youngest.position_of(youngest.max_timestamp_offset)
         for at, header in youngest.headers(position):
-            offset, timestamp = max_timestamp_record(youngest.file.read(at, header.total_bytes), header)
-            return FoundOffset(offset, timestamp, header.leader_epoch)
+            found = max_timestamp_record(youngest.file.read(at, header.total_bytes), header)
+            return FoundOffset(found[0], found[1], header.leader_epoch) if found is not None else None
         return None
 
     # Shrinking

@@ -40,6 +40,7 @@ class LogDir:
         files.make_dir(self.path)
         self._recovery_points = checkpoints.read_offsets(files, self._named(checkpoints.RECOVERY_POINTS))
         self._log_starts = checkpoints.read_offsets(files, self._named(checkpoints.LOG_STARTS))
+        self._cleaned = checkpoints.read_offsets(files, self._named(checkpoints.CLEANED))
         self.was_clean = checkpoints.clean_shutdown_epoch(files, self.path) is not None
         # From here on a crash is possible again.
         checkpoints.clear_clean_shutdown(files, self.path)
@@ -85,8 +86,7 @@ class LogDir:
         metadata = NewFile(self.files, f"{directory}/{METADATA_FILE}")
         names: list[Durable] = [metadata, NewName(self.files, self.path)]
         created = Log.create(self.files, directory, config, now_ms=now_ms, unsynced=names)
-        self._recovery_points.pop(partition, None)
-        self._log_starts.pop(partition, None)
+        self._forget(partition)
         return created
 
     def open(self, partition: TopicPartition, config: LogConfig, *, now_ms: int) -> Log:
@@ -102,9 +102,12 @@ class LogDir:
         aside = self._named(f"{partition}.{unique.hex}{suffix}")
         self.files.rename(self._named(str(partition)), aside)
         self.files.sync_dir(self.path)
-        self._recovery_points.pop(partition, None)
-        self._log_starts.pop(partition, None)
+        self._forget(partition)
         return aside
+
+    def _forget(self, partition: TopicPartition) -> None:
+        for offsets in (self._recovery_points, self._log_starts, self._cleaned):
+            offsets.pop(partition, None)
 
     def set_aside_before(self) -> list[str]:
         """Folders that an earlier process meant to remove and did not get to."""
@@ -128,6 +131,16 @@ class LogDir:
 
     def write_high_watermarks(self, watermarks: Iterable[tuple[TopicPartition, int]]) -> None:
         checkpoints.write_offsets(self.files, self._named(checkpoints.HIGH_WATERMARKS), dict(watermarks))
+
+    def cleaned_to(self, partition: TopicPartition) -> int:
+        """Up to where compaction has been."""
+        return self._cleaned.get(partition, 0)
+
+    def note_cleaned(self, partition: TopicPartition, offset: int) -> None:
+        self._cleaned[partition] = offset
+
+    def write_cleaned(self) -> None:
+        checkpoints.write_offsets(self.files, self._named(checkpoints.CLEANED), dict(self._cleaned))
 
     def mark_clean(self) -> None:
         """Every log is closed: the next start trusts what it finds."""

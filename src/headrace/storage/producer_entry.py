@@ -88,9 +88,7 @@ class ProducerEntry:
             yield SnapshotRow(self.producer_id, self.epoch, NO_SEQUENCE, NONE, 0, *shared)
         for batch in self.batches:
             delta = batch.last_offset - batch.first_offset
-            yield SnapshotRow(
-                self.producer_id, self.epoch, batch.last_sequence, batch.last_offset, delta, *shared
-            )
+            yield SnapshotRow(self.producer_id, self.epoch, batch.last_sequence, batch.last_offset, delta, *shared)
 
 
 def check_unusual(entry: ProducerEntry | None, header: BatchHeader) -> int | None:

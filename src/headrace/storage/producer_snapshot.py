@@ -24,9 +24,8 @@ from collections.abc import Collection, Iterable
 from struct import Struct
 from typing import NamedTuple
 
-from crc32c import crc32c
-
 from headrace.model.errors import CorruptLog
+from headrace.records.crc import crc32c
 from headrace.storage.files import Files
 
 SNAPSHOT_VERSION = 1

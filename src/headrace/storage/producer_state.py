@@ -95,9 +95,7 @@ class ProducerStates:
                 f"the marker of producer {entry.producer_id} has epoch {entry.epoch}, as its open transaction"
             )
         if coordinator_epoch < entry.coordinator_epoch:
-            raise CoordinatorFenced(
-                f"coordinator epoch {coordinator_epoch} is older than {entry.coordinator_epoch}"
-            )
+            raise CoordinatorFenced(f"coordinator epoch {coordinator_epoch} is older than {entry.coordinator_epoch}")
 
     # ── changing ──
 
@@ -124,9 +122,7 @@ class ProducerStates:
             self._ongoing[base_offset] = producer_id
             self._find_first_unstable()
 
-    def applied_marker(
-        self, header: BatchHeader, *, aborted: bool, coordinator_epoch: int
-    ) -> CompletedTxn | None:
+    def applied_marker(self, header: BatchHeader, *, aborted: bool, coordinator_epoch: int) -> CompletedTxn | None:
         """A marker is in the log. None if it ended a transaction that wrote nothing here."""
         entry = self._entry_of_marker(header)
         entry.coordinator_epoch = coordinator_epoch
@@ -224,6 +220,4 @@ class ProducerStates:
         if row.last_offset >= 0:
             has_sequence = row.last_sequence != NO_SEQUENCE
             first = (row.last_sequence - row.offset_delta) & SEQUENCE_MASK if has_sequence else NO_SEQUENCE
-            entry.remember(
-                BatchMeta(first, row.last_sequence, row.last_offset - row.offset_delta, row.last_offset)
-            )
+            entry.remember(BatchMeta(first, row.last_sequence, row.last_offset - row.offset_delta, row.last_offset))

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 
 from headrace.model.errors import CorruptLog, StorageError
 from headrace.storage.files import File, Files
-from headrace.storage.producer_snapshot import SNAPSHOT_SUFFIX
+from headrace.storage.producer_snapshot import OFFSET_DIGITS, SNAPSHOT_SUFFIX
 from headrace.storage.segment import Segment, segment_name
 from headrace.storage.slices import Task, off_loop
 from headrace.storage.txn_index import SUFFIX as TXN_SUFFIX
@@ -206,18 +206,24 @@ def finish_swaps(files: Files, directory: str) -> None:
 def _complete(files: Files, directory: str, stem: str) -> None:
     base = int(stem)
     end = _end_of_swap(files, directory, base)
-    for name in files.list(directory):
-        offset, _, kind = name.partition(".")
-        if offset.isdecimal() and base <= int(offset) < end:
-            replaced_kinds = FILES_OF_SEGMENT if int(offset) == base else (*FILES_OF_SEGMENT, SNAPSHOT_SUFFIX)
-            if f".{kind}" in replaced_kinds:
-                files.remove(f"{directory}/{name}")
+    bases = {name[:OFFSET_DIGITS] for name in files.list(directory) if name[:OFFSET_DIGITS].isdecimal()}
+    for old in sorted(bases):
+        if base < int(old) < end:
+            _remove_files_of(files, f"{directory}/{old}", (*FILES_OF_SEGMENT, SNAPSHOT_SUFFIX))
+    # Both steps 3 and 4 rename the log last: while the old log has its name, all files of that name are old, and
+    # after that they are new.
+    if files.exists(f"{directory}/{stem}.log"):
+        _remove_files_of(files, f"{directory}/{stem}", FILES_OF_SEGMENT)
     files.sync_dir(directory)
     for kind in FILES_OF_SEGMENT:
         path = f"{directory}/{stem}{kind}"
         if files.exists(path + SWAP):
             files.rename(path + SWAP, path)
     files.sync_dir(directory)
+
+
+def _remove_files_of(files: Files, stem: str, kinds: Sequence[str]) -> None:
+    remove_if_there(files, *(stem + kind for kind in kinds))
 
 
 def _end_of_swap(files: Files, directory: str, base: int) -> int:

@@ -6,9 +6,7 @@ from headrace.core.cluster.names import TOPIC_NAME_CHARS_MAX, check_topic_name, 
 from headrace.model.errors import InvalidTopic
 
 
-@pytest.mark.parametrize(
-    "name", ["orders", "a", "A-Z_0.9", "...", "__consumer_offsets", "x" * TOPIC_NAME_CHARS_MAX]
-)
+@pytest.mark.parametrize("name", ["orders", "a", "A-Z_0.9", "...", "__consumer_offsets", "x" * TOPIC_NAME_CHARS_MAX])
 def test_ordinary_names_are_allowed(name: str) -> None:
     check_topic_name(name)
 

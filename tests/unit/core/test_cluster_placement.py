@@ -31,7 +31,7 @@ def test_every_partition_gets_as_many_different_brokers_as_asked(request) -> Non
 @given(requests())
 def test_leaders_are_spread_evenly(request) -> None:
     racks, partitions, factor, start = request
-    leaders = Counter({broker: 0 for broker in racks})
+    leaders = Counter(dict.fromkeys(racks, 0))
     leaders.update(replicas[0] for replicas in place(racks, range(partitions), factor, start))
     assert max(leaders.values()) - min(leaders.values()) <= 1
 

@@ -21,14 +21,18 @@ def ids() -> Callable[[], int]:
     return lambda: next(numbers)
 
 
-def request(session_id: int = 0, epoch: int = 0, wanted: tuple[int, ...] = (), forgotten: tuple[int, ...] = ()) -> FetchRequest:
+def request(
+    session_id: int = 0, epoch: int = 0, wanted: tuple[int, ...] = (), forgotten: tuple[int, ...] = ()
+) -> FetchRequest:
     partitions = [FetchPartition(index, -1, 10 * index, -1, -1, 1_000) for index in wanted]
     topics = [("t", partitions)] if partitions else []
     gone = [("t", list(forgotten))] if forgotten else []
     return FetchRequest(-1, 500, 1, 1_000_000, False, session_id, epoch, topics, gone, "")  # type: ignore[arg-type]
 
 
-def begun(sessions: FetchSessions, one: FetchRequest, now_ms: int = 0, new_id: Callable[[], int] | None = None) -> FetchSession:
+def begun(
+    sessions: FetchSessions, one: FetchRequest, now_ms: int = 0, new_id: Callable[[], int] | None = None
+) -> FetchSession:
     session = sessions.begin(one, now_ms, new_id or ids(), uses_topic_ids=False)
     assert session is not None
     return session
@@ -40,7 +44,7 @@ def row(index: int, high_watermark: int = 5, size: int = 0, error: int = 0) -> t
 
 def test_the_first_answer_holds_every_partition() -> None:
     session = begun(FetchSessions(10), request(wanted=(0, 1)))
-    assert [one.index for _, one in session.news(iter([row(0), row(1)]))] == [0, 1]
+    assert [one.partition for _, one in session.news(iter([row(0), row(1)]))] == [0, 1]
 
 
 def test_an_unchanged_partition_is_not_told_again_rule_07() -> None:
@@ -49,14 +53,14 @@ def test_an_unchanged_partition_is_not_told_again_rule_07() -> None:
     session.news(iter([row(0), row(1)]))
     session = begun(sessions, request(session.session_id, 1))
     news = session.news(iter([row(0), row(1, high_watermark=6)]))
-    assert [one.index for _, one in news] == [1], "only the changed high watermark is news"
+    assert [one.partition for _, one in news] == [1], "only the changed high watermark is news"
 
 
 def test_data_and_errors_are_always_told_rule_07() -> None:
     session = begun(FetchSessions(10), request(wanted=(0, 1, 2)))
     session.news(iter([row(0), row(1), row(2)]))
     news = session.news(iter([row(0, size=7), row(1, error=3), row(2)]))
-    assert [one.index for _, one in news] == [0, 1]
+    assert [one.partition for _, one in news] == [0, 1]
 
 
 def test_a_partition_that_failed_is_told_again_when_it_is_well() -> None:
@@ -69,14 +73,14 @@ def test_a_partition_that_failed_is_told_again_when_it_is_well() -> None:
 def test_partitions_that_gave_data_go_to_the_end_of_the_queue() -> None:
     session = begun(FetchSessions(10), request(wanted=(0, 1, 2)))
     session.news(iter([row(0, size=7), row(1), row(2)]))
-    assert [one.index for _, one in session.wanted()] == [1, 2, 0]
+    assert [one.partition for _, one in session.wanted()] == [1, 2, 0]
 
 
 def test_an_incremental_fetch_changes_adds_and_forgets() -> None:
     sessions = FetchSessions(10)
     session = begun(sessions, request(wanted=(0, 1)))
     session = begun(sessions, request(session.session_id, 1, wanted=(2,), forgotten=(0,)))
-    assert [one.index for _, one in session.wanted()] == [1, 2]
+    assert [one.partition for _, one in session.wanted()] == [1, 2]
 
 
 def test_the_epoch_must_be_the_next_one_and_wraps_to_one() -> None:

@@ -67,9 +67,7 @@ async def test_a_bit_flipped_in_the_last_commit_looks_torn(crashed: Path) -> Non
 
 @pytest.mark.parametrize("within_frame", [5, 10, 17, 24, 2000, FRAME_BYTES - 1])
 @pytest.mark.parametrize("frame", [0, 3, 6])
-async def test_a_bit_flipped_before_later_commits_is_damage(
-    crashed: Path, frame: int, within_frame: int
-) -> None:
+async def test_a_bit_flipped_before_later_commits_is_damage(crashed: Path, frame: int, within_frame: int) -> None:
     assert frame_count(crashed) > 10
     flip(wal_of(crashed), HEADER_BYTES + frame * FRAME_BYTES + within_frame)
     with pytest.raises(CorruptLog, match="damaged"):

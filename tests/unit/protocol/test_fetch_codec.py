@@ -76,7 +76,7 @@ def test_a_request_written_by_kio_is_read(version: int) -> None:
     assert request.read_committed
     ((topic, (partition,)),) = request.topics
     assert topic == (TOPIC_ID if version >= 13 else "orders")
-    assert (partition.index, partition.fetch_offset, partition.bytes_max) == (2, 100, 1_000)
+    assert (partition.partition, partition.fetch_offset, partition.bytes_max) == (2, 100, 1_000)
     assert partition.current_leader_epoch == (6 if version >= 9 else -1)
     if version >= 7:
         assert (request.session_id, request.session_epoch) == (9, 3)

@@ -53,7 +53,7 @@ def test_a_request_written_by_kio_is_read(version: int) -> None:
     assert (request.transactional_id, request.acks, request.timeout_ms) == (None, -1, 1500)
     ((topic, partitions),) = request.topics
     assert topic == (TOPIC_ID if version >= 13 else "orders")
-    assert [(one.index, None if one.records is None else bytes(one.records)) for one in partitions] == [
+    assert [(index, None if records is None else bytes(records)) for index, records in partitions] == [
         (3, b"batch bytes"),
         (4, None),
     ]

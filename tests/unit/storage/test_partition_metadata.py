@@ -16,18 +16,18 @@ TEXT = "sD4V-2CdRtGxQpVZkFp4uw"
 TOPIC_ID = UUID("b03e15fb-609d-46d1-b142-9559905a78bb")
 
 
-def test_the_bytes_are_those_that_kafka_writes():
+def test_the_bytes_are_those_that_kafka_writes() -> None:
     files = MemoryFiles()
     write_topic_id(files, DIRECTORY, TOPIC_ID)
     assert files.read(PATH) == f"version: 0\ntopic_id: {TEXT}".encode()
     assert read_topic_id(files, DIRECTORY) == TOPIC_ID
 
 
-def test_a_folder_without_the_file_has_no_topic_id():
+def test_a_folder_without_the_file_has_no_topic_id() -> None:
     assert read_topic_id(MemoryFiles(), DIRECTORY) is None
 
 
-def test_a_later_version_with_more_lines_is_read():
+def test_a_later_version_with_more_lines_is_read() -> None:
     files = MemoryFiles()
     files.replace(PATH, f"version: 1\ntopic_id: {TEXT}\nnew: 5\n".encode())
     assert read_topic_id(files, DIRECTORY) == TOPIC_ID
@@ -46,7 +46,7 @@ def test_a_later_version_with_more_lines_is_read():
         b"\xff\xfe",
     ],
 )
-def test_anything_else_is_corrupt(data: bytes):
+def test_anything_else_is_corrupt(data: bytes) -> None:
     files = MemoryFiles()
     files.replace(PATH, data)
     with pytest.raises(CorruptLog):
@@ -54,12 +54,12 @@ def test_anything_else_is_corrupt(data: bytes):
 
 
 @given(st.uuids())
-def test_every_id_is_read_as_it_was_written(uuid: UUID):
+def test_every_id_is_read_as_it_was_written(uuid: UUID) -> None:
     assert uuid_from_text(uuid_to_text(uuid)) == uuid
 
 
 @given(st.text(max_size=24))
-def test_other_text_is_a_value_error_and_nothing_else(text: str):
+def test_other_text_is_a_value_error_and_nothing_else(text: str) -> None:
     try:
         uuid = uuid_from_text(text)
     except ValueError:
@@ -68,7 +68,7 @@ def test_other_text_is_a_value_error_and_nothing_else(text: str):
 
 
 @given(st.binary(max_size=60))
-def test_random_bytes_give_an_id_or_a_corrupt_log(data: bytes):
+def test_random_bytes_give_an_id_or_a_corrupt_log(data: bytes) -> None:
     files = MemoryFiles()
     files.replace(PATH, data)
     try:

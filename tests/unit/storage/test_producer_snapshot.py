@@ -40,7 +40,7 @@ def row(producer_id: int = 1) -> SnapshotRow:
     return SnapshotRow(producer_id, 0, 9, 109, 9, 1_700_000_000_000, -1, -1)
 
 
-def test_the_bytes_are_those_that_kafka_writes():
+def test_the_bytes_are_those_that_kafka_writes() -> None:
     # Written by Kafka 4.3.0: a producer within a transaction, and one of which only a marker is known.
     data = bytes.fromhex(
         "0001 39126f6f 00000002"
@@ -56,18 +56,18 @@ def test_the_bytes_are_those_that_kafka_writes():
 
 
 @given(st.lists(rows, max_size=20))
-def test_what_was_written_is_read(written: list[SnapshotRow]):
+def test_what_was_written_is_read(written: list[SnapshotRow]) -> None:
     assert decode_snapshot(encode_snapshot(written)) == written
 
 
 @given(st.binary(max_size=120))
-def test_random_bytes_are_a_corrupt_log_and_nothing_else(data: bytes):
+def test_random_bytes_are_a_corrupt_log_and_nothing_else(data: bytes) -> None:
     with pytest.raises(CorruptLog):
         decode_snapshot(data)
 
 
 @given(st.lists(rows, max_size=3), st.data())
-def test_one_flipped_bit_is_noticed(written: list[SnapshotRow], data: st.DataObject):
+def test_one_flipped_bit_is_noticed(written: list[SnapshotRow], data: st.DataObject) -> None:
     damaged = bytearray(encode_snapshot(written))
     bit = data.draw(st.integers(0, len(damaged) * 8 - 1))
     damaged[bit // 8] ^= 1 << bit % 8
@@ -76,33 +76,33 @@ def test_one_flipped_bit_is_noticed(written: list[SnapshotRow], data: st.DataObj
 
 
 @given(st.lists(rows, min_size=1, max_size=3), st.data())
-def test_half_a_snapshot_is_noticed(written: list[SnapshotRow], data: st.DataObject):
+def test_half_a_snapshot_is_noticed(written: list[SnapshotRow], data: st.DataObject) -> None:
     whole = encode_snapshot(written)
     with pytest.raises(CorruptLog):
         decode_snapshot(whole[: data.draw(st.integers(0, len(whole) - 1))])
 
 
-def test_the_newest_readable_snapshot_not_past_the_bound_is_found(files: MemoryFiles):
+def test_the_newest_readable_snapshot_not_past_the_bound_is_found(files: MemoryFiles) -> None:
     for offset in (10, 20, 30):
         write_snapshot(files, offset, encode_snapshot([row(offset)]))
     assert newest_snapshot(files, DIRECTORY, at_most=29) == (20, [row(20)])
     assert newest_snapshot(files, DIRECTORY, at_most=9) is None
 
 
-def test_an_unreadable_snapshot_is_removed_and_the_one_before_it_is_taken(files: MemoryFiles):
+def test_an_unreadable_snapshot_is_removed_and_the_one_before_it_is_taken(files: MemoryFiles) -> None:
     write_snapshot(files, 10, encode_snapshot([row()]))
     write_snapshot(files, 20, encode_snapshot([row()])[:-1])
     assert newest_snapshot(files, DIRECTORY, at_most=100) == (10, [row()])
     assert snapshot_offsets(files, DIRECTORY) == [10]
 
 
-def test_other_files_are_not_taken_for_snapshots(files: MemoryFiles):
+def test_other_files_are_not_taken_for_snapshots(files: MemoryFiles) -> None:
     for name in ("00000000000000000007.log", "x.snapshot", "00000000000000000007.snapshot.deleted"):
         files.replace(f"{DIRECTORY}/{name}", b"")
     assert snapshot_offsets(files, DIRECTORY) == []
 
 
-def test_snapshots_outside_the_log_are_removed(files: MemoryFiles):
+def test_snapshots_outside_the_log_are_removed(files: MemoryFiles) -> None:
     for offset in (0, 10, 20, 30):
         write_snapshot(files, offset, encode_snapshot([]))
     remove_snapshots(files, DIRECTORY, before=10, after=20)
@@ -118,7 +118,7 @@ def test_snapshots_outside_the_log_are_removed(files: MemoryFiles):
         pytest.param([3, 7], [], [7], id="without segments the newest stays"),
     ],
 )
-def test_strays_are_removed(files: MemoryFiles, there: list[int], bases: list[int], kept: list[int]):
+def test_strays_are_removed(files: MemoryFiles, there: list[int], bases: list[int], kept: list[int]) -> None:
     for offset in there:
         write_snapshot(files, offset, encode_snapshot([]))
     remove_stray_snapshots(files, DIRECTORY, bases)

@@ -58,48 +58,48 @@ def facts(entry: ProducerEntry) -> tuple[object, ...]:
 # ── rule 11: idempotence ──
 
 
-def test_rule_11_the_next_batch_in_order_is_appended():
+def test_rule_11_the_next_batch_in_order_is_appended() -> None:
     assert producers_after(batch(0, at=0)).check(batch(10)) is None
 
 
-def test_rule_11_an_unknown_producer_may_start_anywhere():
+def test_rule_11_an_unknown_producer_may_start_anywhere() -> None:
     assert ProducerStates().check(batch(12345, epoch=9)) is None
 
 
-def test_rule_11_each_of_the_last_five_batches_is_answered_with_its_first_offset():
+def test_rule_11_each_of_the_last_five_batches_is_answered_with_its_first_offset() -> None:
     states = producers_after(*(batch(n * 10, at=100 + n * 20) for n in range(7)))
     assert [states.check(batch(n * 10)) for n in range(2, 7)] == [140, 160, 180, 200, 220]
 
 
-def test_rule_11_the_sixth_last_batch_is_forgotten():
+def test_rule_11_the_sixth_last_batch_is_forgotten() -> None:
     states = producers_after(*(batch(n * 10, at=n * 10) for n in range(BATCHES_REMEMBERED + 1)))
     with pytest.raises(OutOfOrderSequence):
         states.check(batch(0))
 
 
-def test_rule_11_a_batch_that_only_begins_like_a_known_one_is_out_of_order():
+def test_rule_11_a_batch_that_only_begins_like_a_known_one_is_out_of_order() -> None:
     with pytest.raises(OutOfOrderSequence):
         producers_after(batch(0)).check(batch(0, count=5))
 
 
-def test_rule_11_a_gap_in_the_sequence_is_out_of_order():
+def test_rule_11_a_gap_in_the_sequence_is_out_of_order() -> None:
     with pytest.raises(OutOfOrderSequence):
         producers_after(batch(0)).check(batch(11))
 
 
-def test_rule_11_a_lower_epoch_is_refused_even_for_a_known_batch():
+def test_rule_11_a_lower_epoch_is_refused_even_for_a_known_batch() -> None:
     with pytest.raises(InvalidProducerEpoch):
         producers_after(batch(0, epoch=3)).check(batch(0, epoch=2))
 
 
-def test_rule_11_a_new_epoch_starts_at_sequence_zero():
+def test_rule_11_a_new_epoch_starts_at_sequence_zero() -> None:
     states = producers_after(batch(0, epoch=3))
     assert states.check(batch(0, epoch=4)) is None
     with pytest.raises(OutOfOrderSequence):
         states.check(batch(10, epoch=4))
 
 
-def test_rule_11_a_new_epoch_forgets_the_batches_of_the_old_one():
+def test_rule_11_a_new_epoch_forgets_the_batches_of_the_old_one() -> None:
     states = producers_after(batch(0, at=0), batch(0, at=50, epoch=1))
     assert states.check(batch(0, epoch=1)) == 50
     assert states.check(batch(10, epoch=1)) is None
@@ -113,7 +113,7 @@ def test_rule_11_a_new_epoch_forgets_the_batches_of_the_old_one():
         pytest.param(SEQUENCE_MAX - 4, 10, 5, id="a batch that runs over it"),
     ],
 )
-def test_rule_11_sequences_wrap_from_two_to_the_31_minus_1_to_zero(first: int, count: int, following: int):
+def test_rule_11_sequences_wrap_from_two_to_the_31_minus_1_to_zero(first: int, count: int, following: int) -> None:
     states = producers_after(batch(first, count=count, at=77))
     assert states.check(batch(following)) is None
     assert states.check(batch(first, count=count)) == 77
@@ -122,14 +122,14 @@ def test_rule_11_sequences_wrap_from_two_to_the_31_minus_1_to_zero(first: int, c
     assert restored.check(batch(first, count=count)) == 77
 
 
-def test_a_batch_with_a_producer_but_without_a_sequence_is_an_invalid_record():
+def test_a_batch_with_a_producer_but_without_a_sequence_is_an_invalid_record() -> None:
     with pytest.raises(InvalidRecord):
         ProducerStates().check(batch(-1))
     with pytest.raises(InvalidRecord):
         producers_after(batch(0)).check(batch(-1))
 
 
-def test_deciding_changes_nothing():
+def test_deciding_changes_nothing() -> None:
     states = producers_after(batch(0, at=5))
     before = known(states)
     states.check(batch(10))
@@ -143,7 +143,7 @@ def test_deciding_changes_nothing():
 # ── expiry ──
 
 
-def test_a_producer_is_forgotten_when_it_has_been_silent_long_enough_and_may_then_start_anywhere():
+def test_a_producer_is_forgotten_when_it_has_been_silent_long_enough_and_may_then_start_anywhere() -> None:
     states = producers_after(batch(0, time=1_000), batch(0, pid=8, time=1_001))
     assert states.expire(now_ms=2_000, expiration_ms=1_000) == 1
     assert states.get(7) is None
@@ -151,7 +151,7 @@ def test_a_producer_is_forgotten_when_it_has_been_silent_long_enough_and_may_the
     assert states.check(batch(12345)) is None
 
 
-def test_a_producer_with_an_open_transaction_is_never_forgotten():
+def test_a_producer_with_an_open_transaction_is_never_forgotten() -> None:
     states = producers_after(batch(0, txn=True))
     assert states.expire(now_ms=10**12, expiration_ms=1) == 0
 
@@ -159,17 +159,15 @@ def test_a_producer_with_an_open_transaction_is_never_forgotten():
 # ── transactions ──
 
 
-def test_the_first_unstable_offset_is_that_of_the_oldest_open_transaction():
-    states = producers_after(
-        batch(0, at=10, txn=True), batch(0, at=20, pid=8, txn=True), batch(10, at=30, txn=True)
-    )
+def test_the_first_unstable_offset_is_that_of_the_oldest_open_transaction() -> None:
+    states = producers_after(batch(0, at=10, txn=True), batch(0, at=20, pid=8, txn=True), batch(10, at=30, txn=True))
     assert states.first_unstable_offset == 10
     states.applied_marker(marker(at=40), aborted=False, coordinator_epoch=0)
     states.high_watermark_advanced(41)
     assert states.first_unstable_offset == 20
 
 
-def test_a_decided_transaction_stays_unstable_until_the_watermark_passes_its_marker():
+def test_a_decided_transaction_stays_unstable_until_the_watermark_passes_its_marker() -> None:
     states = producers_after(batch(0, at=10, txn=True))
     states.applied_marker(marker(at=20), aborted=False, coordinator_epoch=0)
     assert states.first_unstable_offset == 10
@@ -179,7 +177,7 @@ def test_a_decided_transaction_stays_unstable_until_the_watermark_passes_its_mar
     assert states.first_unstable_offset is None
 
 
-def test_an_aborted_transaction_says_what_the_index_needs():
+def test_an_aborted_transaction_says_what_the_index_needs() -> None:
     states = producers_after(batch(0, at=10, txn=True), batch(0, at=20, pid=8, txn=True))
     assert states.applied_marker(marker(at=30, pid=8), aborted=True, coordinator_epoch=1) == CompletedTxn(
         producer_id=8, first_offset=20, last_offset=30, last_stable_offset=10, aborted=True
@@ -189,7 +187,7 @@ def test_an_aborted_transaction_says_what_the_index_needs():
     )
 
 
-def test_a_marker_without_data_completes_nothing_but_fences_by_its_epoch():
+def test_a_marker_without_data_completes_nothing_but_fences_by_its_epoch() -> None:
     states = ProducerStates()
     assert states.applied_marker(marker(at=3, epoch=5), aborted=True, coordinator_epoch=2) is None
     assert states.first_unstable_offset is None
@@ -198,14 +196,14 @@ def test_a_marker_without_data_completes_nothing_but_fences_by_its_epoch():
     assert states.check(batch(0, epoch=5, txn=True)) is None
 
 
-def test_a_marker_that_compaction_emptied_still_fences():
+def test_a_marker_that_compaction_emptied_still_fences() -> None:
     states = ProducerStates()
     states.applied_emptied_marker(marker(at=3, epoch=5))
     with pytest.raises(InvalidProducerEpoch):
         states.check(batch(0, epoch=4))
 
 
-def test_sequences_go_on_after_a_marker_of_the_same_epoch_and_start_over_after_one_that_bumps_it():
+def test_sequences_go_on_after_a_marker_of_the_same_epoch_and_start_over_after_one_that_bumps_it() -> None:
     states = producers_after(batch(0, at=0, txn=True))
     states.applied_marker(marker(at=10), aborted=False, coordinator_epoch=0)
     assert states.check(batch(10, txn=True)) is None
@@ -215,7 +213,7 @@ def test_sequences_go_on_after_a_marker_of_the_same_epoch_and_start_over_after_o
         states.check(batch(10, epoch=1, txn=True))
 
 
-def test_a_batch_outside_of_the_open_transaction_is_refused():
+def test_a_batch_outside_of_the_open_transaction_is_refused() -> None:
     states = producers_after(batch(0, txn=True))
     with pytest.raises(InvalidTransactionState):
         states.check(batch(10))
@@ -223,7 +221,7 @@ def test_a_batch_outside_of_the_open_transaction_is_refused():
         states.check(batch(0, epoch=1))
 
 
-def test_a_coordinators_own_batches_are_fenced_by_epoch_alone():
+def test_a_coordinators_own_batches_are_fenced_by_epoch_alone() -> None:
     states = producers_after(batch(0, epoch=2))
     states.check_without_sequence(batch(-1, epoch=2, txn=True))
     states.check_without_sequence(batch(-1, epoch=2, pid=99))
@@ -231,7 +229,7 @@ def test_a_coordinators_own_batches_are_fenced_by_epoch_alone():
         states.check_without_sequence(batch(-1, epoch=1, txn=True))
 
 
-def test_a_marker_of_a_fenced_coordinator_is_refused():
+def test_a_marker_of_a_fenced_coordinator_is_refused() -> None:
     states = producers_after(batch(0, txn=True))
     states.applied_marker(marker(at=10), aborted=False, coordinator_epoch=4)
     states.check_marker(marker(at=11), 4, epoch_was_bumped=False)
@@ -239,7 +237,7 @@ def test_a_marker_of_a_fenced_coordinator_is_refused():
         states.check_marker(marker(at=11), 3, epoch_was_bumped=False)
 
 
-def test_a_late_marker_does_not_end_the_transaction_that_came_after_it():
+def test_a_late_marker_does_not_end_the_transaction_that_came_after_it() -> None:
     states = producers_after(batch(0, epoch=5, txn=True))
     states.check_marker(marker(at=10, epoch=6), 0, epoch_was_bumped=True)
     with pytest.raises(InvalidProducerEpoch):
@@ -248,7 +246,7 @@ def test_a_late_marker_does_not_end_the_transaction_that_came_after_it():
         states.check_marker(marker(at=10, epoch=4), 0, epoch_was_bumped=False)
 
 
-def test_a_bumped_marker_may_be_written_again():
+def test_a_bumped_marker_may_be_written_again() -> None:
     states = producers_after(batch(0, epoch=5, txn=True))
     states.applied_marker(marker(at=10, epoch=6), aborted=True, coordinator_epoch=0)
     states.check_marker(marker(at=11, epoch=6), 0, epoch_was_bumped=True)
@@ -257,7 +255,7 @@ def test_a_bumped_marker_may_be_written_again():
 # ── rule 12: restart ──
 
 
-def test_rule_12_a_snapshot_that_kafka_wrote_keeps_the_last_batch_of_each_producer():
+def test_rule_12_a_snapshot_that_kafka_wrote_keeps_the_last_batch_of_each_producer() -> None:
     row = SnapshotRow(
         producer_id=7,
         epoch=2,
@@ -274,7 +272,7 @@ def test_rule_12_a_snapshot_that_kafka_wrote_keeps_the_last_batch_of_each_produc
     assert states.first_unstable_offset == 100
 
 
-def test_rule_12_a_cleared_state_knows_nobody():
+def test_rule_12_a_cleared_state_knows_nobody() -> None:
     states = producers_after(batch(0, txn=True))
     states.clear()
     assert len(states) == 0
@@ -410,9 +408,7 @@ class TransactionsAgainstTheModel(RuleBasedStateMachine):
 
     @rule(pid=pids, aborted=st.booleans())
     def end_the_transaction(self, pid: int, aborted: bool) -> None:
-        completed = self.states.applied_marker(
-            marker(at=self.end, pid=pid), aborted=aborted, coordinator_epoch=0
-        )
+        completed = self.states.applied_marker(marker(at=self.end, pid=pid), aborted=aborted, coordinator_epoch=0)
         first = self.open.pop(pid, None)
         if first is None:
             assert completed is None
@@ -438,7 +434,5 @@ class TransactionsAgainstTheModel(RuleBasedStateMachine):
         assert self.states.first_unstable_offset == min([*self.open.values(), *unstable], default=None)
 
 
-TransactionsAgainstTheModel.TestCase.settings = settings(
-    max_examples=40, stateful_step_count=30, deadline=None
-)
+TransactionsAgainstTheModel.TestCase.settings = settings(max_examples=40, stateful_step_count=30, deadline=None)
 test_the_first_unstable_offset_equals_the_models = TransactionsAgainstTheModel.TestCase

@@ -38,7 +38,7 @@ def histories(draw: st.DrawFn) -> list[AbortedTxn]:
     ]
 
 
-def test_the_bytes_are_those_that_kafka_writes():
+def test_the_bytes_are_those_that_kafka_writes() -> None:
     files = MemoryFiles()
     index_with(AbortedTxn(1000, 5, 20, 3), AbortedTxn(1001, 3, 30, 31), files=files)
     assert files.read(PATH) == bytes.fromhex(
@@ -47,7 +47,7 @@ def test_the_bytes_are_those_that_kafka_writes():
     )
 
 
-def test_a_segment_without_aborted_transactions_has_no_file():
+def test_a_segment_without_aborted_transactions_has_no_file() -> None:
     files = MemoryFiles()
     index = TxnIndex(files, PATH)
     assert index.overlapping(0, 100) == ([], False)
@@ -57,7 +57,7 @@ def test_a_segment_without_aborted_transactions_has_no_file():
     assert not files.exists(PATH)
 
 
-def test_entries_survive_closing():
+def test_entries_survive_closing() -> None:
     files = MemoryFiles()
     index_with(AbortedTxn(1, 5, 20, 3), files=files).close()
     again = TxnIndex(files, PATH)
@@ -66,7 +66,7 @@ def test_entries_survive_closing():
 
 
 @given(histories(), st.integers(0, 420), st.integers(0, 100))
-def test_those_that_touch_a_range_are_found(txns: list[AbortedTxn], first: int, length: int):
+def test_those_that_touch_a_range_are_found(txns: list[AbortedTxn], first: int, length: int) -> None:
     bound = first + length
     found, complete = index_with(*txns).overlapping(first, bound)
     assert found == [txn for txn in txns if txn.last_offset >= first and txn.first_offset < bound]
@@ -74,7 +74,7 @@ def test_those_that_touch_a_range_are_found(txns: list[AbortedTxn], first: int, 
         assert any(txn.last_stable_offset >= bound for txn in txns)
 
 
-def test_more_entries_than_one_read_holds_are_all_found():
+def test_more_entries_than_one_read_holds_are_all_found() -> None:
     txns = [AbortedTxn(n, n * 10, n * 10 + 5, n * 10 + 6) for n in range(READ_ENTRIES * 2 + 3)]
     index = index_with(*txns)
     assert len(index) == len(txns)
@@ -84,7 +84,7 @@ def test_more_entries_than_one_read_holds_are_all_found():
 
 
 @given(histories(), st.integers(0, 420))
-def test_truncation_forgets_markers_past_the_end(txns: list[AbortedTxn], end: int):
+def test_truncation_forgets_markers_past_the_end(txns: list[AbortedTxn], end: int) -> None:
     index = index_with(*txns)
     index.truncate(end)
     kept = [txn for txn in txns if txn.last_offset < end]
@@ -93,7 +93,7 @@ def test_truncation_forgets_markers_past_the_end(txns: list[AbortedTxn], end: in
     assert list(index.entries())[:-1] == kept
 
 
-def test_a_sound_index_passes_its_check():
+def test_a_sound_index_passes_its_check() -> None:
     index_with(AbortedTxn(1, 5, 20, 3), AbortedTxn(2, 3, 30, 31)).check(base_offset=20)
 
 
@@ -105,7 +105,7 @@ def test_a_sound_index_passes_its_check():
         pytest.param(lambda data: b"\0\1" + data[2:], id="another version"),
     ],
 )
-def test_a_damaged_index_is_corrupt(damage):
+def test_a_damaged_index_is_corrupt(damage) -> None:
     files = MemoryFiles()
     index_with(AbortedTxn(1, 5, 20, 3), AbortedTxn(2, 3, 30, 31), files=files)
     files.replace(PATH, damage(files.read(PATH)))
@@ -113,13 +113,13 @@ def test_a_damaged_index_is_corrupt(damage):
         TxnIndex(files, PATH).check(base_offset=0)
 
 
-def test_an_index_of_another_segment_is_corrupt():
+def test_an_index_of_another_segment_is_corrupt() -> None:
     with pytest.raises(CorruptLog):
         index_with(AbortedTxn(1, 5, 20, 3)).check(base_offset=21)
 
 
 @given(st.binary(max_size=150))
-def test_random_bytes_are_an_index_or_a_corrupt_log(data: bytes):
+def test_random_bytes_are_an_index_or_a_corrupt_log(data: bytes) -> None:
     files = MemoryFiles()
     files.replace(PATH, data)
     index = TxnIndex(files, PATH)

@@ -61,7 +61,5 @@ def _row(name: str, outcome: Outcome | HeadraceError, request: CreateTopicsReque
     return made._replace(
         partitions=outcome.partitions,
         replication_factor=outcome.replication_factor,
-        configs=[
-            ConfigRow(row.name, row.value, row.read_only, row.source, row.sensitive) for row in outcome.configs
-        ],
+        configs=[ConfigRow(row.name, row.value, row.read_only, row.source, row.sensitive) for row in outcome.configs],
     )

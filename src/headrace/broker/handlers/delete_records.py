@@ -21,6 +21,9 @@ NO_LOW_WATERMARK = -1
 async def handle(request: "DeleteRecordsRequest", call: Call) -> "DeleteRecordsResponse":
     from kio.schema.delete_records.v2.response import DeleteRecordsResponse, DeleteRecordsTopicResult
 
+    for topic in request.topics:
+        # A record that was acknowledged can be deleted, though its commit may still be on the way.
+        await call.broker.partitions.settled(topic.name, [asked.partition_index for asked in topic.partitions])
     topics = tuple(
         DeleteRecordsTopicResult(
             name=topic.name, partitions=tuple(_row(topic.name, partition, call) for partition in topic.partitions)

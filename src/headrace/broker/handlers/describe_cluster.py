@@ -20,6 +20,9 @@ BROKERS = 1
 CONTROLLERS = 2
 ENDPOINT_ERRORS_FROM = 1
 NO_CONTROLLER = -1
+# Kafka's codes for an endpoint type that exists elsewhere, and for one that does not exist.
+MISMATCHED_ENDPOINT_TYPE = 114
+UNSUPPORTED_ENDPOINT_TYPE = 115
 
 
 async def handle(request: "DescribeClusterRequest", call: Call) -> "DescribeClusterResponse":
@@ -55,8 +58,7 @@ def _refusal(endpoint_type: int, call: Call) -> "DescribeClusterResponse":
     """Controllers have no addresses of their own here: clients reach them through any broker."""
     from kio.schema.describe_cluster.v2.response import DescribeClusterResponse
 
-    known = endpoint_type == CONTROLLERS
-    code = ErrorCode.MISMATCHED_ENDPOINT_TYPE if known else ErrorCode.UNSUPPORTED_ENDPOINT_TYPE
+    code = MISMATCHED_ENDPOINT_TYPE if endpoint_type == CONTROLLERS else UNSUPPORTED_ENDPOINT_TYPE
     if call.api_version < ENDPOINT_ERRORS_FROM:
         code = ErrorCode.INVALID_REQUEST
     return DescribeClusterResponse(

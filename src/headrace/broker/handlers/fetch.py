@@ -154,14 +154,14 @@ class FetchHandler:
         for topic, one in wanted:
             try:
                 self._check_may_read(connection, topic)
-                partition = self._partitions.leader(topic, one.index)
+                partition = self._partitions.leader(topic, one.partition)
                 partitions.append(partition)
                 row = self._read(partition, one, request.read_committed, room - size, is_first=not size)
             except NotLeader as error:
-                leader = self._partitions.current_leader(topic, one.index)
-                row, failed = PartitionRow(one.index, error.code, current_leader=leader), True
+                leader = self._partitions.current_leader(topic, one.partition)
+                row, failed = PartitionRow(one.partition, error.code, current_leader=leader), True
             except HeadraceError as error:
-                row, failed = PartitionRow(one.index, error.code), True
+                row, failed = PartitionRow(one.partition, error.code), True
             else:
                 size += row.records.length if row.records is not None else 0
             rows.append((topic, row))

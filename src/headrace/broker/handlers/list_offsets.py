@@ -28,6 +28,8 @@ async def handle(request: ListOffsetsRequest, call: Call) -> ListOffsetsResponse
     topics = []
     for topic in request.topics:
         if allows(call, DESCRIBE_TOPIC, topic.name):
+            # Whoever was told that a record is written, with whatever acks, finds it counted here.
+            await call.broker.partitions.settled(topic.name, [query.partition for query in topic.partitions])
             answers = [
                 _answer(topic.name, query, request, call)
                 if (topic.name, query.partition) not in twice

@@ -1,18 +1,137 @@
+"""Metadata: where everything is. Creates topics on the way, if both the client and the broker want that.
+
+Topics that a caller may not describe are answered as denied, whether they exist or not; a list of all topics leaves
+them out.
+"""
+
+from collections.abc import Iterable
+from uuid import UUID
+from weakref import WeakKeyDictionary
+
 from headrace.broker.call import Call
+from headrace.broker.handlers.shared import INTERNAL_TOPICS, allows, controller_id, operations_on, reachable_brokers
+from headrace.broker.handlers.topic_blocks import TopicBlocks
+from headrace.core.cluster.image import ClusterImage
+from headrace.core.cluster.names import check_topic_name
 from headrace.core.cluster.topics import NewTopic
-from headrace.protocol.metadata import *
+from headrace.model.errors import ErrorCode, HeadraceError, InvalidTopic, TopicExists
+from headrace.model.ids import ZERO_UUID
+from headrace.protocol.api import ApiKey
+from headrace.protocol.metadata import (
+    OPERATIONS_NOT_ASKED,
+    MetadataRequest,
+    MetadataResponse,
+    Node,
+    encode_topic,
+)
+from headrace.security.access import Operation, ResourceType, access_for
+
+DESCRIBE_TOPIC = access_for(ApiKey.METADATA, ResourceType.TOPIC, Operation.DESCRIBE)
+CREATE_TOPIC = access_for(ApiKey.METADATA, ResourceType.TOPIC, Operation.CREATE)
+CREATE_ON_CLUSTER = access_for(ApiKey.METADATA, ResourceType.CLUSTER, Operation.CREATE)
+DESCRIBE_CLUSTER = access_for(ApiKey.METADATA, ResourceType.CLUSTER, Operation.DESCRIBE)
+
+# A principal's set of operations selects its blocks; more different sets than this at a time are encoded anew.
+BLOCK_SETS_MAX = 64
+
+BlockSets = dict[tuple[int, str, int], TopicBlocks]
+_BLOCK_SETS: WeakKeyDictionary[ClusterImage, BlockSets] = WeakKeyDictionary()
 
 
 async def handle(request: MetadataRequest, call: Call) -> MetadataResponse:
-    broker = call.broker
-    v = call.api_version
-    names = request.topics if request.topics is not None else list(broker.image.topics)
-    blocks = []
-    for name in names:
-        if name not in broker.image.topics:
-            await broker.controller.create_topics([NewTopic(name=name)])
-        topic = broker.image.topics[name]
-        rows = [PartitionRow(i, p.leader, p.leader_epoch, p.replicas, p.isr) for i, p in enumerate(topic.partitions)]
-        blocks.append(encode_topic(v, name, topic.topic_id, encode_partitions(v, rows)))
-    nodes = [Node(b.node_id, b.endpoints[0].host, b.endpoints[0].port, b.rack) for b in broker.image.brokers.values()]
-    return MetadataResponse(nodes, broker.image.cluster_id, broker.node_id, blocks)
+    if request.topics is None:
+        count, blocks = _every_topic(request, call)
+    else:
+        asked = dict.fromkeys(request.topics)
+        failures = await _create_missing(request, asked, call)
+        found = [_topic(topic, request, failures, call) for topic in asked]
+        count, blocks = len(found), b"".join(found)
+    operations = OPERATIONS_NOT_ASKED
+    if request.include_cluster_operations:
+        operations = operations_on(call, ResourceType.CLUSTER) if allows(call, DESCRIBE_CLUSTER) else 0
+    return MetadataResponse(
+        nodes=[
+            Node(broker.node_id, endpoint.host, endpoint.port, broker.rack)
+            for broker, endpoint in reachable_brokers(call)
+        ],
+        cluster_id=call.broker.image.cluster_id,
+        controller_id=controller_id(call),
+        topic_count=count,
+        topics=blocks,
+        cluster_operations=operations,
+    )
+
+
+def _every_topic(request: MetadataRequest, call: Call) -> tuple[int, bytes]:
+    if call.broker.authorizer.is_open:
+        everything = _blocks(_topic_operations(request, call, ""), call).all(call.broker.image)
+        return everything.topic_count, everything.blocks
+    visible = [topic for topic in call.broker.image.topics.values() if allows(call, DESCRIBE_TOPIC, topic.name)]
+    found = [_blocks(_topic_operations(request, call, topic.name), call).of(topic) for topic in visible]
+    return len(found), b"".join(found)
+
+
+def _topic(asked: str | UUID, request: MetadataRequest, failures: dict[str, ErrorCode], call: Call) -> bytes:
+    """The block of one topic that was asked for, or of the reason why it is not shown."""
+    image, version = call.broker.image, call.api_version
+    if isinstance(asked, UUID):
+        known = image.topic_ids.get(asked)
+        if known is None:
+            return encode_topic(version, None, asked, error=ErrorCode.UNKNOWN_TOPIC_ID)
+        if not allows(call, DESCRIBE_TOPIC, known):
+            return encode_topic(version, None, asked, error=ErrorCode.TOPIC_AUTHORIZATION_FAILED)
+        name = known
+    else:
+        name = asked
+        if not allows(call, DESCRIBE_TOPIC, name):
+            return encode_topic(version, name, error=ErrorCode.TOPIC_AUTHORIZATION_FAILED)
+    topic = image.topics.get(name)
+    if topic is None:
+        error = failures.get(name, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
+        return encode_topic(version, name, ZERO_UUID, error=error, is_internal=name in INTERNAL_TOPICS)
+    return _blocks(_topic_operations(request, call, name), call).of(topic)
+
+
+async def _create_missing(request: MetadataRequest, asked: Iterable[str | UUID], call: Call) -> dict[str, ErrorCode]:
+    """Create what is missing and may be created; returns why the others were not."""
+    missing = [name for name in asked if isinstance(name, str) and name not in call.broker.image.topics]
+    if not missing:
+        return {}
+    may_create = request.allow_auto_create and call.broker.settings.flag("auto.create.topics.enable")
+    failures: dict[str, ErrorCode] = {}
+    wishes: list[NewTopic] = []
+    for name in missing:
+        try:
+            check_topic_name(name)
+        except InvalidTopic as error:
+            failures[name] = error.code
+            continue
+        if may_create and allows(call, DESCRIBE_TOPIC, name):
+            if allows(call, CREATE_ON_CLUSTER) or allows(call, CREATE_TOPIC, name):
+                wishes.append(NewTopic(name=name))
+            else:
+                failures[name] = ErrorCode.TOPIC_AUTHORIZATION_FAILED
+    outcomes = await call.broker.controller.create_topics(wishes) if wishes else {}
+    for name, outcome in outcomes.items():
+        if isinstance(outcome, HeadraceError):
+            # Somebody else created it and somebody deleted it again: the client asks once more.
+            gone_again = isinstance(outcome, TopicExists)
+            failures[name] = ErrorCode.LEADER_NOT_AVAILABLE if gone_again else outcome.code
+    return failures
+
+
+def _topic_operations(request: MetadataRequest, call: Call, name: str) -> int:
+    return operations_on(call, ResourceType.TOPIC, name) if request.include_topic_operations else OPERATIONS_NOT_ASKED
+
+
+def _blocks(operations: int, call: Call) -> TopicBlocks:
+    image = call.broker.image
+    sets = _BLOCK_SETS.setdefault(image, {})
+    key = (call.api_version, call.listener, operations)
+    blocks = sets.get(key)
+    if blocks is None:
+        if len(sets) >= BLOCK_SETS_MAX:
+            sets.clear()
+        blocks = sets[key] = TopicBlocks(*key)
+    blocks.follow_brokers(image)
+    return blocks

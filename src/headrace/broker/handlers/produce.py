@@ -76,10 +76,10 @@ class ProduceWait:
         for topic, rows in self._results:
             for number, row in enumerate(rows):
                 ours = partition is None or (
-                    topic in (partition.topic, partition.topic_id) and row.index == partition.index
+                    topic in (partition.topic, partition.topic_id) and row.partition == partition.index
                 )
                 if ours and row.error == ErrorCode.NONE:
-                    rows[number] = PartitionResult(row.index, code, message=message)
+                    rows[number] = PartitionResult(row.partition, code, message=message)
 
     def _answer(self) -> None:
         if self in self._waits:  # else the answer was "timed out", and this is the commit coming late
@@ -166,7 +166,7 @@ class ProduceHandler:
         for topic, rows in results:
             for row in rows:
                 if row.error != ErrorCode.NONE:
-                    raise ProtocolError(f"a Produce with acks=0 failed for {topic}-{row.index}: {row.message}")
+                    raise ProtocolError(f"a Produce with acks=0 failed for {topic}-{row.partition}: {row.message}")
         return ()
 
     def expire(self, now_ms: int) -> None:

@@ -4,7 +4,7 @@ Pure decisions over the image; whoever commits them is elsewhere.
 """
 
 from collections.abc import Collection, Iterable
-from typing import NamedTuple
+from dataclasses import dataclass
 
 from headrace.core.cluster import facts
 from headrace.core.cluster.image import ClusterImage
@@ -17,9 +17,10 @@ from headrace.model.settings import Listener
 PRODUCER_IDS_PER_BLOCK = 1000
 
 
-class ProducerIdBlock(NamedTuple):
+@dataclass(frozen=True, slots=True)
+class ProducerIdBlock:
     first: int
-    size: int
+    count: int
 
 
 def register(

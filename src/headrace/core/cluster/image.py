@@ -67,7 +67,7 @@ class ClusterImage:
         """The version of a fact as this image knows it: what a commit based on it must expect."""
         return self._versions.get(key, 0)
 
-    def keys(self) -> KeysView[str]:
+    def fact_keys(self) -> KeysView[str]:
         return self._versions.keys()
 
     def topic_like(self, name: str) -> str | None:

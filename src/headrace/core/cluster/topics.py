@@ -5,6 +5,7 @@ topic; none changes anything.
 """
 
 from collections.abc import Collection, Mapping
+from dataclasses import dataclass
 from types import MappingProxyType
 from typing import NamedTuple
 from uuid import UUID
@@ -52,9 +53,10 @@ class NewTopic(NamedTuple):
     configs: Mapping[str, str | None] = MappingProxyType({})
 
 
-class MorePartitions(NamedTuple):
+@dataclass(frozen=True, slots=True)
+class MorePartitions:
     topic: str
-    total: int  # how many the topic shall have then
+    count: int  # how many the topic shall have then
     assignments: tuple[tuple[int, ...], ...] | None = None  # the brokers of each new partition
 
 
@@ -203,11 +205,11 @@ def first_leader_epoch(name: str, image: ClusterImage) -> int:
 
 def _grow(topic: TopicImage, more: MorePartitions, image: ClusterImage, at_most: int) -> Decision[int]:
     present = len(topic.partitions)
-    if more.total - present > at_most:
+    if more.count - present > at_most:
         raise PolicyViolation(f"one request creates at most {PARTITIONS_PER_REQUEST_MAX} partitions; use more requests")
     replicas = added_replicas(
         topic,
-        total=more.total,
+        total=more.count,
         assignments=more.assignments,
         racks={broker.node_id: broker.rack for broker in image.brokers.values()},
         start=topic.topic_id.int % len(image.brokers) if image.brokers else 0,

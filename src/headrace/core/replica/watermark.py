@@ -6,4 +6,4 @@ from collections.abc import Collection, Mapping
 def high_watermark(ends: Mapping[int, int], isr: Collection[int]) -> int:
     """The offset that every in-sync replica has reached."""
     assert isr, "a leader is always in its own ISR"
-    return min(ends[broker] for broker in isr)
+    return min(map(ends.__getitem__, isr))

@@ -1,0 +1,54 @@
+"""How long the event loop is held up, measured from inside when the environment asks for it.
+
+    HEADRACE_LOOP_LAG_FILE=lag.json headrace start …
+
+A timer every 5 ms; its lateness goes into a histogram, which is written as JSON when the node stops.
+"""
+
+import asyncio
+import json
+import os
+from bisect import bisect_left
+
+FILE_VARIABLE = "HEADRACE_LOOP_LAG_FILE"
+INTERVAL_S = 0.005
+BOUNDS_MS = (0.1, 0.2, 0.5, 1.0, 2.0, 3.0, 5.0, 10.0, 20.0, 50.0, 100.0, 500.0)
+
+
+class LoopLag:
+    def __init__(self, path: str) -> None:
+        self._path = path
+        self._loop = asyncio.get_running_loop()
+        self._counts = [0] * (len(BOUNDS_MS) + 1)
+        self._max_ms = 0.0
+        self._due = 0.0
+        self._timer: asyncio.TimerHandle | None = None
+        self._wait()
+
+    @classmethod
+    def if_asked_for(cls) -> "LoopLag | None":
+        path = os.environ.get(FILE_VARIABLE)
+        return cls(path) if path else None
+
+    def _wait(self) -> None:
+        self._due = self._loop.time() + INTERVAL_S
+        self._timer = self._loop.call_at(self._due, self._measure)
+
+    def _measure(self) -> None:
+        lag_ms = (self._loop.time() - self._due) * 1000
+        self._counts[bisect_left(BOUNDS_MS, lag_ms)] += 1
+        self._max_ms = max(self._max_ms, lag_ms)
+        self._wait()
+
+    def write(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+        histogram = {
+            "interval_ms": INTERVAL_S * 1000,
+            "samples": sum(self._counts),
+            "max_ms": self._max_ms,
+            "bounds_ms": BOUNDS_MS,
+            "counts": self._counts,
+        }
+        with open(self._path, "w", encoding="utf-8") as file:
+            json.dump(histogram, file)

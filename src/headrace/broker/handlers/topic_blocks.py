@@ -1,0 +1,84 @@
+"""Encoded topics for Metadata, kept as long as neither the topic nor the brokers change.
+
+The image replaces a TopicImage whenever it changes it, so a block is good while its topic is the same object.
+"""
+
+from typing import NamedTuple
+
+from headrace.broker.handlers.partition_rows import View, partition_rows
+from headrace.broker.handlers.shared import INTERNAL_TOPICS
+from headrace.core.cluster.image import ClusterImage
+from headrace.core.cluster.values import BrokerInfo, TopicImage
+from headrace.protocol.metadata import encode_partitions, encode_topic, partition_layout
+
+# Blocks of deleted topics are dropped when this many more are kept than there are topics.
+SPARE_BLOCKS_MAX = 1000
+
+
+class Kept(NamedTuple):
+    topic: TopicImage
+    block: bytes
+
+
+class Joined(NamedTuple):
+    revision: int
+    topic_count: int
+    blocks: bytes
+
+
+class TopicBlocks:
+    """All blocks of one version, one listener and one bit field of authorized operations.
+
+    The image is handed in and not kept, so that blocks never outlive it.
+    """
+
+    def __init__(self, version: int, listener: str, operations: int) -> None:
+        self._version = version
+        self._listener = listener
+        self._operations = operations
+        self._brokers: tuple[BrokerInfo, ...] = ()
+        self._view = View(frozenset(), frozenset())
+        self._blocks: dict[str, Kept] = {}
+        self._all: Joined | None = None
+
+    def of(self, topic: TopicImage) -> bytes:
+        kept = self._blocks.get(topic.name)
+        if kept is None or kept.topic is not topic:
+            kept = self._blocks[topic.name] = Kept(topic, self._encode(topic))
+        return kept.block
+
+    def all(self, image: ClusterImage) -> Joined:
+        """Every topic there is, already joined."""
+        if self._all is None or self._all.revision != image.revision:
+            blocks = [self.of(topic) for topic in image.topics.values()]
+            self._all = Joined(image.revision, len(blocks), b"".join(blocks))
+        return self._all
+
+    def follow_brokers(self, image: ClusterImage) -> None:
+        """Forget everything that was said about other brokers than there are now."""
+        brokers = tuple(image.brokers.values())
+        if brokers != self._brokers:
+            self._brokers = brokers
+            self._view = view_of(brokers, self._listener)
+            self._blocks.clear()
+            self._all = None
+        elif len(self._blocks) > len(image.topics) + SPARE_BLOCKS_MAX:
+            self._blocks.clear()
+
+    def _encode(self, topic: TopicImage) -> bytes:
+        rows = partition_rows(self._version, topic.partitions, self._view)
+        return encode_topic(
+            self._version,
+            topic.name,
+            topic.topic_id,
+            encode_partitions(partition_layout(self._version), rows),
+            is_internal=topic.name in INTERNAL_TOPICS,
+            operations=self._operations,
+        )
+
+
+def view_of(brokers: tuple[BrokerInfo, ...], listener: str) -> View:
+    return View(
+        frozenset(broker.node_id for broker in brokers),
+        frozenset(broker.node_id for broker in brokers if any(one.name == listener for one in broker.endpoints)),
+    )

@@ -1,0 +1,129 @@
+"""Care for the logs: old segments go, compacted topics are cleaned, cold bytes are checked against their checksums.
+
+Decisions are storage's (`retention.py`, `cleanable.py`); this file looks at one partition after the other and sees to
+it that the work is done in slices.
+"""
+
+import asyncio
+import logging
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+from headrace.broker.partition import Partition
+from headrace.broker.slices import drive, in_slices
+from headrace.model.ids import TopicPartition
+from headrace.storage.cleanable import Cleanable, cleanable
+from headrace.storage.compaction import Cleaned, Cleaner
+from headrace.storage.retention import expired_segments
+from headrace.storage.segment import Segment
+
+if TYPE_CHECKING:
+    from headrace.broker.broker import Broker
+
+log = logging.getLogger(__name__)
+
+# Bytes that the scrubber checks in one visit to its thread: short enough to stop soon, long enough to pay.
+SCRUB_STEP_BYTES = 1024 * 1024
+
+
+class LogKeeper:
+    def __init__(self, broker: "Broker") -> None:
+        self._broker = broker
+        self._clock = broker.clock
+
+    # Retention
+
+    async def apply_retention(self) -> None:
+        await in_slices(self._expire_segments())
+
+    def _expire_segments(self) -> Iterator[None]:
+        for partition in self._broker.partitions.all():
+            if partition.failure is None:
+                self._expire_segments_of(partition)
+            yield
+
+    def _expire_segments_of(self, partition: Partition) -> None:
+        partition_log = partition.log
+        now_ms = self._clock.wall_ms()
+        expired = expired_segments(
+            partition_log.segments,
+            log_start_offset=partition_log.log_start_offset,
+            log_end_offset=partition_log.log_end_offset,
+            high_watermark=partition.high_watermark,
+            config=partition_log.config,
+            now_ms=now_ms,
+        )
+        if not expired.segments:
+            return
+        if expired.segments == len(partition_log.segments):
+            partition_log.roll(now_ms)
+        log.info("%s: removing %d segments: %s", partition, expired.segments, expired.reason)
+        partition.move_log_start(expired.log_start_offset)
+
+    # Compaction
+
+    async def compact(self) -> None:
+        """Clean the logs that are worth it, the dirtiest first."""
+        while True:
+            due = self._dirtiest()
+            if due is None:
+                return
+            partition, dirty = due
+            await self._clean(partition, dirty)
+
+    def _dirtiest(self) -> tuple[Partition, Cleanable] | None:
+        candidates = []
+        for partition in self._broker.partitions.all():
+            config = partition.log.config
+            if config.compacts and partition.failure is None:
+                dirty = self._cleanable(partition)
+                if dirty.is_due(config):
+                    candidates.append((dirty.overdue_ms, dirty.dirty_ratio, partition, dirty))
+        if not candidates:
+            return None
+        _, _, partition, dirty = max(candidates, key=lambda one: one[:2])
+        return partition, dirty
+
+    def _cleanable(self, partition: Partition) -> Cleanable:
+        return cleanable(
+            partition.log.segments,
+            cleaned_to=self._broker.log_dir.cleaned_to(TopicPartition(partition.topic, partition.index)),
+            log_start_offset=partition.log.log_start_offset,
+            stable_offset=partition.last_stable_offset,
+            config=partition.log.config,
+            now_ms=self._clock.wall_ms(),
+        )
+
+    async def _clean(self, partition: Partition, dirty: Cleanable) -> None:
+        bytes_max = self._broker.settings.integer("log.cleaner.dedupe.buffer.size")
+        cleaner = Cleaner(partition.log, dirty, now_ms=self._clock.wall_ms(), key_map_bytes_max=bytes_max)
+        cleaned = await drive(cleaner.run())
+        log.info("%s: compacted %d bytes to %d", partition, cleaned.bytes_before, cleaned.bytes_after)
+        self._broker.log_dir.note_cleaned(TopicPartition(partition.topic, partition.index), cleaned.cleaned_to)
+        await asyncio.to_thread(self._broker.log_dir.write_cleaned)
+        self._remove_replaced_later(partition, cleaned)
+
+    def _remove_replaced_later(self, partition: Partition, cleaned: Cleaned) -> None:
+        """Replies on their way may still read them."""
+        for replaced in cleaned.replaced:
+            self._broker.partitions.in_background_after(
+                partition.log.config.file_delete_delay_ms / 1000, replaced.remove, self._broker.files
+            )
+
+    # Scrubbing
+
+    async def scrub(self) -> None:
+        """Look once at every sealed byte, slowly. What has rotted is found before a reader or a failover finds it."""
+        bytes_per_s = self._broker.settings.integer("log.scrub.bytes.per.second")
+        for partition in list(self._broker.partitions.all()):
+            for segment in list(partition.log.segments[:-1]):
+                await self._scrub_segment(partition, segment, SCRUB_STEP_BYTES / bytes_per_s)
+
+    async def _scrub_segment(self, partition: Partition, segment: Segment, pause_s: float) -> None:
+        position = 0
+        while position < segment.size and partition.failure is None and segment in partition.log.segments:
+            position, damage = await asyncio.to_thread(segment.inspect, position, SCRUB_STEP_BYTES)
+            if damage is not None:
+                log.error("%s: offsets %d to %d are damaged: %s", segment.path, *damage[2:4], damage.reason)
+                segment.note_hole(damage)
+            await asyncio.sleep(pause_s)

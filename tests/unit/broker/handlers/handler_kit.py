@@ -1,0 +1,129 @@
+"""A broker without sockets: real controller, partitions and codecs in memory, asked with real bytes."""
+
+from collections.abc import Collection
+from datetime import timedelta
+from importlib import import_module
+from typing import Any, cast
+from uuid import UUID
+
+from headrace.broker.broker import Broker
+from headrace.broker.call import Call
+from headrace.broker.controller import Controller
+from headrace.broker.partition import Partition
+from headrace.broker.partitions import Partitions
+from headrace.core.cluster.events import Event
+from headrace.core.cluster.image import ClusterImage
+from headrace.core.cluster.topics import CreatedTopic, NewTopic
+from headrace.metadata.memory import MemoryStore
+from headrace.model.settings import Listener, Settings
+from headrace.protocol.api import SERVED, ApiKey
+from headrace.protocol.kafka_messages import message_class, read_request, write_response
+from headrace.protocol.schema import describe
+from headrace.security.access import ANONYMOUS, Access, AllowAll, Authorizer, Operation, Principal, ResourceType
+from headrace.storage.files import MemoryFiles
+from headrace.storage.log_dir import LogDir
+from headrace.testing.clock import SimClock
+from tests.unit.protocol.kio_messages import kio_bytes, kio_read
+from tests.unit.storage.log_kit import batch_of
+
+LISTENERS = (Listener("PLAINTEXT", "127.0.0.1", 9092), Listener("INTERNAL", "10.0.0.1", 9093))
+ACKS_LEADER = 1
+
+
+class DenyAll:
+    """Allows nothing but what it is told to allow, and notes what it was asked."""
+
+    is_open = False
+
+    def __init__(self, *allowed: tuple[ResourceType, Operation], names: Collection[str] = ()) -> None:
+        self._allowed = {Access(*access) for access in allowed}
+        self._names = names
+        self.asked: set[Access] = set()
+
+    def allows(self, principal: Principal, host: str, access: Access, name: str) -> bool:
+        self.asked.add(access)
+        return access in self._allowed or name in self._names
+
+    def allows_some(self, principal: Principal, host: str, access: Access) -> bool:
+        self.asked.add(access)
+        return access in self._allowed
+
+
+class HandlerKit:
+    """As much of a Broker as handlers see."""
+
+    def __init__(self, **configs: str) -> None:
+        named = {name.replace("_", "."): value for name, value in configs.items()}
+        self.settings = Settings(
+            data_dir="/data", storage="memory", rack="here", listeners=LISTENERS, broker_configs=named
+        )
+        self.clock = SimClock()
+        self.files = MemoryFiles()
+        self.authorizer: Authorizer = AllowAll()
+        self.controller = Controller(MemoryStore(self.clock), self.settings, self.clock)
+        self.log_dir = LogDir(self.files, self.settings.data_dir)
+        self.partitions = Partitions(self.log_dir, self.clock, self.settings.node_id, None)
+
+    @property
+    def image(self) -> ClusterImage:
+        return self.controller.image
+
+    @property
+    def node_id(self) -> int:
+        return self.settings.node_id
+
+    async def start(self, *, with_logs: bool = True) -> "HandlerKit":
+        """Without logs, topics are facts only: ten thousand of them cost no files."""
+        await self.controller.start(LISTENERS)
+        self.partitions.load(self.image, self.controller.broker_configs(), ())
+        if with_logs:
+            self.controller.on_change(self._follow)
+        return self
+
+    async def _follow(self, event: Event) -> None:
+        await self.partitions.follow(event, self.image, self.controller.broker_configs())
+
+    # Arranging
+
+    async def create(self, name: str, partitions: int = 1, **configs: str) -> UUID:
+        named: dict[str, str | None] = {key.replace("_", "."): value for key, value in configs.items()}
+        rows = await self.controller.create_topics([NewTopic(name=name, partitions=partitions, configs=named)])
+        created = rows[name]
+        assert isinstance(created, CreatedTopic), created
+        return created.topic_id
+
+    def partition(self, topic: str, index: int = 0) -> Partition:
+        return self.partitions.get(topic, index)
+
+    def append(self, topic: str, *values: str, index: int = 0, timestamp: int = 1_000, **fields: int) -> int:
+        batch = memoryview(bytearray(batch_of(values, timestamp=timestamp, **fields)))
+        return self.partition(topic, index).append(batch, ACKS_LEADER, self.clock.wall_ms()).base_offset
+
+    # Asking
+
+    async def ask(self, api: ApiKey, version: int | None = None, *, listener: str = "PLAINTEXT", **fields: Any) -> Any:
+        """Send a request in the bytes of `version`, and read the answer as a client of that version would."""
+        version = SERVED[api].highest if version is None else version
+        sent = kio_bytes(build(message_class(api, version, "request"), fields))
+        call = Call(cast(Broker, self), ANONYMOUS, "test", "127.0.0.1", listener, api, version, 7)
+        handler = import_module(f"headrace.broker.handlers.{api.name.lower()}")
+        response = await handler.handle(read_request(api, version, memoryview(sent)), call)
+        return kio_read(message_class(api, version, "response"), write_response(api, version, response))
+
+
+def build(message: type[Any], values: dict[str, Any]) -> Any:
+    """One of kio's objects from plain dictionaries; what is not named has the schema's default."""
+    unknown = set(values) - {field.name for field in describe(message)}
+    assert not unknown, f"{message.__name__} has no {unknown}"
+    held = {}
+    for field in describe(message):
+        value = values.get(field.name, field.default)
+        if field.struct is not None and value is not None:
+            struct = field.struct
+            value = tuple(build(struct, one) for one in value) if field.is_array else build(struct, value)
+        elif field.is_array and value is not None:
+            value = tuple(value)
+        elif field.kind == "timedelta_i32" and isinstance(value, int):
+            value = timedelta(milliseconds=value)
+        held[field.name] = value
+    return message(**held)

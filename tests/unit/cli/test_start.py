@@ -1,0 +1,89 @@
+"""`headrace start` reads its flags without typer, tells what is wrong, and hands over checked settings."""
+
+import subprocess
+import sys
+
+import pytest
+import typer.main
+
+from headrace.cli import start as start_module
+from headrace.cli.app import app
+from headrace.cli.exit_codes import USAGE
+from headrace.cli.main import main
+from headrace.model.settings import Listener
+
+
+@pytest.fixture(autouse=True)
+def _no_environment(monkeypatch):
+    monkeypatch.setattr(start_module.os, "environ", {})
+
+
+def settings(*words):
+    return start_module.settings_of(words)
+
+
+def test_flags_become_settings():
+    made = settings("--listen", "127.0.0.1:0", "-d", "/var/x", "--memory", "-s", "num.partitions=2", "-s", "node.id=0")
+    assert made.listeners == (Listener("PLAINTEXT", "127.0.0.1", 0),)
+    assert (made.data_dir, made.storage, made.node_id) == ("/var/x", "memory", 0)
+    assert made.config("num.partitions") == 2
+
+
+def test_several_addresses_need_names_of_their_own():
+    words = ("-l", "INTERNAL://[::1]:1", "-l", "localhost:2", "-s", "listener.security.protocol.map=INTERNAL:PLAINTEXT")
+    with pytest.raises(start_module.SettingsRefused, match=r"PLAINTEXT is not in listener\.security"):
+        settings(*words)
+    made = settings(*words[:-1], "listener.security.protocol.map=INTERNAL:PLAINTEXT,PLAINTEXT:PLAINTEXT")
+    assert [listener.name for listener in made.listeners] == ["INTERNAL", "PLAINTEXT"]
+
+
+@pytest.mark.parametrize(
+    ("words", "told"),
+    [
+        (
+            ["--set", "num.partitons=2"],
+            "--set num.partitons=2: unknown key num.partitons; did you mean num.partitions?",
+        ),
+        (["--set", "num.partitions"], "--set num.partitions: write KEY=VALUE"),
+        (["--listen", "nowhere"], "--listen nowhere: listeners: 'nowhere' is not an address"),
+        (["--config", "/no/such.yaml"], "cannot read /no/such.yaml"),
+    ],
+)
+def test_wrong_settings_end_with_usage_and_every_reason(words, told, capsys):
+    assert main(["start", *words]) == USAGE
+    error = capsys.readouterr().err
+    assert told in error
+    assert "not started" in error
+
+
+def test_help_teaches_by_example(capsys):
+    with pytest.raises(SystemExit) as ended:
+        main(["start", "--help"])
+    assert ended.value.code == 0
+    text = capsys.readouterr().out
+    assert "headrace start --memory" in text
+    assert "Exit codes:" in text
+
+
+def test_abbreviated_flags_are_not_guessed():
+    with pytest.raises(SystemExit) as ended:
+        settings("--mem")
+    assert ended.value.code == USAGE
+
+
+def test_completion_knows_the_flags_that_start_really_has():
+    real = {name for action in start_module.parser()._actions for name in action.option_strings}
+    declared = typer.main.get_command(app).commands["start"].params
+    assert {name for parameter in declared for name in parameter.opts} | {"-h", "--help"} == real
+
+
+HEAVY = ("typer", "rich", "yaml", "confluent_kafka", "kio", "pydantic", "click", "difflib", "logging")
+
+
+def test_nothing_heavy_is_imported_on_the_way_to_the_node():
+    program = (
+        "import sys; from headrace.cli.start import settings_of; settings_of(['--memory', '--listen', '127.0.0.1:0']);"
+        f"print([name for name in {HEAVY!r} if name in sys.modules])"
+    )
+    found = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True, env={})
+    assert found.stdout.strip() == "[]"
