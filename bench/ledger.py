@@ -44,6 +44,7 @@ METRICS: Mapping[str, Metric] = {
     "lag_p999": Metric("loop lag, p99.9", "ms"),
     "lag_max": Metric("loop lag, longest", "ms"),
     "enter_to_ack": Metric("enter to first acked produce", "ms"),
+    "enter_to_ack_max": Metric("enter to first acked produce, slowest", "ms"),
     "leaked": Metric("leaked descriptors, threads, processes, files", ""),
 }
 
@@ -78,6 +79,7 @@ class Ledger:
     # case id → metric → broker → round → value
     samples: dict[str, dict[str, dict[str, dict[int, float]]]] = field(default_factory=dict)
     failures: dict[str, dict[str, str]] = field(default_factory=dict)  # case id → broker → the last reason
+    skips: dict[str, dict[str, str]] = field(default_factory=dict)  # the same for what a broker does not serve
     facts: dict[str, str] = field(default_factory=dict)  # the machine and the settings of the run
 
     def record(self, case: Case, broker: str, round_: int, figures: Mapping[str, float]) -> None:
@@ -89,6 +91,10 @@ class Ledger:
     def fail(self, case: Case, broker: str, reason: str) -> None:
         self.cases[case.id] = case
         self.failures.setdefault(case.id, {})[broker] = reason
+
+    def skip(self, case: Case, broker: str, reason: str) -> None:
+        self.cases[case.id] = case
+        self.skips.setdefault(case.id, {})[broker] = reason
 
     def metrics(self, case_id: str) -> list[str]:
         return [metric for metric in METRICS if metric in self.samples.get(case_id, {})]
@@ -110,7 +116,9 @@ class Ledger:
             self.cases[case_id] = case
             self.samples[case_id] = newer.samples.get(case_id, {})
             self.failures.pop(case_id, None)
+            self.skips.pop(case_id, None)
         self.failures.update(newer.failures)
+        self.skips.update(newer.skips)
         self.facts = newer.facts
 
     def save(self, path: Path) -> None:
@@ -120,7 +128,7 @@ class Ledger:
     @classmethod
     def load(cls, path: Path) -> "Ledger":
         raw: dict[str, Any] = json.loads(path.read_text())
-        ledger = cls(failures=raw["failures"], facts=raw["facts"])
+        ledger = cls(failures=raw["failures"], skips=raw["skips"], facts=raw["facts"])
         ledger.cases = {case_id: Case(**case) for case_id, case in raw["cases"].items()}
         for case_id, metrics in raw["samples"].items():
             ledger.samples[case_id] = {

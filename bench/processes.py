@@ -22,6 +22,10 @@ class BenchError(Exception):
     """A sample could not be taken; the message says why and the run goes on with the next one."""
 
 
+class NotServed(BenchError):
+    """The broker does not offer what the sample needs: told on the page, but no failure of the run."""
+
+
 class Processes:
     """The children alive now. Leaving the context stops them all."""
 

@@ -43,7 +43,7 @@ def write(ledger: Ledger, page: Path) -> None:
         "## Targets\n\n" + _target_table(ledger),
         *_group_sections(ledger),
         f"## How cost grows\n\n![cost against partitions, connections and log size]({scaling.name})",
-        *_failures(ledger),
+        *_not_measured(ledger),
         "## How it was measured\n\n" + _METHOD.rstrip(),
         "## The machine\n\n" + _table(("", ""), ledger.facts.items()),
     ]
@@ -112,14 +112,15 @@ def _case_rows(case: Case, ledger: Ledger) -> Iterable[tuple[str, ...]]:
         yield (f"`{case.id}`", METRICS[metric].label, kafka, ours, times(ledger.ratio(case.id, metric)), *end)
 
 
-def _failures(ledger: Ledger) -> Iterable[str]:
+def _not_measured(ledger: Ledger) -> Iterable[str]:
     rows = [
         (f"`{case_id}`", broker, " ".join(reason.split())[:300].replace("|", "\\|"))
-        for case_id, brokers in ledger.failures.items()
+        for kind in (ledger.failures, ledger.skips)
+        for case_id, brokers in kind.items()
         for broker, reason in brokers.items()
     ]
     if rows:
-        yield "## Samples that failed\n\n" + _table(("case", "broker", "why"), rows)
+        yield "## Not measured\n\n" + _table(("case", "broker", "why"), rows)
 
 
 def _table(head: tuple[str, ...], rows: Iterable[tuple[str, ...]]) -> str:

@@ -14,7 +14,7 @@ from bench.brokers import Broker, Policy
 from bench.clients import Clients, Figures
 from bench.ledger import METRICS, Case, Ledger
 from bench.plan import Plan
-from bench.processes import BenchError, Processes
+from bench.processes import BenchError, NotServed, Processes
 from bench.progress import Progress
 from bench.quantity import readable
 
@@ -55,6 +55,10 @@ class Bench:
         os.sync()  # else the pages that one broker left dirty are written while the other is measured
         try:
             figures = measure(subject)
+        except NotServed as missing:
+            self.ledger.skip(case, subject.kind, str(missing))
+            self.progress.say(f"{case.id} · {subject.kind} · not measured: {missing}")
+            return
         except BenchError as failed:
             self.ledger.fail(case, subject.kind, str(failed))
             self.progress.say(f"{case.id} · {subject.kind} · failed: {failed}")

@@ -11,10 +11,10 @@ check() {
     "$@" || failed+=("$name")
 }
 
-check lint           $bin/ruff check --quiet
-check format         $bin/ruff format --check --quiet
+check lint           $bin/ruff check --quiet --output-format concise
+check format         $bin/ruff format --check --quiet --output-format concise
 check types          $bin/mypy
-check script-types   $bin/mypy scripts
+check tool-types     $bin/mypy scripts bench
 check imports         $bin/lint-imports --no-logo
 check tree           $bin/python scripts/check_tree.py
 

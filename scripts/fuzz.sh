@@ -1,14 +1,23 @@
 #!/bin/bash
-# Runs each fuzz target under tests/fuzz for the given number of seconds. What it finds worth keeping stays in .cache,
-# so that the next run starts from there; a crash stops everything and leaves its input beside it.
+# Runs each fuzz target for the given number of seconds. A target is a name in the TARGETS table of a file
+# tests/fuzz/fuzz_*.py, which takes it as its first argument and hands the others to libFuzzer. What a run finds worth
+# keeping stays in .cache/fuzz, so that the next run starts from there; a crash stops everything and leaves its input there.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 seconds=${1:?usage: fuzz.sh SECONDS}
 shopt -s nullglob
-for target in tests/fuzz/fuzz_*.py; do
-    name=$(basename "$target" .py)
-    corpus=.cache/fuzz/$name
-    mkdir -p "$corpus"
-    echo "--- $name, $seconds s"
-    .venv/bin/python "$target" -max_total_time="$seconds" -artifact_prefix="$corpus." "$corpus"
+
+targets_of() {
+    .venv/bin/python -c 'import runpy, sys; print(*runpy.run_path(sys.argv[1])["TARGETS"])' "$1" 2>/dev/null
+}
+
+for file in tests/fuzz/fuzz_*.py; do
+    targets=$(targets_of "$file") || { echo "cannot load $file" >&2; exit 1; }
+    for target in $targets; do
+        corpus=.cache/fuzz/$(basename "$file" .py).$target
+        mkdir -p "$corpus"
+        echo "--- $file $target, $seconds s"
+        .venv/bin/python "$file" "$target" "$corpus" -max_total_time="$seconds" -artifact_prefix="$corpus." \
+            -print_final_stats=1 2>&1 | grep -vE '^INFO: Instrumenting|^#[0-9]'
+    done
 done

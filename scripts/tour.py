@@ -6,6 +6,7 @@ Ctrl-C, or stops at once with --once. The exit code is the node's, or 1 if the t
 """
 
 import argparse
+import io
 import json
 import os
 import signal
@@ -45,6 +46,8 @@ class TourFailed(Exception):
 
 def main() -> int:
     arguments = parse_arguments()
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        sys.stdout.reconfigure(line_buffering=True)  # in step with the node's log, also into a pipe
     for number in STOP_SIGNALS:
         signal.signal(number, interrupt)
     with node(arguments.listen, arguments.data_dir) as (process, ready):
@@ -53,10 +56,10 @@ def main() -> int:
                 raise TourFailed("the node did not start; its message is above")
             tour(ready, arguments.data_dir)
             if not arguments.once:
-                print("\nThe node runs on; Ctrl-C stops it.", flush=True)
+                print("\nThe node runs on; Ctrl-C stops it.")
                 return process.wait()
         except KeyboardInterrupt:
-            print("\nstopping", flush=True)
+            print("\nstopping")
         except (TourFailed, KafkaException) as error:
             print(f"tour: {error}", file=sys.stderr)
             return 1

@@ -7,7 +7,7 @@ from bench.clients import Figures
 from bench.ledger import Case
 from bench.plan import Plan
 from bench.proc import CpuMeter
-from bench.processes import BenchError
+from bench.processes import NotServed
 from bench.runner import Bench, Group
 
 _CONF = {"acks": "all", "batch.size": "1000000", "linger.ms": "50", "buffer.memory": "67108864"}
@@ -29,7 +29,7 @@ def _java(bench: Bench) -> None:
 
     def consume(broker: Broker) -> Figures:
         if not topics.serves(broker.bootstrap, topics.JOIN_GROUP):
-            raise BenchError("ConsumerPerformance joins a consumer group, which this broker does not serve yet")
+            raise NotServed("ConsumerPerformance joins a consumer group, which this broker does not serve yet")
         with bench.topic(broker, 1, Policy.PAGE_CACHE) as topic:
             produce_bulk(bench, broker, topic, 1, records)
             with CpuMeter(broker.pid) as cpu:

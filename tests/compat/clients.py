@@ -132,9 +132,7 @@ class Confluent:
                 kind, timestamp_ms = message.timestamp()
                 headers = tuple(message.headers() or ())
                 # librdkafka counts its kinds from 1; 0 is "none".
-                read.append(
-                    Read(message.offset(), message.value(), message.key(), headers, timestamp_ms, kind - 1)
-                )
+                read.append(Read(message.offset(), message.value(), message.key(), headers, timestamp_ms, kind - 1))
         finally:
             consumer.close()
         return read
@@ -154,9 +152,7 @@ class Confluent:
 
         consumer = self._consumer()
         try:
-            (found,) = consumer.offsets_for_times(
-                [TopicPartition(topic, partition, timestamp_ms)], timeout=SECONDS_MAX
-            )
+            (found,) = consumer.offsets_for_times([TopicPartition(topic, partition, timestamp_ms)], timeout=SECONDS_MAX)
         finally:
             consumer.close()
         offset: int = found.offset

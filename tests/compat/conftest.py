@@ -10,9 +10,9 @@ from collections.abc import Callable, Iterator
 from uuid import uuid4
 
 import pytest
+from clients import CLIENTS, SECONDS_MAX
 from confluent_kafka.admin import AdminClient, NewTopic
 
-from clients import CLIENTS, SECONDS_MAX
 from headrace.testing import LocalBroker
 
 # Room for a few records of several megabytes in one request.
@@ -36,7 +36,7 @@ def bootstrap() -> Iterator[str]:
 
 @pytest.fixture(scope="session")
 def admin(bootstrap: str) -> AdminClient:
-    return AdminClient({"bootstrap.servers": bootstrap})
+    return AdminClient({"bootstrap.servers": bootstrap, "log_level": 0})  # it outlives the broker
 
 
 @pytest.fixture

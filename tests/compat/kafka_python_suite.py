@@ -11,6 +11,7 @@ import subprocess
 import sys
 import tarfile
 import xml.etree.ElementTree as ET
+from collections.abc import Sequence
 from pathlib import Path
 
 PACKAGE = "kafka-python"
@@ -81,8 +82,10 @@ def _download(folder: Path) -> None:
     raise RuntimeError("cannot download the source package of kafka-python:\n" + "\n".join(refusals))
 
 
-def run(bootstrap: str, spoken_version: str = SPOKEN_VERSION, only: str | None = None) -> dict[str, str]:
-    """Outcome ("passed", "failed", "error", "skipped") of every test of the suite, by its name."""
+def run(
+    bootstrap: str, spoken_version: str = SPOKEN_VERSION, tests: Sequence[str] = (), only: str | None = None
+) -> dict[str, str]:
+    """Outcome ("passed", "failed", "error", "skipped") by name of the given tests, or of all of the suite."""
     folder = fetch()
     report = folder / "report.xml"
     report.unlink(missing_ok=True)
@@ -92,7 +95,8 @@ def run(bootstrap: str, spoken_version: str = SPOKEN_VERSION, only: str | None =
         "KAFKA_ROOT": str(folder),
         "PROJECT_ROOT": str(folder),
     }
-    command = [sys.executable, "-m", "pytest", "test/integration", f"--junitxml={report}", "-q", "--tb=short"]
+    chosen = ["test/integration/" + name.replace("::", ".py::", 1) for name in tests] or ["test/integration"]
+    command = [sys.executable, "-m", "pytest", *chosen, f"--junitxml={report}", "-q", "--tb=short"]
     # The suite expects its own order and its own `kafka_broker`.
     command += ["-p", "no:randomly", "-p", "no:headrace", "-p", "no:cacheprovider", "--show-capture=no"]
     if only is not None:
@@ -105,9 +109,7 @@ def _outcomes(report: Path) -> dict[str, str]:
     outcomes = {}
     for case in ET.parse(report).getroot().iter("testcase"):
         file = case.attrib["classname"].removeprefix("test.integration.")
-        problem = next(
-            (child.tag for child in case if child.tag in ("failure", "error", "skipped")), "passed"
-        )
+        problem = next((child.tag for child in case if child.tag in ("failure", "error", "skipped")), "passed")
         outcomes[f"{file}::{case.attrib['name']}"] = "failed" if problem == "failure" else problem
     return outcomes
 
@@ -124,7 +126,7 @@ def main() -> int:
     parser.add_argument("--version", default=SPOKEN_VERSION)
     parser.add_argument("--only", help="an expression for pytest's -k")
     arguments = parser.parse_args()
-    outcomes = run(arguments.bootstrap, arguments.version, arguments.only)
+    outcomes = run(arguments.bootstrap, arguments.version, only=arguments.only)
     for name, outcome in sorted(outcomes.items()):
         print(f"{outcome:8} {name}")
     return 0

@@ -118,25 +118,19 @@ def test_topic_configs_come_with_defaults_and_sources(admin, new_topic):
     assert configs["segment.bytes"].value == str(1024**3)
     assert configs["segment.bytes"].is_default
     assert configs["cleanup.policy"].value == "delete"
-    assert {"compression.type", "min.insync.replicas", "max.message.bytes", "message.timestamp.type"} <= set(
-        configs
-    )
+    assert {"compression.type", "min.insync.replicas", "max.message.bytes", "message.timestamp.type"} <= set(configs)
 
 
 def test_topic_configs_are_set_extended_and_taken_back(admin, topic):
     def alter(*changes: tuple[str, str, AlterConfigOpType]) -> None:
-        entries = [
-            ConfigEntry(name, value, incremental_operation=operation) for name, value, operation in changes
-        ]
+        entries = [ConfigEntry(name, value, incremental_operation=operation) for name, value, operation in changes]
         resource = ConfigResource(ResourceType.TOPIC, topic, incremental_configs=entries)
         admin.incremental_alter_configs([resource])[resource].result(SECONDS_MAX)
 
     def value_of(name: str) -> str:
         return configs_of(admin, ConfigResource(ResourceType.TOPIC, topic))[name].value
 
-    alter(
-        ("retention.ms", "1000", AlterConfigOpType.SET), ("cleanup.policy", "compact", AlterConfigOpType.APPEND)
-    )
+    alter(("retention.ms", "1000", AlterConfigOpType.SET), ("cleanup.policy", "compact", AlterConfigOpType.APPEND))
     assert value_of("retention.ms") == "1000"
     assert sorted(value_of("cleanup.policy").split(",")) == ["compact", "delete"]
     alter(("cleanup.policy", "delete", AlterConfigOpType.SUBTRACT))

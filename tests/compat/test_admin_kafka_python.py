@@ -62,13 +62,13 @@ def test_partitions_are_added(kafka_admin, topic):
 
 def test_topic_configs_come_with_synonyms_and_change(kafka_admin, topic):
     kafka_admin.alter_configs([topic_resource(topic, {"retention.ms": "1000"})])
-    described = kafka_admin.describe_configs(
-        [topic_resource(topic)], include_synonyms=True, config_filter="all"
-    )["topic"][topic]
+    described = kafka_admin.describe_configs([topic_resource(topic)], include_synonyms=True, config_filter="all")[
+        "topic"
+    ][topic]
     assert described["retention.ms"]["value"] == "1000"
     assert described["retention.ms"]["config_source"] == "DYNAMIC_TOPIC_CONFIG"
     synonyms = described["retention.ms"]["synonyms"]
-    assert [synonym["name"] for synonym in synonyms][0] == "retention.ms"
+    assert synonyms[0]["name"] == "retention.ms"
     assert described["cleanup.policy"]["config_source"] == "DEFAULT_CONFIG"
     assert [synonym["name"] for synonym in described["cleanup.policy"]["synonyms"]] == ["log.cleanup.policy"]
     kafka_admin.reset_configs([topic_resource(topic, {"retention.ms": None})])

@@ -53,12 +53,13 @@ def _run(example: Example, address: str, folder: Path, where: str) -> str:
         cwd=folder,
         env={**os.environ, "PATH": search_path, "HEADRACE_BOOTSTRAP": address, "COLUMNS": "100"},
         stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,  # a console shows both
+        # A console shows both; what a program prints is its result, and a client's log lines are not.
+        stderr=subprocess.STDOUT if example.language == "console" else subprocess.PIPE,
         text=True,
         timeout=EXAMPLE_TIMEOUT_S,
         check=False,
     )
-    assert done.returncode == 0, f"{where}: exit code {done.returncode}\n{done.stdout}"
+    assert done.returncode == 0, f"{where}: exit code {done.returncode}\n{done.stdout}\n{done.stderr}"
     return done.stdout
 
 

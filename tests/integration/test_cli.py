@@ -4,13 +4,15 @@ import json
 import os
 import re
 import signal
+import socket
 import subprocess
 import sys
+import threading
 import uuid
 
 import pytest
 
-from headrace.cli.exit_codes import FAILURE, NOT_FOUND, OK, USAGE
+from headrace.cli.exit_codes import FAILURE, NOT_FOUND, OK, UNREACHABLE, USAGE
 from headrace.cli.main import main
 from headrace.testing import LocalBroker
 
@@ -311,12 +313,38 @@ def test_a_record_that_is_too_large_is_refused_with_what_to_do(cli):
     assert "max.message.bytes" in err
 
 
+def test_a_record_for_a_partition_that_is_not_there_is_not_found(cli, topic):
+    assert cli("produce", topic, "v", "-p", 99, "--timeout", 5)[0] == NOT_FOUND
+
+
+def test_somebody_else_at_the_brokers_port_is_told(cli):
+    """Whoever listens there may hang up, or answer in another language."""
+    for answer, told in ((b"", "closed the connection"), (b"HTTP/1.1 400 Bad Request\r\n", "does not speak Kafka")):
+        with socket.create_server(("127.0.0.1", 0)) as server:
+            bootstrap = f"127.0.0.1:{server.getsockname()[1]}"
+            stranger = threading.Thread(target=_answer_two_connections, args=(server, answer))
+            stranger.start()
+            code, _, err = cli("configs", "list", "--topic", "x", "--bootstrap", bootstrap)
+            stranger.join()
+        assert code in (FAILURE, UNREACHABLE)
+        assert told in err
+
+
+def _answer_two_connections(server: socket.socket, answer: bytes) -> None:
+    server.accept()[0].close()  # the knock on the door
+    connection, _ = server.accept()
+    with connection:
+        connection.recv(4096)
+        connection.sendall(answer)
+
+
 def test_bench_measures_and_cleans_up(cli):
     words = ("--messages", 2000, "--seconds", 0.2, "--rate", 500, "--partitions", 2)
     code, out, err = cli("bench", *words, "--json")
     assert code == OK, err
     report = json.loads(out)
-    assert report["results"]["consume"]["messages"] == 2000
+    assert report["results"]["produce"]["messages"] == 2000
+    assert report["results"]["consume"]["messages_per_s"] > 0
     assert 0 < report["results"]["latency"]["p50"] <= report["results"]["latency"]["p99.9"]
     assert report["settings"]["acks"] == "all"
     code, out, _ = cli("bench", *words)

@@ -67,9 +67,7 @@ def _jars() -> list[Path]:
 
 def _download() -> None:
     if shutil.which("mvn") is None or shutil.which("java") is None:
-        raise RuntimeError(
-            "Apache Kafka's tools need `mvn` and `java`: apt-get install maven default-jdk-headless"
-        )
+        raise RuntimeError("Apache Kafka's tools need `mvn` and `java`: apt-get install maven default-jdk-headless")
     with tempfile.TemporaryDirectory(dir=CACHE) as folder:
         (Path(folder) / "pom.xml").write_text(POM.format(scala=SCALA, version=VERSION))
         command = ["mvn", "-q", "-B", "dependency:copy-dependencies", "-DoutputDirectory=jars"]
@@ -93,14 +91,10 @@ class Output:
         return self.text.splitlines()
 
 
-def tool(
-    main_class: str, *arguments: str, stdin: bytes | None = None, timeout: float = TOOL_SECONDS_MAX
-) -> Output:
+def tool(main_class: str, *arguments: str, stdin: bytes | None = None, timeout: float = TOOL_SECONDS_MAX) -> Output:
     """One run of a command-line tool, in a JVM of its own; its output, or ToolFailed with all it said."""
     command = ["java", *SHORT_LIVED_JVM, "-cp", class_path(), main_class, *arguments]
-    done = subprocess.run(
-        command, input=stdin if stdin is not None else b"", capture_output=True, timeout=timeout
-    )
+    done = subprocess.run(command, input=stdin if stdin is not None else b"", capture_output=True, timeout=timeout)
     output = Output(done.stdout.decode(), done.stderr.decode())
     # Several tools print their stack trace and end with 0.
     if done.returncode != 0 or "Exception in thread" in output.errors:
@@ -165,9 +159,7 @@ class ApacheKafka:
     def _wait_until_serving(self) -> None:
         # The client retries by itself until the broker answers, so that there is nothing to sleep for here.
         try:
-            AdminClient({"bootstrap.servers": self.bootstrap, "log_level": 0}).list_topics(
-                timeout=START_SECONDS_MAX
-            )
+            AdminClient({"bootstrap.servers": self.bootstrap, "log_level": 0}).list_topics(timeout=START_SECONDS_MAX)
         except KafkaException as error:
             self.stop()
             raise RuntimeError(f"Apache Kafka did not start:\n{self._output.read_text()}") from error

@@ -5,7 +5,6 @@ or contradictory, all of it in one go. The tables of model/ say which keys exist
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from itertools import pairwise
 from typing import NamedTuple
 
@@ -46,10 +45,18 @@ class SettingsRefused(InvalidConfig):
         self.problems = tuple(problems)
 
 
-@dataclass(frozen=True, slots=True)
-class Loaded:
+class Loaded(NamedTuple):
     settings: Settings
     heard: Mapping[str, Heard]  # by key: who said what is in force
+
+    def remarks(self) -> list[str]:
+        """What is right but will not do what its author may hope."""
+        if not self.heard:
+            return []
+        from headrace.model.no_effect import NO_EFFECT_YET
+
+        idle = (one.said for key, one in self.heard.items() if key in NO_EFFECT_YET)
+        return [f"{said.where}{said.written} has no effect in this version" for said in idle]
 
 
 def load_settings(

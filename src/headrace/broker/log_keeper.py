@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 from headrace.broker.partition import Partition
 from headrace.broker.slices import drive, in_slices
+from headrace.model.errors import CorruptLog, StorageError
 from headrace.model.ids import TopicPartition
 from headrace.storage.cleanable import Cleanable, cleanable
 from headrace.storage.compaction import Cleaned, Cleaner
@@ -30,6 +31,7 @@ class LogKeeper:
     def __init__(self, broker: "Broker") -> None:
         self._broker = broker
         self._clock = broker.clock
+        self._uncleanable: set[Partition] = set()
 
     # Retention
 
@@ -75,7 +77,7 @@ class LogKeeper:
         candidates = []
         for partition in self._broker.partitions.all():
             config = partition.log.config
-            if config.compacts and partition.failure is None:
+            if config.compacts and partition.failure is None and partition not in self._uncleanable:
                 dirty = self._cleanable(partition)
                 if dirty.is_due(config):
                     candidates.append((dirty.overdue_ms, dirty.dirty_ratio, partition, dirty))
@@ -89,7 +91,8 @@ class LogKeeper:
             partition.log.segments,
             cleaned_to=self._broker.log_dir.cleaned_to(TopicPartition(partition.topic, partition.index)),
             log_start_offset=partition.log.log_start_offset,
-            stable_offset=partition.last_stable_offset,
+            # What is not on disk yet still has its files in the hands of group commit.
+            stable_offset=min(partition.last_stable_offset, partition.log.recovery_point),
             config=partition.log.config,
             now_ms=self._clock.wall_ms(),
         )
@@ -97,11 +100,21 @@ class LogKeeper:
     async def _clean(self, partition: Partition, dirty: Cleanable) -> None:
         bytes_max = self._broker.settings.integer("log.cleaner.dedupe.buffer.size")
         cleaner = Cleaner(partition.log, dirty, now_ms=self._clock.wall_ms(), key_map_bytes_max=bytes_max)
-        cleaned = await drive(cleaner.run())
+        try:
+            cleaned = await drive(cleaner.run())
+        except CorruptLog as damage:
+            log.error("%s is not compacted any more: %s", partition, damage)
+            self._uncleanable.add(partition)
+            return
+        except StorageError as error:
+            # Half a swap may be on disk; the next start completes it.
+            partition.go_offline(error)
+            return
+        finally:
+            self._remove_replaced_later(partition, cleaner.cleaned)
         log.info("%s: compacted %d bytes to %d", partition, cleaned.bytes_before, cleaned.bytes_after)
         self._broker.log_dir.note_cleaned(TopicPartition(partition.topic, partition.index), cleaned.cleaned_to)
         await asyncio.to_thread(self._broker.log_dir.write_cleaned)
-        self._remove_replaced_later(partition, cleaned)
 
     def _remove_replaced_later(self, partition: Partition, cleaned: Cleaned) -> None:
         """Replies on their way may still read them."""

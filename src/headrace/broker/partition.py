@@ -236,6 +236,8 @@ class Partition:
 
     def epoch_end_offset(self, epoch: int) -> tuple[int, int]:
         """The largest epoch at or below the asked one, and where it ended."""
+        if epoch == self.leader_epoch:
+            return epoch, self.log.log_end_offset
         return self.log.epochs.end_offset_for(epoch, self.log.log_end_offset)
 
     # Shrinking

@@ -18,7 +18,7 @@ from headrace.cli.output import note, print_json, print_table, progress
 from headrace.client.factory import make_consumer, make_producer
 
 if TYPE_CHECKING:
-    from confluent_kafka import KafkaError, Message
+    from confluent_kafka import KafkaError, Message, Producer
 
 EPILOG = examples("headrace bench", "headrace bench --messages 1000000 --size 100 --acks all --json")
 POLL_EVERY = 2000
@@ -79,6 +79,7 @@ def measure_produce(
     producer = make_producer(bootstrap, settings | {"queue.buffering.max.messages": 500_000})
     tally = _Tally()
     value = bytes(size)
+    _warm_up(producer, topic, timeout_s)
     began = time.perf_counter()
     with progress("producing", count) as advance:
         for number in range(count):
@@ -105,10 +106,11 @@ def measure_consume(bootstrap: str, topic: str, count: int, timeout_s: float) ->
 
     # Few large fetches, as a catching-up consumer makes them.
     consumer = make_consumer(bootstrap, {"fetch.min.bytes": 100_000, "queued.min.messages": 1_000_000})
-    read = size = 0
+    read = size = first = 0
     try:
         partitions = consumer.list_topics(topic, timeout=timeout_s).topics[topic].partitions
-        began = last = time.perf_counter()
+        began = 0.0  # at the first batch: before it the client connects and looks up offsets
+        last = time.perf_counter()
         consumer.assign([TopicPartition(topic, number, OFFSET_BEGINNING) for number in partitions])
         with progress("consuming", count) as advance:
             while read < count:
@@ -118,16 +120,19 @@ def measure_consume(bootstrap: str, topic: str, count: int, timeout_s: float) ->
                     error = message.error()
                     if error is not None and error.code() != KafkaError._PARTITION_EOF:
                         fail_kafka(error.code(), error.str(), bootstrap)
+                if good:
+                    last = time.perf_counter()
+                    began = began or last
+                first = first or len(good)
                 read += len(good)
                 size += sum(len(message) for message in good)
                 advance(len(good))
-                last = time.perf_counter() if good else last
                 if time.perf_counter() - last > timeout_s:
                     fail(f"only {read:,} of {count:,} messages came back", "look at the broker's log")
-        took = time.perf_counter() - began
     finally:
         consumer.close()
-    return _rates(read, size // max(read, 1), took)
+    # What came with the first batch was fetched before the clock ran, so it does not count.
+    return _rates(max(read - first, 1), size // max(read, 1), max(last - began, 1e-6))
 
 
 def measure_latency(
@@ -143,21 +148,25 @@ def measure_latency(
     tally = _Tally()
     value = bytes(size)
     total = max(1, int(rate * seconds))
-    producer.produce(topic, value)  # the first one pays for connecting; it is not counted
-    producer.flush(timeout_s)
+    _warm_up(producer, topic, timeout_s)
     began = time.perf_counter()
-    with progress("latency", total) as advance:
-        for number in range(total):
-            due = began + number / rate
-            # Waiting inside poll serves acknowledgements the moment they come, so that they are not counted late.
-            while (left := due - time.perf_counter()) > 0:
-                producer.poll(min(left, 0.01))
-            producer.produce(topic, value, on_delivery=tally.timed(time.perf_counter()))
-            producer.poll(0)
-            advance(1)
-        producer.flush(timeout_s)
+    # No progress bar here: its thread would take the interpreter away from the acknowledgements.
+    for number in range(total):
+        due = began + number / rate
+        # Waiting inside poll serves acknowledgements the moment they come, so that they are not counted late.
+        while (left := due - time.perf_counter()) > 0:
+            producer.poll(min(left, 0.01))
+        producer.produce(topic, value, on_delivery=tally.timed(time.perf_counter()))
+        producer.poll(0)
+    producer.flush(timeout_s)
     tally.stop_if_refused(bootstrap)
     return tally.quantiles_ms() | {"achieved_rate": total / (time.perf_counter() - began)}
+
+
+def _warm_up(producer: "Producer", topic: str, timeout_s: float) -> None:
+    """The first record pays for connecting and for the producer id; it is not counted."""
+    producer.produce(topic, b"warm-up")
+    producer.flush(timeout_s)
 
 
 class _Tally:
@@ -208,5 +217,5 @@ def _show(stated: dict[str, Any], results: dict[str, dict[str, float]], rate: in
     if latency:
         quantiles = "  ".join(f"{name} {latency[name]:.2f} ms" for name in ("p50", "p99", "p99.9"))
         rows.append(("produce to ack", quantiles, f"at {rate:,} msg/s, linger 0", ""))
-    print_table(("", "", "", ""), rows)
+    print_table(("", "rate", "volume", "time"), rows)
     note("one Python client: a fast broker is measured only as far as the client goes")

@@ -9,7 +9,7 @@ from headrace.cli.config_docs import config_reference
 from headrace.cli.exit_codes import EXIT_CODES_HELP, USAGE, examples
 from headrace.cli.failures import fail, failures_told
 from headrace.cli.options import Json
-from headrace.cli.output import note, print_json, print_table
+from headrace.cli.output import note, plural, print_json, print_table
 
 app = typer.Typer(
     name="config",
@@ -55,7 +55,9 @@ def show(
 def check(config: ConfigFile = None, set_: Set = None) -> None:
     """Check settings as a start would, and name everything that is wrong."""
     loaded = load(config, set_)
-    note(f"fine: {len(loaded.heard)} settings")
+    for remark in loaded.remarks():
+        note(remark)
+    note(f"fine: {plural(len(loaded.heard), 'setting')}")
 
 
 @app.command(epilog=examples("headrace config docs > docs/reference/config.md"))
@@ -77,9 +79,5 @@ def load(config: Path | None, pairs: list[str] | None) -> Any:
         except SettingsRefused as refused:
             for problem in refused.problems:
                 note(problem)
-            count = len(refused.problems)
-            fail(
-                f"{count} {'problem' if count == 1 else 'problems'}",
-                "`headrace config docs` explains every key",
-                USAGE,
-            )
+            count = plural(len(refused.problems), "problem")
+            fail(count, "`headrace config docs` explains every key", USAGE)

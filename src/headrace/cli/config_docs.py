@@ -4,6 +4,7 @@ from collections.abc import Iterable, Mapping
 
 from headrace.model.config_def import ConfigDef
 from headrace.model.configs import BROKER_CONFIGS, SYNONYM_UNIT_MS, TOPIC_CONFIGS
+from headrace.model.no_effect import NO_EFFECT_YET
 from headrace.model.node_configs import ALIASES, NODE_CONFIGS
 
 _INTRODUCTION = """\
@@ -35,8 +36,8 @@ log:
 Topic keys are set per topic (`headrace topics create … --config`, `headrace configs set … --topic`), or by any
 Kafka admin client. A topic that does not set one falls back to the broker key named with it, then to the default.
 Broker keys marked *live* can be changed while the broker runs (`headrace configs set … --broker ID`).
-Keys of groups, transactions, share groups and replication (`group.*`, `offsets.*`, `transaction*`, `share.*`,
-`replica.*`) are read, checked and shown already; they take effect with those parts of headrace.
+**No effect yet** marks keys that are read, checked and shown, but change nothing in this version: mostly those of
+groups, transactions, replication and the HTTP gateway. A start that sets one says so.
 
 Retention: as in Kafka, a topic keeps data for 7 days and without a limit of size. `default_retention_seconds` and
 `default_retention_bytes` change that for all topics of a node; 604800 and 1073741824 are sensible values.
@@ -82,7 +83,9 @@ def _table(configs: Iterable[ConfigDef], *, fallback: bool = False) -> str:
             meaning += f" *{config.check.describe().replace('|', chr(92) + '|')}.*"
         if fallback and config.synonyms:
             meaning += f" Falls back to {', '.join(map(_fallback, config.synonyms))}."
-        if not fallback and config.dynamic:
+        if config.name in NO_EFFECT_YET:
+            meaning += " **No effect yet.**"
+        elif not fallback and config.dynamic:
             meaning += " *live*"
         lines.append(f"| `{config.name}` | {config.type.name.lower()} | {_default(config)} | {meaning} |")
     return "\n".join(lines) + "\n"

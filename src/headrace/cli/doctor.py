@@ -58,12 +58,10 @@ def examine(settings: Settings) -> Iterator[Finding]:
     if settings.in_memory:
         return
     directory = Path(settings.data_dir)
-    reserve = settings.config("log.dir.reserve.bytes")
-    assert isinstance(reserve, int), "a LONG in the table"
     usable = checks.writable(directory)
     yield usable
     if usable.status != "problem":
         yield checks.file_system(directory)
-        yield checks.free_space(directory, reserve)
+        yield checks.free_space(directory)
         yield checks.sync_latency(directory)
         yield from checks.data_directory(directory, settings)

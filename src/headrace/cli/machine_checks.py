@@ -34,6 +34,7 @@ KERNEL_MIN = (3, 17)  # memfd_create, which memory mode stands on
 OPEN_FILES_MIN = 1024  # a partition holds one file and a client one socket; below this even a small node runs out
 OPEN_FILES_WANTED = 65_536
 MEMORY_WANTED = 256 * 1024 * 1024
+FREE_SPACE_MIN = 64 * 1024 * 1024  # what the broker keeps free, so that a full disk can heal
 FREE_SPACE_WANTED = 1024 * 1024 * 1024  # one full segment of the default size
 SYNC_ROUNDS = 50
 SYNC_P99_SLOW_MS = 50.0  # with it, acks=all waits longer than clients expect
@@ -148,13 +149,13 @@ def file_system(directory: Path) -> Finding:
     return Finding("file system", "ok", kind)
 
 
-def free_space(directory: Path, reserve_bytes: int) -> Finding:
+def free_space(directory: Path) -> Finding:
     free = shutil.disk_usage(_nearest_existing(directory)).free
     found = f"{human_bytes(free)} free"
-    if free <= reserve_bytes:
-        advice = f"free some: below {human_bytes(reserve_bytes)} (log.dir.reserve.bytes) Produce is refused"
+    if free <= FREE_SPACE_MIN:
+        advice = f"free some: below {human_bytes(FREE_SPACE_MIN)} Produce is refused"
         return Finding("disk space", "problem", found, advice)
-    if free < reserve_bytes + FREE_SPACE_WANTED:
+    if free < FREE_SPACE_WANTED:
         return Finding("disk space", "warning", found, "free some, or lower retention and segment.bytes")
     return Finding("disk space", "ok", found)
 

@@ -67,7 +67,10 @@ def flags(arguments: argparse.Namespace) -> Iterator[tuple[str, str, str]]:
 def settings_of(words: Sequence[str]) -> Settings:
     """Settings of a `start` command line; SettingsRefused lists what is wrong with it."""
     arguments = parser().parse_args(words)
-    return load_settings(arguments.config, os.environ, flags(arguments)).settings
+    loaded = load_settings(arguments.config, os.environ, flags(arguments))
+    for remark in loaded.remarks():
+        print(f"headrace: {remark}", file=sys.stderr)
+    return loaded.settings
 
 
 def start(words: Sequence[str]) -> int:

@@ -90,7 +90,7 @@ _IDENTITY_AND_NETWORK = (
         doc="The kernel's send buffer of a connection; -1 leaves it to the kernel."),
 )
 
-_CLUSTER = (
+CLUSTER_CONFIGS: tuple[ConfigDef, ...] = (
     broker_config("auto.leader.rebalance.enable", BOOLEAN, True,
         doc="Move leadership back to the first replica of a partition once it is in sync again."),
     broker_config("broker.heartbeat.interval.ms", INT, 2000, Range(1),
@@ -132,7 +132,7 @@ _CLUSTER = (
 )
 # fmt: on
 
-_ALL = (*_IDENTITY_AND_NETWORK, *_CLUSTER, *LOG_CONFIGS, *COORDINATOR_CONFIGS)
+_ALL = (*_IDENTITY_AND_NETWORK, *CLUSTER_CONFIGS, *LOG_CONFIGS, *COORDINATOR_CONFIGS)
 
 BROKER_CONFIGS: Mapping[str, ConfigDef] = {
     config.name: config for config in sorted(_ALL, key=lambda config: config.name)

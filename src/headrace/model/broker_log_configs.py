@@ -66,9 +66,6 @@ LOG_CONFIGS: tuple[ConfigDef, ...] = (
         doc="The data directory, when log.dirs is not set."),
     broker_config("log.dir.failure.timeout.ms", LONG, 30_000, Range(1),
         doc="How long a broker may fail to report a broken log dir before it stops itself."),
-    broker_config("log.dir.reserve.bytes", LONG, 64 * MIB, Range(0), dynamic=True,
-        doc="Free space of the data directory below which Produce is refused, while reading, deleting and "
-            "retention go on, so that a full disk heals by itself. This key is headrace's own."),
     broker_config("log.dirs", LIST, None, synonyms=("log.dir",),
         doc="The data directory (also: storage_path). One directory per node; run several nodes for several "
             "disks."),

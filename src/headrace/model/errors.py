@@ -280,6 +280,18 @@ class InvalidProducerEpoch(RequestError):
     code = ErrorCode.INVALID_PRODUCER_EPOCH
 
 
+class InvalidTransactionState(RequestError):
+    """The batch does not fit the transaction that its producer has open."""
+
+    code = ErrorCode.INVALID_TXN_STATE
+
+
+class CoordinatorFenced(RequestError):
+    """A newer transaction coordinator has already written a marker for this producer."""
+
+    code = ErrorCode.TRANSACTION_COORDINATOR_FENCED
+
+
 class FetchSessionNotFound(RequestError):
     code = ErrorCode.FETCH_SESSION_ID_NOT_FOUND
     retriable = True

@@ -29,48 +29,53 @@ from headrace.model.settings import (
 
 _CLUSTER = ClusterSettings()
 _GATEWAY = GatewaySettings()
-_LATER_GATEWAY = "Read and checked now; used by the HTTP gateway, which is not part of this version."
-_LATER_CLUSTER = "Read and checked now; used by clusters, which are not part of this version."
 
 # fmt: off
-_ALL = (
+_OWN = (
     ConfigDef("storage", STRING, "disk",
         "Where partitions live: `disk`, or `memory` (nothing touches the disk, all is gone at the end; "
         "also: --memory).", OneOf(STORAGE_KINDS)),
     ConfigDef("cluster.id", STRING, None,
         "The cluster's id. Unset: one is made up at the first start and kept in the data directory."),
+)
+
+_CLUSTER_ROWS = (
     ConfigDef("rpc_addr", STRING, _CLUSTER.rpc_addr,
-        f"Where this node speaks with the other nodes' consensus. {_LATER_CLUSTER}"),
+        "Where this node speaks with the other nodes' consensus."),
     ConfigDef("cluster.initial_members", LIST, (),
-        f"The first nodes, each with node_id, api_addr and rpc_addr (as text: id@api_addr@rpc_addr). "
-        f"{_LATER_CLUSTER}"),
+        "The first nodes, each with node_id, api_addr and rpc_addr (as text: id@api_addr@rpc_addr)."),
     ConfigDef("cluster.bootstrap", BOOLEAN, _CLUSTER.bootstrap,
-        f"True on the one node that founds the cluster. {_LATER_CLUSTER}"),
+        "True on the one node that founds the cluster."),
     ConfigDef("raft.heartbeat_interval_ms", INT, _CLUSTER.heartbeat_interval_ms,
-        f"How often the consensus leader reports. {_LATER_CLUSTER}", Range(1)),
+        "How often the consensus leader reports.", Range(1)),
     ConfigDef("raft.election_timeout_min_ms", INT, _CLUSTER.election_timeout_min_ms,
-        f"Shortest silence after which a new consensus leader is elected. {_LATER_CLUSTER}", Range(1)),
+        "Shortest silence after which a new consensus leader is elected.", Range(1)),
     ConfigDef("raft.election_timeout_max_ms", INT, _CLUSTER.election_timeout_max_ms,
-        f"Longest such silence. {_LATER_CLUSTER}", Range(1)),
+        "Longest such silence.", Range(1)),
+)
+
+_GATEWAY_ROWS = (
     ConfigDef("host", STRING, _GATEWAY.host,
-        f"Where HTTP is served: 127.0.0.1 is this machine only, 0.0.0.0 everywhere. {_LATER_GATEWAY}"),
+        "Where HTTP is served: 127.0.0.1 is this machine only, 0.0.0.0 everywhere."),
     ConfigDef("port", INT, _GATEWAY.port,
-        f"The HTTP port. {_LATER_GATEWAY}", Range(0, PORT_MAX)),
+        "The HTTP port.", Range(0, PORT_MAX)),
     ConfigDef("acks", STRING, _GATEWAY.acks,
-        f"What a message that came over HTTP waits for: `all` replicas, the `leader`, or `none`. "
-        f"{_LATER_GATEWAY}", OneOf(("all", "leader", "none"))),
+        "What a message that came over HTTP waits for: `all` replicas, the `leader`, or `none`.",
+        OneOf(("all", "leader", "none"))),
     ConfigDef("retries", INT, _GATEWAY.retries,
-        f"How often such a message is tried again. {_LATER_GATEWAY}", Range(0, INT_MAX)),
+        "How often such a message is tried again.", Range(0, INT_MAX)),
     ConfigDef("retry_backoff_ms", INT, _GATEWAY.retry_backoff_ms,
-        f"Rest before each try. {_LATER_GATEWAY}", Range(0)),
+        "Rest before each try.", Range(0)),
     ConfigDef("max_poll_records", INT, _GATEWAY.max_poll_records,
-        f"Most messages in one HTTP answer. {_LATER_GATEWAY}", Range(1)),
+        "Most messages in one HTTP answer.", Range(1)),
     ConfigDef("session_timeout_ms", INT, _GATEWAY.session_timeout_ms,
-        f"An HTTP consumer that is silent for this long is removed. {_LATER_GATEWAY}", Range(1)),
+        "An HTTP consumer that is silent for this long is removed.", Range(1)),
 )
 # fmt: on
 
-NODE_CONFIGS: Mapping[str, ConfigDef] = {config.name: config for config in _ALL}
+NODE_CONFIGS: Mapping[str, ConfigDef] = {config.name: config for config in (*_OWN, *_CLUSTER_ROWS, *_GATEWAY_ROWS)}
+CLUSTER_KEYS = frozenset(config.name for config in _CLUSTER_ROWS)
+GATEWAY_KEYS = frozenset(config.name for config in _GATEWAY_ROWS)
 
 
 class Alias(NamedTuple):

@@ -78,6 +78,7 @@ class Log:
         # Most logs never see a transaction; their readers need not look for aborted ones.
         self.has_aborted = any(name.endswith(".txnindex") for name in files.list(directory))
         self._unsynced: list[Durable] = unsynced or []
+        self.has_changed = False  # since it was opened; an untouched log is closed without a write
         self._recent_ends: dict[int, tuple[Segment, int]] = {}
 
     @classmethod
@@ -131,6 +132,7 @@ class Log:
         if header.leader_epoch > self.epochs.latest:
             self.epochs.assign(header.leader_epoch, header.base_offset)
         self.log_end_offset = next_offset
+        self.has_changed = True
         self._remember_end(next_offset, segment)
         if not self._unsynced or self._unsynced[-1] is not segment.file:
             self._unsynced.append(segment.file)
@@ -157,6 +159,9 @@ class Log:
     def _is_old_enough_to_roll(self, segment: Segment, timestamp: int, now_ms: int) -> bool:
         """By the records' own time where they have one, so that replayed history rolls as it did when it was new."""
         age = timestamp - segment.first_timestamp if segment.first_timestamp >= 0 else now_ms - segment.opened_ms
+        if self.config.compacts:
+            # What is to be compacted in time has to leave the active segment in time.
+            return age > min(self.config.segment_ms, self.config.max_compaction_lag_ms)
         return age > self.config.segment_ms
 
     def roll(self, now_ms: int) -> Segment:
@@ -318,12 +323,14 @@ class Log:
 
     def close(self) -> None:
         """Everything to disk; after this nothing needs recovery."""
-        work, end = self.unsynced()
-        for item in work:
-            item.sync()
-        self.synced(end)
-        self.active.seal()
-        self.write_producer_snapshot()
+        if self.has_changed:
+            work, end = self.unsynced()
+            for item in work:
+                item.sync()
+            self.synced(end)
+            self.active.seal()
+            self.write_producer_snapshot()
+        self.epochs.flush()
         for segment in self.segments:
             segment.close()
 

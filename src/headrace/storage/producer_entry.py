@@ -8,11 +8,10 @@ from collections.abc import Iterable
 from typing import NamedTuple
 
 from headrace.model.errors import (
-    ErrorCode,
     InvalidProducerEpoch,
     InvalidRecord,
+    InvalidTransactionState,
     OutOfOrderSequence,
-    RequestError,
 )
 from headrace.records.batch import NO_SEQUENCE, NO_TIMESTAMP, TRANSACTIONAL_FLAG, BatchHeader
 from headrace.storage.producer_snapshot import NONE, SnapshotRow
@@ -20,12 +19,6 @@ from headrace.storage.producer_snapshot import NONE, SnapshotRow
 BATCHES_REMEMBERED = 5  # as Kafka: clients keep at most five requests in flight, so none older is sent again
 SEQUENCE_MASK = 0x7FFFFFFF  # sequences count to 2^31-1 and go on at 0
 NO_COORDINATOR_EPOCH = -1
-
-
-class InvalidTransactionState(RequestError):
-    """The batch does not fit the transaction that its producer has open."""
-
-    code = ErrorCode.INVALID_TXN_STATE
 
 
 class BatchMeta(NamedTuple):

@@ -8,7 +8,7 @@ touches a file or a clock: `producer_snapshot.py` has the bytes, the log decides
 from collections.abc import Collection, Iterable
 from typing import NamedTuple
 
-from headrace.model.errors import ErrorCode, InvalidProducerEpoch, RequestError
+from headrace.model.errors import CoordinatorFenced, InvalidProducerEpoch
 from headrace.records.batch import NO_SEQUENCE, TRANSACTIONAL_FLAG, BatchHeader
 from headrace.storage.producer_entry import (
     SEQUENCE_MASK,
@@ -18,12 +18,6 @@ from headrace.storage.producer_entry import (
     check_unusual,
 )
 from headrace.storage.producer_snapshot import SnapshotRow, decode_snapshot, encode_snapshot
-
-
-class CoordinatorFenced(RequestError):
-    """A newer transaction coordinator has already written a marker for this producer."""
-
-    code = ErrorCode.TRANSACTION_COORDINATOR_FENCED
 
 
 class CompletedTxn(NamedTuple):

@@ -14,13 +14,15 @@ from headrace.records.batch import HEADER_BYTES, BatchHeader, batch_crc
 from headrace.storage.files import Files
 from headrace.storage.leader_epochs import LeaderEpochs
 from headrace.storage.log import SEGMENT_SUFFIXES, Log
+from headrace.storage.producer_snapshot import newest_snapshot, remove_snapshots, remove_stray_snapshots
 from headrace.storage.producer_state import ProducerStates
 from headrace.storage.segment import Hole, Segment, segment_name
+from headrace.storage.segment_swap import finish_swaps
 
 log = logging.getLogger(__name__)
 
-# Names that a crash in the middle of compaction or deletion leaves behind; none of them holds anything but copies.
-LEFTOVER_SUFFIXES = (".cleaned", ".deleted", ".tmp")
+# What a crash in the middle of replacing a file leaves behind; the file itself is the old one then.
+TEMPORARY_SUFFIX = ".tmp"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -58,6 +60,7 @@ def open_log(files: Files, directory: str, config: LogConfig, checkpoint: Checkp
         holes=[lost] if lost is not None else [],
     )
     opened.epochs.truncate_from_end(opened.log_end_offset)
+    remove_stray_snapshots(files, directory, bases)
     for segment in opened.advance_log_start(opened.log_start_offset):
         _remove_files_of(files, directory, segment.base_offset)
     return opened
@@ -83,10 +86,11 @@ def _segment_after(files: Files, directory: str, base: int, config: LogConfig, n
 
 
 def _sweep_and_list(files: Files, directory: str) -> list[int]:
-    """Base offsets of the segments, ascending; leftovers of interrupted work are removed."""
+    """Base offsets of the segments, ascending; interrupted work is completed or undone first."""
+    finish_swaps(files, directory)
     names = files.list(directory)
     for name in names:
-        if name.endswith(LEFTOVER_SUFFIXES):
+        if name.endswith(TEMPORARY_SUFFIX):
             files.remove(f"{directory}/{name}")
     return sorted(int(name[:-4]) for name in names if name.endswith(".log") and name[:-4].isdigit())
 
@@ -255,7 +259,9 @@ def _lost_tail(last: Segment, checkpoint: Checkpoint) -> Hole | None:
 def _rebuild_producers(files: Files, directory: str, segments: list[Segment]) -> ProducerStates:
     """The newest snapshot that can be read, and every batch since."""
     end = segments[-1].next_offset
-    states, since = _newest_snapshot(files, directory, end)
+    remove_snapshots(files, directory, after=end)  # they speak of batches that were cut
+    snapshot = newest_snapshot(files, directory, end)
+    states, since = (ProducerStates.from_rows(snapshot[1]), snapshot[0]) if snapshot else (ProducerStates(), 0)
     for segment in segments:
         if segment.next_offset <= since:
             continue
@@ -267,21 +273,6 @@ def _rebuild_producers(files: Files, directory: str, segments: list[Segment]) ->
         except CorruptLog as damage:
             log.error("%s; producers that wrote after it are taken as new", damage)
     return states
-
-
-def _newest_snapshot(files: Files, directory: str, end: int) -> tuple[ProducerStates, int]:
-    names = [name for name in files.list(directory) if name.endswith(".snapshot") and name[:-9].isdigit()]
-    for name in sorted(names, reverse=True):
-        path, offset = f"{directory}/{name}", int(name[:-9])
-        if offset > end:
-            files.remove(path)  # it speaks of batches that were cut
-            continue
-        try:
-            return ProducerStates.from_snapshot(files.read(path)), offset
-        except CorruptLog as damage:
-            log.warning("%s: %s; using an older one", path, damage)
-            files.remove(path)
-    return ProducerStates(), 0
 
 
 def _replay(states: ProducerStates, segment: Segment, position: int, header: BatchHeader) -> None:

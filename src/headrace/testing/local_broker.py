@@ -14,6 +14,7 @@ import tempfile
 from collections.abc import Mapping
 from types import TracebackType
 from typing import Protocol
+from weakref import WeakSet
 
 from headrace.app.config_file import load_settings
 from headrace.model.errors import InvalidConfig
@@ -22,6 +23,10 @@ from headrace.model.settings import Settings
 # Loopback by number: a name could mean ::1 to one client and 127.0.0.1 to the next.
 HOST = "127.0.0.1"
 OUTPUT_SHOWN_BYTES = 16 * 1024  # what a failing test shows of the broker's output: about 150 lines
+
+
+# Those between `__enter__` and `close`: the pytest plugin shows what they said when a test fails.
+_open: WeakSet["LocalBroker"] = WeakSet()
 
 
 class Runner(Protocol):
@@ -156,6 +161,7 @@ class LocalBroker:
                 shutil.rmtree(self._data_dir)
             self._data_dir = None
             self._output.close()
+            _open.discard(self)
 
     def __enter__(self) -> "LocalBroker":
         try:
@@ -163,6 +169,7 @@ class LocalBroker:
         except BaseException:
             self.close()
             raise
+        _open.add(self)
         return self
 
     def __exit__(
@@ -171,6 +178,11 @@ class LocalBroker:
         if error is not None and self.output():
             error.add_note(f"--- output of the broker ---\n{self.output()}")
         self.close()
+
+
+def open_brokers() -> list[LocalBroker]:
+    """Every LocalBroker whose `with` block has not ended."""
+    return list(_open)
 
 
 def node_settings(overrides: Mapping[str, str], *, port: int, data_dir: str | None) -> Settings:

@@ -6,6 +6,7 @@ def test_orders_arrive(kafka_broker, kafka_topic):
     producer = Producer({"bootstrap.servers": kafka_broker.bootstrap})
 """
 
+import sys
 from collections.abc import Callable, Generator, Mapping
 from typing import TYPE_CHECKING
 from uuid import uuid4
@@ -18,7 +19,6 @@ if TYPE_CHECKING:
 ADMIN_SECONDS_MAX = 30.0  # creating a topic takes milliseconds; past this the broker is gone
 
 TopicFactory = Callable[..., str]
-_broker_output = pytest.StashKey[Callable[[], str]]()
 
 
 @pytest.fixture(scope="session")
@@ -28,16 +28,12 @@ def kafka_broker_settings() -> Mapping[str, str]:
 
 
 @pytest.fixture(scope="session")
-def kafka_broker(
-    kafka_broker_settings: Mapping[str, str], request: pytest.FixtureRequest
-) -> Generator["LocalBroker", None, None]:
+def kafka_broker(kafka_broker_settings: Mapping[str, str]) -> Generator["LocalBroker", None, None]:
     """One broker in memory for the whole session; tests keep apart by using their own topics."""
     from headrace.testing.local_broker import LocalBroker
 
     with LocalBroker(settings=kafka_broker_settings) as broker:
-        request.config.stash[_broker_output] = broker.output
         yield broker
-        del request.config.stash[_broker_output]
 
 
 @pytest.fixture(scope="session")
@@ -74,12 +70,11 @@ def kafka_topic(kafka_topic_factory: TopicFactory) -> str:
 
 
 @pytest.hookimpl(wrapper=True)
-def pytest_runtest_makereport(
-    item: pytest.Item,
-) -> Generator[None, pytest.TestReport, pytest.TestReport]:
-    """A failing test that used the broker shows what the broker said."""
+def pytest_runtest_makereport() -> Generator[None, pytest.TestReport, pytest.TestReport]:
+    """A failing test shows what the brokers that run just then have said."""
     report = yield
-    output = item.config.stash.get(_broker_output, None)
-    if report.failed and output is not None and "kafka_broker" in getattr(item, "fixturenames", ()):
-        report.sections.append(("output of the broker", output()))
+    module = sys.modules.get("headrace.testing.local_broker")
+    if report.failed and module is not None:
+        for broker in module.open_brokers():
+            report.sections.append((f"output of the broker on port {broker.port}", broker.output()))
     return report

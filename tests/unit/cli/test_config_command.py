@@ -75,5 +75,20 @@ def test_the_reference_page_has_every_key_once():
         assert f"| `{name}` |" in text, name
 
 
+def test_the_example_on_the_reference_page_is_a_file_that_loads(tmp_path):
+    file = tmp_path / "example.yaml"
+    file.write_text(config_reference().split("```yaml\n")[1].split("```")[0])
+    result = run("config", "check", "--config", str(file))
+    assert result.exit_code == 0, result.stderr
+    assert "fine: 6 settings" in result.stderr
+
+
+def test_settings_without_effect_are_told():
+    result = run("config", "check", "--set", "group.max.size=3", "--set", "num.partitions=2")
+    assert result.exit_code == 0
+    assert "--set group.max.size=3: group.max.size has no effect in this version" in result.stderr
+    assert "num.partitions has no effect" not in result.stderr
+
+
 def test_docs_prints_the_reference():
     assert run("config", "docs").stdout == config_reference()

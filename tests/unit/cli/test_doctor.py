@@ -69,7 +69,7 @@ def test_a_data_directory_that_is_not_there_yet_is_fine(tmp_path):
 def test_free_space_is_measured_against_the_reserve(tmp_path, monkeypatch, free, status):
     usage = namedtuple("usage", "total used free")
     monkeypatch.setattr(checks.shutil, "disk_usage", lambda path: usage(2**41, 0, free))
-    assert checks.free_space(tmp_path, 64 * 2**20).status == status
+    assert checks.free_space(tmp_path).status == status
 
 
 @pytest.mark.parametrize(

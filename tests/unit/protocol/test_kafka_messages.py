@@ -183,6 +183,21 @@ DENSE = {
         2,
         b"\x02\x02\x01" + compact_array(200_000) + b"\x01\x00\x00" * 200_000 + b"\x00\x00\x00",
     ),
+    "topics of four bytes": (
+        ApiKey.METADATA,
+        9,
+        compact_array(200_000) + b"\x03ab\x00" * 200_000 + b"\x00\x00\x00\x00",
+    ),
+    "topics without partitions": (
+        ApiKey.LIST_OFFSETS,
+        6,
+        bytes(5) + compact_array(200_000) + b"\x02t\x01\x00" * 200_000 + b"\x00",
+    ),
+    "configs of three bytes": (
+        ApiKey.CREATE_TOPICS,
+        5,
+        b"\x02\x02t" + bytes(6) + b"\x01" + compact_array(200_000) + b"\x01\x00\x00" * 200_000 + bytes(8),
+    ),
 }
 
 

@@ -39,8 +39,7 @@ def read_values(log: Log, offset: int = 0, limit: int | None = None) -> list[str
             break
         data = memoryview(piece.read())
         for position, header in walk(data):
-            for record in decode_records(data[position : position + header.total_bytes], header):
-                if record.offset >= offset:
-                    values.append((record.value or b"").decode())
+            records = decode_records(data[position : position + header.total_bytes], header)
+            values += [(record.value or b"").decode() for record in records if record.offset >= offset]
             offset = header.next_offset
     return values

@@ -196,8 +196,7 @@ def test_a_horizon_once_given_does_not_move() -> None:
 
 def test_a_tombstone_past_the_end_of_a_full_map_stays_because_its_value_does() -> None:
     log = new_log()
-    write(log, ("a", "1"), ("b", "1"), ("c", "1"))
-    write(log, ("a", None))
+    write(log, ("a", "1"), ("b", "1"), ("c", "1"), ("a", None))
     roll(log)
     for now_ms in (NOW, LATER):
         clean(log, now_ms=now_ms, key_map_bytes_max=2 * (ENTRY_BYTES + 1))
@@ -402,8 +401,11 @@ def test_a_round_ends_when_retention_takes_its_segments() -> None:
     assert not [name for name in names(log) if name.endswith((".cleaned", ".swap"))]
 
 
-def steps_with_retention_after(stop_at: int, log_start: int) -> int:
-    """A round during which, after that step, the log's start moves; how many steps it took."""
+def steps_with_retention_after(stop_at: int, log_start: int, removed_later: int) -> int:
+    """A round during which, after that step, the log's start moves; how many steps it took.
+
+    The files of the segments that it leaves behind are removed so many steps later.
+    """
     with SimFiles() as files:
         log = new_log(files)
         for number in range(4):
@@ -417,7 +419,7 @@ def steps_with_retention_after(stop_at: int, log_start: int) -> int:
                 step()
             if steps == stop_at:
                 gone = log.advance_log_start(log_start)
-            elif steps == stop_at + 1:
+            if steps == stop_at + removed_later:
                 for segment in gone:
                     remove_segment_files(files, segment)
             steps += 1
@@ -432,9 +434,10 @@ def steps_with_retention_after(stop_at: int, log_start: int) -> int:
 
 
 @pytest.mark.parametrize("log_start", [pytest.param(4, id="into the middle"), pytest.param(8, id="past all of it")])
-def test_retention_at_any_step_brings_no_segment_back_and_takes_no_other(log_start: int) -> None:
-    for stop_at in range(steps_with_retention_after(-2, log_start) - 1):
-        steps_with_retention_after(stop_at, log_start)
+@pytest.mark.parametrize("removed_later", [0, 1])
+def test_retention_at_any_step_brings_no_segment_back_and_takes_no_other(log_start: int, removed_later: int) -> None:
+    for stop_at in range(steps_with_retention_after(-2, log_start, 0) - removed_later):
+        steps_with_retention_after(stop_at, log_start, removed_later)
 
 
 def test_a_flipped_bit_stops_the_round_and_is_not_copied() -> None:

@@ -143,7 +143,7 @@ def test_what_was_written_is_unsynced_until_it_is_handed_over() -> None:
         append(log, f"value {number}")
     work, end = log.unsynced()
     assert end == 8
-    assert {item for item in work} >= {segment.file for segment in log.segments[:-1]}
+    assert set(work) >= {segment.file for segment in log.segments[:-1]}
     assert log.unsynced()[0] == []
 
 

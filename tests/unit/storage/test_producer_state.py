@@ -5,11 +5,18 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
-from headrace.model.errors import HeadraceError, InvalidProducerEpoch, InvalidRecord, OutOfOrderSequence
+from headrace.model.errors import (
+    CoordinatorFenced,
+    HeadraceError,
+    InvalidProducerEpoch,
+    InvalidRecord,
+    InvalidTransactionState,
+    OutOfOrderSequence,
+)
 from headrace.records.batch import CONTROL_FLAG, TRANSACTIONAL_FLAG, BatchHeader
-from headrace.storage.producer_entry import BATCHES_REMEMBERED, InvalidTransactionState, ProducerEntry
+from headrace.storage.producer_entry import BATCHES_REMEMBERED, ProducerEntry
 from headrace.storage.producer_snapshot import SnapshotRow, encode_snapshot
-from headrace.storage.producer_state import CompletedTxn, CoordinatorFenced, ProducerStates
+from headrace.storage.producer_state import CompletedTxn, ProducerStates
 
 SEQUENCE_MAX = 2**31 - 1
 

@@ -1,0 +1,64 @@
+"""The keys that are read, checked and shown, but change nothing in this version.
+
+Kafka's tools and existing config files name them, so refusing them would break more than it teaches; but nobody
+should believe that they work. A test compares this list with what the source really reads, so that it can
+neither grow stale nor stay behind.
+"""
+
+from headrace.model.broker_configs import CLUSTER_CONFIGS
+from headrace.model.broker_coordinator_configs import COORDINATOR_CONFIGS
+from headrace.model.node_configs import CLUSTER_KEYS, GATEWAY_KEYS
+from headrace.model.topic_configs import TOPIC_CONFIGS
+
+_TOPIC_KEYS = frozenset(
+    {
+        "compression.gzip.level",
+        "compression.lz4.level",
+        "compression.zstd.level",
+        "flush.ms",
+        "follower.replication.throttled.replicas",
+        "leader.replication.throttled.replicas",
+        "local.retention.bytes",
+        "local.retention.ms",
+        "preallocate",
+        "remote.log.copy.disable",
+        "remote.log.delete.on.disable",
+        "remote.storage.enable",
+        "segment.jitter.ms",
+        "unclean.leader.election.enable",
+    }
+)
+_BROKER_KEYS = frozenset(
+    {
+        "inter.broker.listener.name",
+        "log.cleaner.io.buffer.load.factor",
+        "log.cleaner.io.buffer.size",
+        "log.cleaner.io.max.bytes.per.second",
+        "log.cleaner.threads",
+        "log.dir.failure.timeout.ms",
+        "log.flush.start.offset.checkpoint.interval.ms",
+        "log.initial.task.delay.ms",
+        "max.connection.creation.rate",
+        "max.connections.per.ip.overrides",
+        "num.recovery.threads.per.data.dir",
+        "queued.max.requests",
+        "quota.window.num",
+        "quota.window.size.seconds",
+        "request.timeout.ms",
+        "socket.connection.setup.timeout.max.ms",
+        "socket.connection.setup.timeout.ms",
+        "socket.listen.backlog.size",
+        "socket.receive.buffer.bytes",
+        "socket.send.buffer.bytes",
+    }
+)
+_BROKER_DEFAULTS_OF_TOPIC_KEYS = frozenset(synonym for key in _TOPIC_KEYS for synonym in TOPIC_CONFIGS[key].synonyms)
+
+NO_EFFECT_YET: frozenset[str] = (
+    _TOPIC_KEYS
+    | _BROKER_KEYS
+    | _BROKER_DEFAULTS_OF_TOPIC_KEYS
+    | CLUSTER_KEYS
+    | GATEWAY_KEYS
+    | {config.name for config in (*COORDINATOR_CONFIGS, *CLUSTER_CONFIGS)}
+)

@@ -1,0 +1,61 @@
+"""Every served API has a handler, and every handler asks the authorizer before it tells or changes anything."""
+
+from importlib import import_module
+from typing import Any
+
+import pytest
+
+from headrace.protocol.api import SERVED, ApiKey
+from headrace.security.access import TABLE
+from tests.unit.broker.handlers.handler_kit import DenyAll, HandlerKit
+
+TOPIC_CONFIG = {"resource_type": 2, "resource_name": "t"}
+
+# A request about the topic `t` for every API whose handler asks for permission.
+REQUESTS: dict[ApiKey, dict[str, Any]] = {
+    ApiKey.LIST_OFFSETS: {
+        "replica_id": -1,
+        "topics": [{"name": "t", "partitions": [{"partition_index": 0, "timestamp": -1}]}],
+    },
+    ApiKey.METADATA: {"topics": [{"name": "t"}]},
+    ApiKey.CREATE_TOPICS: {"topics": [{"name": "new", "num_partitions": 1, "replication_factor": 1}]},
+    ApiKey.DELETE_TOPICS: {"topics": [{"name": "t"}]},
+    ApiKey.DELETE_RECORDS: {"topics": [{"name": "t", "partitions": [{"partition_index": 0, "offset": 1}]}]},
+    ApiKey.INIT_PRODUCER_ID: {"transactional_id": None},
+    ApiKey.OFFSET_FOR_LEADER_EPOCH: {"topics": [{"topic": "t", "partitions": [{"partition": 0, "leader_epoch": 0}]}]},
+    ApiKey.DESCRIBE_CONFIGS: {"resources": [TOPIC_CONFIG]},
+    ApiKey.ALTER_CONFIGS: {"resources": [{**TOPIC_CONFIG, "configs": [{"name": "retention.ms", "value": "1"}]}]},
+    ApiKey.INCREMENTAL_ALTER_CONFIGS: {
+        "resources": [{**TOPIC_CONFIG, "configs": [{"name": "retention.ms", "config_operation": 0, "value": "1"}]}]
+    },
+    ApiKey.DESCRIBE_LOG_DIRS: {"topics": None},
+    ApiKey.CREATE_PARTITIONS: {"topics": [{"name": "t", "count": 9, "assignments": None}]},
+    ApiKey.DESCRIBE_QUORUM: {"topics": ()},
+    ApiKey.DESCRIBE_CLUSTER: {"include_cluster_authorized_operations": True},
+    ApiKey.DESCRIBE_PRODUCERS: {"topics": [{"name": "t", "partition_indexes": (0,)}]},
+    ApiKey.LIST_CONFIG_RESOURCES: {},
+    ApiKey.DESCRIBE_TOPIC_PARTITIONS: {"topics": [{"name": "t"}]},
+}
+
+
+@pytest.mark.parametrize("api", SERVED, ids=lambda api: api.name)
+def test_rule_03_what_is_advertised_has_a_handler(api: ApiKey) -> None:
+    handler = import_module(f"headrace.broker.handlers.{api.name.lower()}")
+    assert hasattr(handler, "handle") or api in (ApiKey.PRODUCE, ApiKey.FETCH)
+
+
+def test_every_handler_that_asks_for_permission_is_tested() -> None:
+    asking = {api for api in SERVED if TABLE[api]} - {ApiKey.PRODUCE, ApiKey.FETCH}
+    assert set(REQUESTS) == asking
+
+
+@pytest.mark.parametrize("api", REQUESTS, ids=lambda api: api.name)
+async def test_a_denied_caller_changes_nothing(kit: HandlerKit, api: ApiKey) -> None:
+    await kit.create("t")
+    kit.append("t", "a", "b")
+    authorizer = kit.authorizer = DenyAll()
+    before = (dict(kit.image.topics), kit.partition("t").log_start_offset)
+    await kit.ask(api, **REQUESTS[api])
+    assert authorizer.asked, "the authorizer was asked"
+    assert authorizer.asked <= TABLE[api]
+    assert (dict(kit.image.topics), kit.partition("t").log_start_offset) == before

@@ -1,0 +1,162 @@
+from collections.abc import Iterable
+from typing import Any
+
+import pytest
+
+from headrace.broker.partition import Partition
+from headrace.core.cluster.values import PartitionState
+from headrace.model.errors import StorageError
+from headrace.protocol.api import ApiKey
+from tests.unit.broker.handlers.handler_kit import DenyAll, HandlerKit
+
+VERSIONS = range(1, 11)
+LATEST, EARLIEST, MAX_TIMESTAMP, EARLIEST_LOCAL, LATEST_TIERED = -1, -2, -3, -4, -5
+
+
+async def ask(kit: HandlerKit, timestamp: int, version: int = 10, *, topic: str = "t", **fields: Any) -> Any:
+    partition = {"partition_index": 0, "timestamp": timestamp}
+    for name in ("partition_index", "current_leader_epoch"):
+        if name in fields:
+            partition[name] = fields.pop(name)
+    fields.setdefault("replica_id", -1)
+    answer = await kit.ask(ApiKey.LIST_OFFSETS, version, topics=[{"name": topic, "partitions": [partition]}], **fields)
+    return answer.topics[0].partitions[0]
+
+
+def found(row: Any) -> tuple[int, int, int]:
+    return row.error_code.value, row.offset, row.timestamp
+
+
+@pytest.mark.parametrize("version", VERSIONS)
+async def test_rule_28_a_time_is_found_in_every_version(kit: HandlerKit, version: int) -> None:
+    await kit.create("t")
+    for timestamp in (1_000, 2_000, 3_000):
+        kit.append("t", "a", "b", timestamp=timestamp)
+    assert found(await ask(kit, 2_001, version)) == (0, 3, 2_001)
+    assert found(await ask(kit, 0, version)) == (0, 0, 1_000)
+    assert found(await ask(kit, 2_500, version)) == (0, 4, 3_000)
+
+
+async def test_rule_28_a_time_after_everything_is_not_found_and_no_error(kit: HandlerKit) -> None:
+    await kit.create("t")
+    kit.append("t", "a", timestamp=1_000)
+    row = await ask(kit, 5_000)
+    assert found(row) == (0, -1, -1)
+    assert row.leader_epoch == -1
+
+
+async def test_rule_28_the_highest_timestamp_is_found_where_it_is(kit: HandlerKit) -> None:
+    await kit.create("t")
+    kit.append("t", "a", timestamp=1_000)
+    kit.append("t", "young", timestamp=9_000)
+    kit.append("t", "b", timestamp=2_000)
+    row = await ask(kit, MAX_TIMESTAMP, 7)
+    assert found(row) == (0, 1, 9_000)
+    assert row.leader_epoch == kit.partition("t").leader_epoch
+
+
+async def test_rule_28_an_empty_partition_has_no_highest_timestamp(kit: HandlerKit) -> None:
+    await kit.create("t")
+    assert found(await ask(kit, MAX_TIMESTAMP)) == (0, -1, -1)
+    assert found(await ask(kit, 0)) == (0, -1, -1)
+
+
+@pytest.mark.parametrize("version", VERSIONS)
+async def test_the_ends_of_a_partition(kit: HandlerKit, version: int) -> None:
+    await kit.create("t")
+    kit.append("t", "a", "b", "c")
+    kit.partition("t").delete_records(2)
+    assert found(await ask(kit, EARLIEST, version)) == (0, 2, -1)
+    assert found(await ask(kit, LATEST, version)) == (0, 3, -1)
+
+
+async def test_the_local_start_is_the_start_and_nothing_was_ever_tiered(kit: HandlerKit) -> None:
+    await kit.create("t")
+    kit.append("t", "a", "b")
+    assert found(await ask(kit, EARLIEST_LOCAL)) == (0, 0, -1)
+    assert found(await ask(kit, LATEST_TIERED)) == (0, -1, -1)
+
+
+@pytest.mark.parametrize(
+    ("timestamp", "version"), [(MAX_TIMESTAMP, 6), (EARLIEST_LOCAL, 7), (LATEST_TIERED, 8), (-6, 10), (-100, 10)]
+)
+async def test_special_times_that_a_version_does_not_have_are_refused(
+    kit: HandlerKit, timestamp: int, version: int
+) -> None:
+    await kit.create("t")
+    assert found(await ask(kit, timestamp, version)) == (35, -1, -1)
+
+
+async def test_clients_see_only_what_is_committed(kit: HandlerKit, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def do_not_wait(topic: str, indexes: Iterable[int]) -> None:
+        """As if a replica were behind: what is written stays uncommitted."""
+
+    monkeypatch.setattr(kit.partitions, "settled", do_not_wait)
+    await kit.create("t")
+    kit.append("t", "a", timestamp=1_000)
+    kit.append("t", "b", timestamp=2_000)
+    kit.partition("t").high_watermark = 1
+    assert found(await ask(kit, LATEST)) == (0, 1, -1)
+    assert found(await ask(kit, 2_000)) == (0, -1, -1)
+    assert found(await ask(kit, MAX_TIMESTAMP)) == (0, -1, -1)
+    assert found(await ask(kit, LATEST, replica_id=2)) == (0, 2, -1), "a replica asks for the log's end"
+
+
+async def test_rule_08_read_committed_ends_at_the_last_stable_offset(
+    kit: HandlerKit, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await kit.create("t")
+    kit.append("t", "a", timestamp=1_000)
+    kit.append("t", "b", timestamp=2_000)
+    monkeypatch.setattr(Partition, "last_stable_offset", property(lambda _: 1))
+    assert found(await ask(kit, LATEST, isolation_level=1)) == (0, 1, -1)
+    assert found(await ask(kit, LATEST, isolation_level=0)) == (0, 2, -1)
+    assert found(await ask(kit, 2_000, isolation_level=1)) == (0, -1, -1)
+    assert found(await ask(kit, 2_000, isolation_level=0)) == (0, 1, 2_000)
+
+
+@pytest.mark.parametrize("version", range(4, 11))
+async def test_rule_17_the_leader_epoch_is_told(kit: HandlerKit, version: int) -> None:
+    await kit.create("t")
+    kit.append("t", "a")
+    epoch = kit.partition("t").leader_epoch
+    assert (await ask(kit, LATEST, version)).leader_epoch == epoch
+    assert (await ask(kit, EARLIEST, version)).leader_epoch == epoch
+    assert (await ask(kit, 0, version)).leader_epoch == epoch
+
+
+@pytest.mark.parametrize(("difference", "code"), [(-1, 74), (0, 0), (1, 75)])
+async def test_rule_17_the_clients_leader_epoch_is_checked(kit: HandlerKit, difference: int, code: int) -> None:
+    await kit.create("t")
+    partition = kit.partition("t")
+    partition.follow(PartitionState((1,), (1,), 1, 5, 1))
+    row = await ask(kit, LATEST, current_leader_epoch=5 + difference)
+    assert row.error_code.value == code
+
+
+async def test_rule_16_a_partition_that_another_broker_leads_is_not_unknown(kit: HandlerKit) -> None:
+    await kit.create("t")
+    kit.partition("t").follow(PartitionState((2, 1), (2, 1), 2, 6, 2))
+    assert found(await ask(kit, LATEST)) == (6, -1, -1)
+    assert found(await ask(kit, LATEST, partition_index=1)) == (3, -1, -1)
+    assert found(await ask(kit, LATEST, topic="no-such-topic")) == (3, -1, -1)
+
+
+async def test_a_partition_whose_disk_failed_is_told_as_such(kit: HandlerKit) -> None:
+    await kit.create("t")
+    kit.partition("t").go_offline(StorageError("pulled out"))
+    assert found(await ask(kit, LATEST)) == (56, -1, -1)
+
+
+async def test_a_partition_that_is_asked_for_twice_is_an_invalid_request(kit: HandlerKit) -> None:
+    await kit.create("t")
+    twice = [{"partition_index": 0, "timestamp": LATEST}, {"partition_index": 0, "timestamp": EARLIEST}]
+    answer = await kit.ask(ApiKey.LIST_OFFSETS, replica_id=-1, topics=[{"name": "t", "partitions": twice}])
+    assert [row.error_code.value for row in answer.topics[0].partitions] == [42, 42]
+
+
+async def test_who_may_not_describe_a_topic_learns_nothing_of_it(kit: HandlerKit) -> None:
+    await kit.create("t")
+    kit.authorizer = DenyAll()
+    assert found(await ask(kit, LATEST)) == (29, -1, -1)
+    assert found(await ask(kit, LATEST, topic="no-such-topic")) == (29, -1, -1)

@@ -1,0 +1,68 @@
+"""Which keys do nothing yet is compared with what the source reads: the documentation cannot promise too much."""
+
+import re
+from pathlib import Path
+
+import pytest
+
+from headrace.model.configs import BROKER_CONFIGS, TOPIC_CONFIGS, LogConfig
+from headrace.model.no_effect import NO_EFFECT_YET
+from headrace.model.node_configs import CLUSTER_KEYS, GATEWAY_KEYS, NODE_CONFIGS
+from headrace.model.settings import Settings
+
+PACKAGE = Path(__file__).parents[3] / "src" / "headrace"
+# These read every key alike, to check or to show it; that gives it no effect.
+READERS_OF_ALL = ("model/", "cli/", "app/config_file.py", "app/settings_build.py", "app/yaml_file.py")
+SOURCE = "\n".join(
+    path.read_text()
+    for path in sorted(PACKAGE.rglob("*.py"))
+    if not str(path.relative_to(PACKAGE)).startswith(READERS_OF_ALL)
+)
+# Keys that the source reads under the name of a field, and fields that it reads under the name of a property.
+FIELDS = {
+    "advertised.listeners": "advertised",
+    "broker.id": "node_id",
+    "broker.rack": "rack",
+    "cluster.id": "cluster_id",
+    "listener.security.protocol.map": "listeners",
+    "listeners": "listeners",
+    "log.dir": "data_dir",
+    "log.dirs": "data_dir",
+    "node.id": "node_id",
+    "storage": "in_memory",
+    "cleanup.policy": "compacts",
+    "message.timestamp.type": "timestamp_type",
+    "message.timestamp.before.max.ms": "timestamp_before_max_ms",
+    "message.timestamp.after.max.ms": "timestamp_after_max_ms",
+    "unclean.leader.election.enable": "unclean_leader_election",
+    "internal.segment.bytes": "segment_bytes",
+}
+SYNONYMS = {synonym: topic for topic in TOPIC_CONFIGS.values() for synonym in topic.synonyms}
+
+
+def is_read(name: str) -> bool:
+    if name in SYNONYMS and name not in TOPIC_CONFIGS:
+        return is_read(SYNONYMS[name].name)
+    if name in GATEWAY_KEYS | CLUSTER_KEYS:
+        return re.search(rf"settings\.{'gateway' if name in GATEWAY_KEYS else 'cluster'}\b", SOURCE) is not None
+    field = FIELDS.get(name, name.replace(".", "_"))
+    if field in LogConfig.__dataclass_fields__ or name in FIELDS:
+        return re.search(rf"\.{field}\b", SOURCE) is not None
+    return f'"{name}"' in SOURCE
+
+
+@pytest.mark.parametrize("name", sorted({**TOPIC_CONFIGS, **BROKER_CONFIGS, **NODE_CONFIGS}))
+def test_a_key_has_an_effect_if_and_only_if_the_source_reads_it(name):
+    if name in NO_EFFECT_YET:
+        assert not is_read(name), f"{name} is read now: take it out of model/no_effect.py"
+    else:
+        assert is_read(name), f"nothing reads {name}: wire it up, or add it to model/no_effect.py"
+
+
+def test_the_list_names_only_keys_that_exist():
+    assert {*TOPIC_CONFIGS, *BROKER_CONFIGS, *NODE_CONFIGS} >= NO_EFFECT_YET
+
+
+def test_fields_that_stand_for_keys_exist():
+    known = {*dir(Settings), *dir(LogConfig)}
+    assert set(FIELDS.values()) <= known
