@@ -6,7 +6,7 @@ import pytest
 from headrace.testing import LocalBroker
 
 # How many lines the list had when it was last extended. Raise it with the list; never lower it.
-LISTED_AT_LEAST = 44
+LISTED_AT_LEAST = 45
 
 # As the suite configures its own brokers: four partitions by default, and replicas assigned to broker 0.
 SETTINGS = {"node.id": "0", "num.partitions": "4"}

@@ -18,7 +18,7 @@ from headrace.model.settings import Settings
 ENVIRONMENT_PREFIX = "HEADRACE_"
 CONFIG_FILE_VARIABLE = "HEADRACE_CONFIG"
 # Variables with the prefix that are not node settings: the command line reads them.
-_OTHER_VARIABLES = frozenset({CONFIG_FILE_VARIABLE, "HEADRACE_BOOTSTRAP", "HEADRACE_DEBUG"})
+_OTHER_VARIABLES = frozenset({CONFIG_FILE_VARIABLE, "HEADRACE_BOOTSTRAP", "HEADRACE_DEBUG", "HEADRACE_LOOP_LAG_FILE"})
 
 
 class Said(NamedTuple):

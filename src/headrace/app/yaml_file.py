@@ -57,7 +57,7 @@ def _compose(path: str, text: str) -> yaml.Node | None:
         # References could unfold a small file to any size, so they go before anything is built from them.
         for event in yaml.parse(text, Loader=_LOADER):
             if isinstance(event, yaml.AliasEvent):
-                line = event.start_mark.line + 1
+                line = event.start_mark.line + 1 if event.start_mark is not None else 1
                 raise InvalidConfig(f"{path} line {line}: references (*name) are not supported; repeat the value")
         node: yaml.Node | None = yaml.compose(text, Loader=_LOADER)
     except yaml.MarkedYAMLError as error:

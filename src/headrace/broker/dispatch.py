@@ -60,7 +60,7 @@ class Dispatcher:
             header.version,
             header.correlation_id,
         )
-        task = asyncio.create_task(self._answer(connection.reserve_reply(), call, request))
+        task = asyncio.create_task(self._answer(connection.reserve_last_reply(), call, request))
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
         return None
@@ -105,4 +105,3 @@ class Dispatcher:
         for task in list(self._tasks):
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
-

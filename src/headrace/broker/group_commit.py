@@ -81,4 +81,6 @@ def _sync(partition: Syncable, work: list[Durable], offset: int) -> tuple[Syncab
             item.sync()
     except StorageError as error:
         return partition, offset, error
+    except OSError as error:
+        return partition, offset, StorageError(f"cannot sync {partition.log.directory}: {error}")
     return partition, offset, None

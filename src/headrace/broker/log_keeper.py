@@ -13,13 +13,12 @@ from headrace.broker.partition import Partition
 from headrace.broker.slices import drive, in_slices
 from headrace.model.errors import CorruptLog, StorageError
 from headrace.model.ids import TopicPartition
-from headrace.storage.cleanable import Cleanable, cleanable
-from headrace.storage.compaction import Cleaned, Cleaner
-from headrace.storage.retention import expired_segments
 from headrace.storage.segment import Segment
 
 if TYPE_CHECKING:
     from headrace.broker.broker import Broker
+    from headrace.storage.cleanable import Cleanable
+    from headrace.storage.compaction import Cleaned
 
 log = logging.getLogger(__name__)
 
@@ -45,6 +44,8 @@ class LogKeeper:
             yield
 
     def _expire_segments_of(self, partition: Partition) -> None:
+        from headrace.storage.retention import expired_segments
+
         partition_log = partition.log
         now_ms = self._clock.wall_ms()
         expired = expired_segments(
@@ -73,7 +74,7 @@ class LogKeeper:
             partition, dirty = due
             await self._clean(partition, dirty)
 
-    def _dirtiest(self) -> tuple[Partition, Cleanable] | None:
+    def _dirtiest(self) -> tuple[Partition, "Cleanable"] | None:
         candidates = []
         for partition in self._broker.partitions.all():
             config = partition.log.config
@@ -86,7 +87,9 @@ class LogKeeper:
         _, _, partition, dirty = max(candidates, key=lambda one: one[:2])
         return partition, dirty
 
-    def _cleanable(self, partition: Partition) -> Cleanable:
+    def _cleanable(self, partition: Partition) -> "Cleanable":
+        from headrace.storage.cleanable import cleanable
+
         return cleanable(
             partition.log.segments,
             cleaned_to=self._broker.log_dir.cleaned_to(TopicPartition(partition.topic, partition.index)),
@@ -97,7 +100,10 @@ class LogKeeper:
             now_ms=self._clock.wall_ms(),
         )
 
-    async def _clean(self, partition: Partition, dirty: Cleanable) -> None:
+    async def _clean(self, partition: Partition, dirty: "Cleanable") -> None:
+        # Not needed before the first compacted topic; starting without it saves a dozen modules.
+        from headrace.storage.compaction import Cleaner
+
         bytes_max = self._broker.settings.integer("log.cleaner.dedupe.buffer.size")
         cleaner = Cleaner(partition.log, dirty, now_ms=self._clock.wall_ms(), key_map_bytes_max=bytes_max)
         try:
@@ -116,7 +122,7 @@ class LogKeeper:
         self._broker.log_dir.note_cleaned(TopicPartition(partition.topic, partition.index), cleaned.cleaned_to)
         await asyncio.to_thread(self._broker.log_dir.write_cleaned)
 
-    def _remove_replaced_later(self, partition: Partition, cleaned: Cleaned) -> None:
+    def _remove_replaced_later(self, partition: Partition, cleaned: "Cleaned") -> None:
         """Replies on their way may still read them."""
         for replaced in cleaned.replaced:
             self._broker.partitions.in_background_after(

@@ -16,12 +16,15 @@ from headrace.broker.group_commit import GroupCommit
 from headrace.core.cluster.image import PartitionState
 from headrace.core.replica.watermark import high_watermark
 from headrace.model.errors import (
+    DiskFull,
     FencedLeaderEpoch,
+    HeadraceError,
     NotEnoughReplicas,
     NotLeader,
     OffsetOutOfRange,
     StorageError,
     UnknownLeaderEpoch,
+    UnknownTopic,
 )
 from headrace.protocol.fetch import AbortedTransaction
 from headrace.storage.log import FoundOffset, Log, LogSlice
@@ -37,7 +40,7 @@ class AppendWaiter(Protocol):
 
     def committed(self) -> None: ...
 
-    def failed(self, partition: "Partition", error: StorageError) -> None: ...
+    def failed(self, partition: "Partition", error: HeadraceError) -> None: ...
 
 
 class FetchWaiter(Protocol):
@@ -56,7 +59,7 @@ class Settled:
         if not self.future.done():
             self.future.set_result(None)
 
-    def failed(self, partition: "Partition", error: StorageError) -> None:
+    def failed(self, partition: "Partition", error: HeadraceError) -> None:
         self.committed()
 
 
@@ -89,7 +92,7 @@ class Partition:
         self.high_watermark = log.log_end_offset
         self._append_waiters: deque[tuple[int, AppendWaiter]] = deque()  # by the offset they wait for, ascending
         self.fetch_waiters: set[FetchWaiter] = set()
-        self.failure: StorageError | None = None
+        self.failure: HeadraceError | None = None
         self.follow(state)
 
     def __str__(self) -> str:
@@ -155,8 +158,6 @@ class Partition:
 
     def _append_failed(self, error: StorageError) -> None:
         """A full disk heals; anything else leaves the log in a state that nobody knows."""
-        from headrace.model.errors import DiskFull
-
         if not isinstance(error, DiskFull):
             self.go_offline(error)
 
@@ -202,9 +203,16 @@ class Partition:
 
     def go_offline(self, error: StorageError) -> None:
         """Nothing more is promised about this partition until a restart has looked at its files."""
-        if self.failure is not None:
-            return
-        log.critical("%s goes offline: %s", self, error)
+        if self.failure is None:
+            log.critical("%s goes offline: %s", self, error)
+            self._end(error)
+
+    def retire(self) -> None:
+        """The topic has been deleted: whoever still waits is told that there is no such partition."""
+        if self.failure is None:
+            self._end(UnknownTopic(f"{self} has been deleted"))
+
+    def _end(self, error: HeadraceError) -> None:
         self.failure = error
         waiters, self._append_waiters = self._append_waiters, deque()
         for _, waiter in waiters:

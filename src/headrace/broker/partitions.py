@@ -20,7 +20,7 @@ from headrace.core.cluster.image import ClusterImage, TopicImage
 from headrace.core.cluster.values import ConfigResource, ResourceType
 from headrace.model.clock import Clock
 from headrace.model.configs import LogConfig, log_config
-from headrace.model.errors import NotLeader, StorageError, UnknownTopic, UnknownTopicId
+from headrace.model.errors import NotLeader, UnknownTopic, UnknownTopicId
 from headrace.model.ids import TopicPartition
 from headrace.storage.log import Log, remove_segment_files
 from headrace.storage.log_dir import DELETE_SUFFIX, STRAY_SUFFIX, LogDir
@@ -175,7 +175,7 @@ class Partitions:
             partition = self._held.pop((name, index), None)
             self._held.pop((topic.topic_id, index), None)
             if partition is not None:
-                partition.go_offline(StorageError(f"{partition} has been deleted"))
+                partition.retire()
                 path = self.log_dir.set_aside(TopicPartition(name, index), uuid4(), DELETE_SUFFIX)
                 self._in_background(self.log_dir.files.remove_tree, path)
 

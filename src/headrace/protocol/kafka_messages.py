@@ -59,9 +59,10 @@ def write_response(api: ApiKey, version: int, response: Any) -> bytes:
 
 
 def encode_element(api: ApiKey, version: int, array: str, element: Any) -> bytes:
-    """One element of an array of a response's structs, ready to stand in its place.
+    """One element of an array of structs in a response, ready to stand in its place.
 
-    For long responses: a handler encodes them bit by bit and lets others run in between.
+    For long responses: a handler encodes them bit by bit and lets others run in between. An array inside an array
+    is named with a dot: "results.topics".
     """
     out = bytearray()
     _element_writer(api, version, array)(out, element)
@@ -107,13 +108,15 @@ def _element_writer(api: ApiKey, version: int, array: str) -> "Write":
     from headrace.protocol.schema import describe
     from headrace.protocol.schema_writer import compile_writer
 
-    structs = [
-        next(field.struct for field in describe(message_class(api, one, "response")) if field.name == array)
-        for one in (version, SERVED[api].highest)
-    ]
-    assert structs[0] is not None, f"{array} holds no structs"
-    assert structs[1] is not None, f"{array} holds no structs in the newest version"
-    return compile_writer(structs[0], structs[1])
+    def struct_of(message: type[Any]) -> type[Any]:
+        for name in array.split("."):
+            struct = next(field.struct for field in describe(message) if field.name == name)
+            assert struct is not None, f"{array} of {api.name} holds no structs"
+            message = struct
+        return message
+
+    older, newest = (message_class(api, one, "response") for one in (version, SERVED[api].highest))
+    return compile_writer(struct_of(older), struct_of(newest))
 
 
 def message_class(api: ApiKey, version: int, direction: str) -> type[Any]:

@@ -30,6 +30,8 @@ _PARTITION_BYTES_MIN = 12
 _PARTITION_WEIGHT = POINTER_WEIGHT + OBJECT_WEIGHT + 3 * (FIELD_WEIGHT + INT_WEIGHT)
 _TOPIC_WEIGHT = POINTER_WEIGHT + OBJECT_WEIGHT + 2 * FIELD_WEIGHT
 
+_QUERY = Struct(">iiq")
+_QUERY_WITHOUT_EPOCH = Struct(">iq")
 _ROW = Struct(">ihqqi")
 _ROW_WITHOUT_EPOCH = Struct(">ihqq")
 
@@ -86,9 +88,11 @@ def _decode_topic(reader: FrugalReader, version: int) -> TopicQuery:
 
 
 def _decode_partition(reader: FrugalReader, version: int) -> PartitionQuery:
-    partition = reader.int32()
-    epoch = reader.int32() if version >= LEADER_EPOCH_FROM else NO_EPOCH
-    query = PartitionQuery(partition, epoch, reader.int64())
+    if version >= LEADER_EPOCH_FROM:
+        query = PartitionQuery._make(_QUERY.unpack(reader.take(_QUERY.size)))
+    else:
+        partition, timestamp = _QUERY_WITHOUT_EPOCH.unpack(reader.take(_QUERY_WITHOUT_EPOCH.size))
+        query = PartitionQuery(partition, NO_EPOCH, timestamp)
     reader.skip_tags()
     return query
 

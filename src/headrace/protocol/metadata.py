@@ -31,6 +31,7 @@ TOP_LEVEL_ERROR_FROM = 13
 
 OPERATIONS_NOT_ASKED = -(2**31)
 
+_NO_ID = bytes(16)
 _NAME_BYTES_MIN = 1
 _ID_AND_NAME_BYTES_MIN = 18
 # librdkafka asks for all topics with a null array of four bytes where the flexible versions have one. Read as the
@@ -106,13 +107,17 @@ def _decode_topics(reader: FrugalReader, version: int) -> tuple[str | UUID, ...]
 
 
 def _decode_topic(reader: FrugalReader, version: int) -> str | UUID:
-    topic_id = reader.uuid() if version >= TOPIC_IDS_FROM else ZERO_UUID
-    name = reader.nullable_string() if version >= TOPIC_IDS_FROM else reader.string()
-    reader.skip_tags()
-    if topic_id.int:
-        if version < BY_ID_FROM:
-            raise ProtocolError(f"Metadata v{version} cannot ask by topic id")
-        return topic_id
+    if version < TOPIC_IDS_FROM:
+        name: str | None = reader.string()
+        reader.skip_tags()
+    else:
+        topic_id = bytes(reader.take(16))
+        name = reader.nullable_string()
+        reader.skip_tags()
+        if topic_id != _NO_ID:
+            if version < BY_ID_FROM:
+                raise ProtocolError(f"Metadata v{version} cannot ask by topic id")
+            return UUID(bytes=topic_id)
     if name is None:
         raise ProtocolError("a topic with neither name nor id")
     return name

@@ -286,9 +286,7 @@ class Segment:
                 position = at + header.total_bytes
                 batch = self.file.read(at, header.total_bytes)
                 if len(batch) < header.total_bytes or batch_crc(batch) != header.crc:
-                    return position, Hole(
-                        at, position, header.base_offset, header.next_offset, "the checksum is wrong"
-                    )
+                    return position, Hole(at, position, header.base_offset, header.next_offset, "the checksum is wrong")
         except CorruptLog as damage:
             return self.size, Hole(position, self.size, self.next_offset, self.next_offset, str(damage))
         return self.size, None

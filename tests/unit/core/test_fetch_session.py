@@ -6,8 +6,13 @@ from typing import NamedTuple
 
 import pytest
 
-from headrace.core.fetch_session import EPOCH_MAX, IDLE_BEFORE_EVICTION_MS, FetchSession, FetchSessions
-from headrace.core.fetch_session import FetchSessionTopicIdError
+from headrace.core.fetch_session import (
+    EPOCH_MAX,
+    IDLE_BEFORE_EVICTION_MS,
+    FetchSession,
+    FetchSessions,
+    FetchSessionTopicIdError,
+)
 from headrace.model.errors import FetchSessionNotFound, InvalidFetchSessionEpoch
 from headrace.protocol.fetch import FetchPartition, FetchRequest, PartitionRow
 

@@ -34,8 +34,9 @@ def request_bytes(version: int) -> bytes:
         ),
     )
     buffer = io.BytesIO()
-    from kio.static.primitive import i32Timedelta
     import datetime
+
+    from kio.static.primitive import i32Timedelta
 
     request = kio.ProduceRequest(
         transactional_id=None,

@@ -1,6 +1,7 @@
 """CreatePartitions: more partitions for topics that exist."""
 
-from typing import TYPE_CHECKING
+from kio.schema.create_partitions.v3.request import CreatePartitionsRequest, CreatePartitionsTopic
+from kio.schema.create_partitions.v3.response import CreatePartitionsResponse, CreatePartitionsTopicResult
 
 from headrace.broker.call import Call
 from headrace.broker.handlers.kafka_types import NO_ERROR, NO_THROTTLE, TopicName, error_of
@@ -10,16 +11,10 @@ from headrace.model.errors import HeadraceError, RequestError, TopicDenied
 from headrace.protocol.api import ApiKey
 from headrace.security.access import Operation, ResourceType, access_for
 
-if TYPE_CHECKING:
-    from kio.schema.create_partitions.v3.request import CreatePartitionsRequest, CreatePartitionsTopic
-    from kio.schema.create_partitions.v3.response import CreatePartitionsResponse, CreatePartitionsTopicResult
-
 ALTER_TOPIC = access_for(ApiKey.CREATE_PARTITIONS, ResourceType.TOPIC, Operation.ALTER)
 
 
-async def handle(request: "CreatePartitionsRequest", call: Call) -> "CreatePartitionsResponse":
-    from kio.schema.create_partitions.v3.response import CreatePartitionsResponse
-
+async def handle(request: CreatePartitionsRequest, call: Call) -> CreatePartitionsResponse:
     twice = repeated(topic.name for topic in request.topics)
     outcomes: dict[str, int | HeadraceError] = {}
     wishes: list[MorePartitions] = []
@@ -36,7 +31,7 @@ async def handle(request: "CreatePartitionsRequest", call: Call) -> "CreateParti
     return CreatePartitionsResponse(throttle_time=NO_THROTTLE, results=rows)
 
 
-def _wish(topic: "CreatePartitionsTopic") -> MorePartitions:
+def _wish(topic: CreatePartitionsTopic) -> MorePartitions:
     assignments = topic.assignments
     return MorePartitions(
         topic=topic.name,
@@ -45,8 +40,6 @@ def _wish(topic: "CreatePartitionsTopic") -> MorePartitions:
     )
 
 
-def _row(name: str, outcome: int | HeadraceError) -> "CreatePartitionsTopicResult":
-    from kio.schema.create_partitions.v3.response import CreatePartitionsTopicResult
-
+def _row(name: str, outcome: int | HeadraceError) -> CreatePartitionsTopicResult:
     code, message = error_of(outcome) if isinstance(outcome, HeadraceError) else (NO_ERROR, None)
     return CreatePartitionsTopicResult(name=TopicName(name), error_code=code, error_message=message)

@@ -1,6 +1,11 @@
 """DeleteRecords: a partition's start moves forward; what lies before it is gone for every reader at once."""
 
-from typing import TYPE_CHECKING
+from kio.schema.delete_records.v2.request import DeleteRecordsPartition, DeleteRecordsRequest
+from kio.schema.delete_records.v2.response import (
+    DeleteRecordsPartitionResult,
+    DeleteRecordsResponse,
+    DeleteRecordsTopicResult,
+)
 
 from headrace.broker.call import Call
 from headrace.broker.handlers.kafka_types import NO_ERROR, NO_THROTTLE, i64, wire_error
@@ -9,18 +14,12 @@ from headrace.model.errors import HeadraceError, InvalidTopic, PolicyViolation, 
 from headrace.protocol.api import ApiKey
 from headrace.security.access import Operation, ResourceType, access_for
 
-if TYPE_CHECKING:
-    from kio.schema.delete_records.v2.request import DeleteRecordsPartition, DeleteRecordsRequest
-    from kio.schema.delete_records.v2.response import DeleteRecordsPartitionResult, DeleteRecordsResponse
-
 DELETE_TOPIC = access_for(ApiKey.DELETE_RECORDS, ResourceType.TOPIC, Operation.DELETE)
 
 NO_LOW_WATERMARK = -1
 
 
-async def handle(request: "DeleteRecordsRequest", call: Call) -> "DeleteRecordsResponse":
-    from kio.schema.delete_records.v2.response import DeleteRecordsResponse, DeleteRecordsTopicResult
-
+async def handle(request: DeleteRecordsRequest, call: Call) -> DeleteRecordsResponse:
     for topic in request.topics:
         # A record that was acknowledged can be deleted, though its commit may still be on the way.
         await call.broker.partitions.settled(topic.name, [asked.partition_index for asked in topic.partitions])
@@ -33,9 +32,7 @@ async def handle(request: "DeleteRecordsRequest", call: Call) -> "DeleteRecordsR
     return DeleteRecordsResponse(throttle_time=NO_THROTTLE, topics=topics)
 
 
-def _row(topic: str, asked: "DeleteRecordsPartition", call: Call) -> "DeleteRecordsPartitionResult":
-    from kio.schema.delete_records.v2.response import DeleteRecordsPartitionResult
-
+def _row(topic: str, asked: DeleteRecordsPartition, call: Call) -> DeleteRecordsPartitionResult:
     error, low_watermark = NO_ERROR, NO_LOW_WATERMARK
     try:
         low_watermark = _delete(topic, asked, call)
@@ -46,7 +43,7 @@ def _row(topic: str, asked: "DeleteRecordsPartition", call: Call) -> "DeleteReco
     )
 
 
-def _delete(topic: str, asked: "DeleteRecordsPartition", call: Call) -> int:
+def _delete(topic: str, asked: DeleteRecordsPartition, call: Call) -> int:
     if not allows(call, DELETE_TOPIC, topic):
         raise TopicDenied(f"records of {topic} may not be deleted by {call.principal}")
     if topic in INTERNAL_TOPICS:

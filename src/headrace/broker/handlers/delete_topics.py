@@ -1,7 +1,9 @@
 """DeleteTopics, by name and by id. What a caller may not see is answered as denied, whether it exists or not."""
 
-from typing import TYPE_CHECKING
 from uuid import UUID
+
+from kio.schema.delete_topics.v6.request import DeleteTopicsRequest, DeleteTopicState
+from kio.schema.delete_topics.v6.response import DeletableTopicResult, DeleteTopicsResponse
 
 from headrace.broker.call import Call
 from headrace.broker.handlers.kafka_types import NO_ERROR, NO_THROTTLE, TopicName, wire_error
@@ -11,10 +13,6 @@ from headrace.model.errors import ErrorCode, HeadraceError, RequestError, TopicD
 from headrace.protocol.api import ApiKey
 from headrace.security.access import Operation, ResourceType, access_for
 
-if TYPE_CHECKING:
-    from kio.schema.delete_topics.v6.request import DeleteTopicsRequest, DeleteTopicState
-    from kio.schema.delete_topics.v6.response import DeletableTopicResult, DeleteTopicsResponse
-
 DESCRIBE_TOPIC = access_for(ApiKey.DELETE_TOPICS, ResourceType.TOPIC, Operation.DESCRIBE)
 DELETE_TOPIC = access_for(ApiKey.DELETE_TOPICS, ResourceType.TOPIC, Operation.DELETE)
 
@@ -23,9 +21,7 @@ DELETION_DISABLED_FROM = 3  # older clients do not know the code that says so
 Target = str | UUID
 
 
-async def handle(request: "DeleteTopicsRequest", call: Call) -> "DeleteTopicsResponse":
-    from kio.schema.delete_topics.v6.response import DeleteTopicsResponse
-
+async def handle(request: DeleteTopicsRequest, call: Call) -> DeleteTopicsResponse:
     rows: list[DeletableTopicResult] = []
     targets: dict[Target, None] = {}
     twice = repeated(_named(topic) for topic in request.topics)
@@ -42,11 +38,11 @@ async def handle(request: "DeleteTopicsRequest", call: Call) -> "DeleteTopicsRes
     return DeleteTopicsResponse(throttle_time=NO_THROTTLE, responses=tuple(rows))
 
 
-def _named(topic: "DeleteTopicState") -> tuple[str | None, UUID | None]:
+def _named(topic: DeleteTopicState) -> tuple[str | None, UUID | None]:
     return topic.name, topic.topic_id
 
 
-def _checked(topic: "DeleteTopicState", twice: set[tuple[str | None, UUID | None]], call: Call) -> Target:
+def _checked(topic: DeleteTopicState, twice: set[tuple[str | None, UUID | None]], call: Call) -> Target:
     if topic.name is not None and topic.topic_id is not None:
         raise RequestError("You may not specify both topic name and topic id.")
     if topic.name is None and topic.topic_id is None:
@@ -61,9 +57,7 @@ def _checked(topic: "DeleteTopicState", twice: set[tuple[str | None, UUID | None
 
 def _row(
     name: str | None, topic_id: UUID | None, outcome: DeletedTopic | HeadraceError, call: Call
-) -> "DeletableTopicResult":
-    from kio.schema.delete_topics.v6.response import DeletableTopicResult
-
+) -> DeletableTopicResult:
     if isinstance(outcome, DeletedTopic):
         return DeletableTopicResult(
             name=TopicName(outcome.name), topic_id=outcome.topic_id, error_code=NO_ERROR, error_message=None

@@ -1,6 +1,7 @@
 """DescribeCluster: who is there, and who takes changes."""
 
-from typing import TYPE_CHECKING
+from kio.schema.describe_cluster.v2.request import DescribeClusterRequest
+from kio.schema.describe_cluster.v2.response import DescribeClusterBroker, DescribeClusterResponse
 
 from headrace.broker.call import Call
 from headrace.broker.handlers.kafka_types import NO_ERROR, NO_THROTTLE, BrokerId, i8, i32, wire_error
@@ -9,10 +10,6 @@ from headrace.model.errors import ErrorCode
 from headrace.protocol.api import ApiKey
 from headrace.protocol.metadata import OPERATIONS_NOT_ASKED
 from headrace.security.access import Operation, ResourceType, access_for
-
-if TYPE_CHECKING:
-    from kio.schema.describe_cluster.v2.request import DescribeClusterRequest
-    from kio.schema.describe_cluster.v2.response import DescribeClusterResponse
 
 DESCRIBE_CLUSTER = access_for(ApiKey.DESCRIBE_CLUSTER, ResourceType.CLUSTER, Operation.DESCRIBE)
 
@@ -25,9 +22,7 @@ MISMATCHED_ENDPOINT_TYPE = 114
 UNSUPPORTED_ENDPOINT_TYPE = 115
 
 
-async def handle(request: "DescribeClusterRequest", call: Call) -> "DescribeClusterResponse":
-    from kio.schema.describe_cluster.v2.response import DescribeClusterBroker, DescribeClusterResponse
-
+async def handle(request: DescribeClusterRequest, call: Call) -> DescribeClusterResponse:
     if request.endpoint_type != BROKERS:
         return _refusal(request.endpoint_type, call)
     operations = OPERATIONS_NOT_ASKED
@@ -54,10 +49,8 @@ async def handle(request: "DescribeClusterRequest", call: Call) -> "DescribeClus
     )
 
 
-def _refusal(endpoint_type: int, call: Call) -> "DescribeClusterResponse":
+def _refusal(endpoint_type: int, call: Call) -> DescribeClusterResponse:
     """Controllers have no addresses of their own here: clients reach them through any broker."""
-    from kio.schema.describe_cluster.v2.response import DescribeClusterResponse
-
     code = MISMATCHED_ENDPOINT_TYPE if endpoint_type == CONTROLLERS else UNSUPPORTED_ENDPOINT_TYPE
     if call.api_version < ENDPOINT_ERRORS_FROM:
         code = ErrorCode.INVALID_REQUEST

@@ -5,7 +5,15 @@ so that other clients are served in between.
 """
 
 from collections.abc import Iterable, Iterator
-from typing import TYPE_CHECKING, cast
+from typing import cast
+
+from kio.schema.describe_configs.v4.request import DescribeConfigsRequest, DescribeConfigsResource
+from kio.schema.describe_configs.v4.response import (
+    DescribeConfigsResourceResult,
+    DescribeConfigsResponse,
+    DescribeConfigsResult,
+    DescribeConfigsSynonym,
+)
 
 from headrace.broker.call import Call
 from headrace.broker.handlers.kafka_types import NO_ERROR, NO_THROTTLE, error_of, i8
@@ -28,21 +36,11 @@ from headrace.protocol.api import ApiKey
 from headrace.protocol.kafka_messages import encode_element
 from headrace.security.access import Operation, ResourceType, access_for
 
-if TYPE_CHECKING:
-    from kio.schema.describe_configs.v4.request import DescribeConfigsRequest, DescribeConfigsResource
-    from kio.schema.describe_configs.v4.response import (
-        DescribeConfigsResourceResult,
-        DescribeConfigsResponse,
-        DescribeConfigsResult,
-    )
-
 OF_TOPIC = access_for(ApiKey.DESCRIBE_CONFIGS, ResourceType.TOPIC, Operation.DESCRIBE_CONFIGS)
 OF_CLUSTER = access_for(ApiKey.DESCRIBE_CONFIGS, ResourceType.CLUSTER, Operation.DESCRIBE_CONFIGS)
 
 
-async def handle(request: "DescribeConfigsRequest", call: Call) -> "DescribeConfigsResponse":
-    from kio.schema.describe_configs.v4.response import DescribeConfigsResponse
-
+async def handle(request: DescribeConfigsRequest, call: Call) -> DescribeConfigsResponse:
     results: list[bytes] = []
 
     def describe_each() -> Iterator[None]:
@@ -52,15 +50,11 @@ async def handle(request: "DescribeConfigsRequest", call: Call) -> "DescribeConf
             yield
 
     await in_slices(describe_each())
-    encoded = cast("tuple[DescribeConfigsResult, ...]", tuple(results))
+    encoded = cast(tuple[DescribeConfigsResult, ...], tuple(results))
     return DescribeConfigsResponse(throttle_time=NO_THROTTLE, results=encoded)
 
 
-def _result(
-    resource: "DescribeConfigsResource", request: "DescribeConfigsRequest", call: Call
-) -> "DescribeConfigsResult":
-    from kio.schema.describe_configs.v4.response import DescribeConfigsResult
-
+def _result(resource: DescribeConfigsResource, request: DescribeConfigsRequest, call: Call) -> DescribeConfigsResult:
     error, message = NO_ERROR, None
     rows: tuple[DescribeConfigsResourceResult, ...] = ()
     try:
@@ -77,7 +71,7 @@ def _result(
     )
 
 
-def _described(resource: "DescribeConfigsResource", call: Call) -> Iterable[ConfigRow]:
+def _described(resource: DescribeConfigsResource, call: Call) -> Iterable[ConfigRow]:
     match resource.resource_type:
         case ConfigType.TOPIC:
             return _of_topic(resource.resource_name, call)
@@ -91,7 +85,7 @@ def _described(resource: "DescribeConfigsResource", call: Call) -> Iterable[Conf
             raise RequestError(f"there are no configs on resources of type {other}")
 
 
-def _asked(rows: Iterable[ConfigRow], resource: "DescribeConfigsResource") -> Iterable[ConfigRow]:
+def _asked(rows: Iterable[ConfigRow], resource: DescribeConfigsResource) -> Iterable[ConfigRow]:
     if not resource.configuration_keys:
         return rows
     wanted = set(resource.configuration_keys)
@@ -144,9 +138,7 @@ def _check_is_us(name: str, call: Call) -> None:
         raise RequestError(f"this is broker {ours}; it cannot describe {name!r}")
 
 
-def _row(row: ConfigRow, request: "DescribeConfigsRequest") -> "DescribeConfigsResourceResult":
-    from kio.schema.describe_configs.v4.response import DescribeConfigsResourceResult, DescribeConfigsSynonym
-
+def _row(row: ConfigRow, request: DescribeConfigsRequest) -> DescribeConfigsResourceResult:
     synonyms = row.synonyms if request.include_synonyms else ()
     return DescribeConfigsResourceResult(
         name=row.name,

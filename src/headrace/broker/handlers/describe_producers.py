@@ -1,6 +1,12 @@
 """DescribeProducers: who has written to a partition with idempotence, and what is still open."""
 
-from typing import TYPE_CHECKING
+from kio.schema.describe_producers.v0.request import DescribeProducersRequest
+from kio.schema.describe_producers.v0.response import (
+    DescribeProducersResponse,
+    PartitionResponse,
+    ProducerState,
+    TopicResponse,
+)
 
 from headrace.broker.call import Call
 from headrace.broker.handlers.kafka_types import NO_ERROR, NO_THROTTLE, ProducerId, error_of, i32, i64
@@ -11,22 +17,12 @@ from headrace.protocol.api import ApiKey
 from headrace.security.access import Operation, ResourceType, access_for
 from headrace.storage.producer_entry import ProducerEntry
 
-if TYPE_CHECKING:
-    from kio.schema.describe_producers.v0.request import DescribeProducersRequest
-    from kio.schema.describe_producers.v0.response import (
-        DescribeProducersResponse,
-        PartitionResponse,
-        ProducerState,
-    )
-
 READ_TOPIC = access_for(ApiKey.DESCRIBE_PRODUCERS, ResourceType.TOPIC, Operation.READ)
 
 NO_TRANSACTION = -1
 
 
-async def handle(request: "DescribeProducersRequest", call: Call) -> "DescribeProducersResponse":
-    from kio.schema.describe_producers.v0.response import DescribeProducersResponse, TopicResponse
-
+async def handle(request: DescribeProducersRequest, call: Call) -> DescribeProducersResponse:
     topics = tuple(
         TopicResponse(
             name=topic.name,
@@ -37,9 +33,7 @@ async def handle(request: "DescribeProducersRequest", call: Call) -> "DescribePr
     return DescribeProducersResponse(throttle_time=NO_THROTTLE, topics=topics)
 
 
-def _partition(topic: str, index: int, call: Call) -> "PartitionResponse":
-    from kio.schema.describe_producers.v0.response import PartitionResponse
-
+def _partition(topic: str, index: int, call: Call) -> PartitionResponse:
     try:
         check_topic_name(topic)
         if not allows(call, READ_TOPIC, topic):
@@ -55,9 +49,7 @@ def _partition(topic: str, index: int, call: Call) -> "PartitionResponse":
     return PartitionResponse(partition_index=i32(index), error_code=NO_ERROR, active_producers=producers)
 
 
-def _producer(entry: ProducerEntry) -> "ProducerState":
-    from kio.schema.describe_producers.v0.response import ProducerState
-
+def _producer(entry: ProducerEntry) -> ProducerState:
     open_since = entry.txn_first_offset
     return ProducerState(
         producer_id=ProducerId(entry.producer_id),

@@ -4,7 +4,15 @@ There is no metadata topic behind it. Offsets are the revisions of the facts, an
 leader's epoch is that of this broker's registration, which rises with every start.
 """
 
-from typing import TYPE_CHECKING
+from kio.schema.describe_quorum.v2.request import DescribeQuorumRequest
+from kio.schema.describe_quorum.v2.response import (
+    DescribeQuorumResponse,
+    Listener,
+    Node,
+    PartitionData,
+    ReplicaState,
+    TopicData,
+)
 
 from headrace.broker.call import Call
 from headrace.broker.handlers.kafka_types import NO_ERROR, BrokerId, i32, i64, u16, wire_error
@@ -13,19 +21,13 @@ from headrace.model.errors import ErrorCode
 from headrace.protocol.api import ApiKey
 from headrace.security.access import Operation, ResourceType, access_for
 
-if TYPE_CHECKING:
-    from kio.schema.describe_quorum.v2.request import DescribeQuorumRequest
-    from kio.schema.describe_quorum.v2.response import DescribeQuorumResponse, Node, PartitionData
-
 DESCRIBE_CLUSTER = access_for(ApiKey.DESCRIBE_QUORUM, ResourceType.CLUSTER, Operation.DESCRIBE)
 
 METADATA_TOPIC = "__cluster_metadata"
 INT32_MAX = 2**31 - 1
 
 
-async def handle(request: "DescribeQuorumRequest", call: Call) -> "DescribeQuorumResponse":
-    from kio.schema.describe_quorum.v2.response import DescribeQuorumResponse, TopicData
-
+async def handle(request: DescribeQuorumRequest, call: Call) -> DescribeQuorumResponse:
     if not allows(call, DESCRIBE_CLUSTER):
         return DescribeQuorumResponse(
             error_code=wire_error(ErrorCode.CLUSTER_AUTHORIZATION_FAILED),
@@ -48,9 +50,7 @@ async def handle(request: "DescribeQuorumRequest", call: Call) -> "DescribeQuoru
     return DescribeQuorumResponse(error_code=NO_ERROR, error_message=None, topics=topics, nodes=_nodes(call))
 
 
-def _quorum(call: Call) -> "PartitionData":
-    from kio.schema.describe_quorum.v2.response import PartitionData, ReplicaState
-
+def _quorum(call: Call) -> PartitionData:
     node_id, image = call.broker.node_id, call.broker.image
     now_ms = call.broker.clock.wall_ms()
     ourselves = ReplicaState(
@@ -72,9 +72,7 @@ def _quorum(call: Call) -> "PartitionData":
     )
 
 
-def _unknown(index: int) -> "PartitionData":
-    from kio.schema.describe_quorum.v2.response import PartitionData
-
+def _unknown(index: int) -> PartitionData:
     return PartitionData(
         partition_index=i32(index),
         error_code=wire_error(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION),
@@ -87,9 +85,7 @@ def _unknown(index: int) -> "PartitionData":
     )
 
 
-def _nodes(call: Call) -> "tuple[Node, ...]":
-    from kio.schema.describe_quorum.v2.response import Listener, Node
-
+def _nodes(call: Call) -> tuple[Node, ...]:
     return tuple(
         Node(
             node_id=BrokerId(broker.node_id),

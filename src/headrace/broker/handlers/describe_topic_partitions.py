@@ -1,7 +1,14 @@
 """DescribeTopicPartitions: like Metadata, page by page; the Java admin client asks it first."""
 
 from collections.abc import Iterator
-from typing import TYPE_CHECKING
+
+from kio.schema.describe_topic_partitions.v0.request import DescribeTopicPartitionsRequest
+from kio.schema.describe_topic_partitions.v0.response import (
+    Cursor,
+    DescribeTopicPartitionsResponse,
+    DescribeTopicPartitionsResponsePartition,
+    DescribeTopicPartitionsResponseTopic,
+)
 
 from headrace.broker.call import Call
 from headrace.broker.handlers.kafka_types import NO_ERROR, NO_THROTTLE, BrokerId, TopicName, i32, wire_error
@@ -14,21 +21,10 @@ from headrace.model.errors import ErrorCode, InvalidTopic, RequestError
 from headrace.protocol.api import ApiKey
 from headrace.security.access import Operation, ResourceType, access_for
 
-if TYPE_CHECKING:
-    from kio.schema.describe_topic_partitions.v0.request import DescribeTopicPartitionsRequest
-    from kio.schema.describe_topic_partitions.v0.response import (
-        Cursor,
-        DescribeTopicPartitionsResponse,
-        DescribeTopicPartitionsResponsePartition,
-        DescribeTopicPartitionsResponseTopic,
-    )
-
 DESCRIBE_TOPIC = access_for(ApiKey.DESCRIBE_TOPIC_PARTITIONS, ResourceType.TOPIC, Operation.DESCRIBE)
 
 
-async def handle(request: "DescribeTopicPartitionsRequest", call: Call) -> "DescribeTopicPartitionsResponse":
-    from kio.schema.describe_topic_partitions.v0.response import DescribeTopicPartitionsResponse
-
+async def handle(request: DescribeTopicPartitionsRequest, call: Call) -> DescribeTopicPartitionsResponse:
     try:
         names, denied = _page(request, call)
     except RequestError as error:
@@ -58,7 +54,7 @@ async def handle(request: "DescribeTopicPartitionsRequest", call: Call) -> "Desc
     return DescribeTopicPartitionsResponse(throttle_time=NO_THROTTLE, topics=tuple(topics), next_cursor=next_cursor)
 
 
-def _page(request: "DescribeTopicPartitionsRequest", call: Call) -> tuple[Iterator[str], list[str]]:
+def _page(request: DescribeTopicPartitionsRequest, call: Call) -> tuple[Iterator[str], list[str]]:
     """The names from the cursor on, in order, that the caller may see; and those asked for that it may not."""
     asked = {topic.name for topic in request.topics}
     cursor = request.cursor
@@ -81,15 +77,11 @@ def _why_missing(name: str) -> ErrorCode:
     return ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
 
 
-def _cursor(name: str, partition: int) -> "Cursor":
-    from kio.schema.describe_topic_partitions.v0.response import Cursor
-
+def _cursor(name: str, partition: int) -> Cursor:
     return Cursor(topic_name=TopicName(name), partition_index=i32(partition))
 
 
-def _failed(name: str, error: ErrorCode) -> "DescribeTopicPartitionsResponseTopic":
-    from kio.schema.describe_topic_partitions.v0.response import DescribeTopicPartitionsResponseTopic
-
+def _failed(name: str, error: ErrorCode) -> DescribeTopicPartitionsResponseTopic:
     return DescribeTopicPartitionsResponseTopic(
         error_code=wire_error(error),
         name=TopicName(name),
@@ -99,9 +91,7 @@ def _failed(name: str, error: ErrorCode) -> "DescribeTopicPartitionsResponseTopi
     )
 
 
-def _described(topic: TopicImage, indexes: range, view: View, call: Call) -> "DescribeTopicPartitionsResponseTopic":
-    from kio.schema.describe_topic_partitions.v0.response import DescribeTopicPartitionsResponseTopic
-
+def _described(topic: TopicImage, indexes: range, view: View, call: Call) -> DescribeTopicPartitionsResponseTopic:
     return DescribeTopicPartitionsResponseTopic(
         error_code=NO_ERROR,
         name=TopicName(topic.name),
@@ -112,9 +102,7 @@ def _described(topic: TopicImage, indexes: range, view: View, call: Call) -> "De
     )
 
 
-def _partition(index: int, state: PartitionState, view: View) -> "DescribeTopicPartitionsResponsePartition":
-    from kio.schema.describe_topic_partitions.v0.response import DescribeTopicPartitionsResponsePartition
-
+def _partition(index: int, state: PartitionState, view: View) -> DescribeTopicPartitionsResponsePartition:
     return DescribeTopicPartitionsResponsePartition(
         error_code=NO_ERROR,
         partition_index=i32(index),

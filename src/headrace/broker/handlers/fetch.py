@@ -5,6 +5,7 @@ nobody polls.
 """
 
 import asyncio
+import logging
 import random
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
@@ -30,6 +31,8 @@ from headrace.security.access import Operation, ResourceType, access_for
 
 if TYPE_CHECKING:
     from headrace.broker.broker import Broker
+
+log = logging.getLogger(__name__)
 
 READ_TOPIC = access_for(ApiKey.FETCH, ResourceType.TOPIC, Operation.READ)
 
@@ -90,14 +93,20 @@ class FetchWait:
 
     def _retry(self) -> None:
         self._retry_is_due = False
-        if self._timer is None:
-            return
-        rows, size, failed, _ = self._handler.gather(self._connection, self._request, self._wanted)
-        if size >= self._request.bytes_min or failed:
-            self._answer(rows)
+        if self._timer is not None:
+            self._look(must_answer=False)
 
     def _give_up(self) -> None:
-        self._answer(self._handler.gather(self._connection, self._request, self._wanted)[0])
+        self._look(must_answer=True)
+
+    def _look(self, *, must_answer: bool) -> None:
+        try:
+            rows, size, failed, _ = self._handler.gather(self._connection, self._request, self._wanted)
+            if must_answer or failed or size >= self._request.bytes_min:
+                self._answer(rows)
+        except Exception:
+            log.exception("a parked fetch of %s failed", self._connection.client_host)
+            self._connection.close("a request could not be answered")
 
     def _answer(self, rows: Rows) -> None:
         reply = self._reply

@@ -1,7 +1,9 @@
 """ListConfigResources: what configs can be described on, by type."""
 
 from collections.abc import Iterable
-from typing import TYPE_CHECKING
+
+from kio.schema.list_config_resources.v1.request import ListConfigResourcesRequest
+from kio.schema.list_config_resources.v1.response import ConfigResource, ListConfigResourcesResponse
 
 from headrace.broker.call import Call
 from headrace.broker.handlers.kafka_types import NO_ERROR, NO_THROTTLE, i8, wire_error
@@ -12,10 +14,6 @@ from headrace.model.errors import ErrorCode
 from headrace.protocol.api import ApiKey
 from headrace.security.access import Operation, ResourceType, access_for
 
-if TYPE_CHECKING:
-    from kio.schema.list_config_resources.v1.request import ListConfigResourcesRequest
-    from kio.schema.list_config_resources.v1.response import ListConfigResourcesResponse
-
 DESCRIBE_CONFIGS = access_for(ApiKey.LIST_CONFIG_RESOURCES, ResourceType.CLUSTER, Operation.DESCRIBE_CONFIGS)
 
 CLIENT_METRICS = 16
@@ -23,9 +21,7 @@ GROUP = 32
 ALL_TYPES = (ConfigType.TOPIC, ConfigType.BROKER, ConfigType.BROKER_LOGGER, CLIENT_METRICS, GROUP)
 
 
-async def handle(request: "ListConfigResourcesRequest", call: Call) -> "ListConfigResourcesResponse":
-    from kio.schema.list_config_resources.v1.response import ConfigResource, ListConfigResourcesResponse
-
+async def handle(request: ListConfigResourcesRequest, call: Call) -> ListConfigResourcesResponse:
     # Version 0 knew nothing but client metrics, and its name was another one.
     types = dict.fromkeys(request.resource_types or ALL_TYPES) if call.api_version else {CLIENT_METRICS: None}
     error = NO_ERROR

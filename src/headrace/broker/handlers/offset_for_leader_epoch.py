@@ -1,6 +1,11 @@
 """OffsetForLeaderEpoch: where an epoch ended, so that readers and followers notice a truncated log."""
 
-from typing import TYPE_CHECKING
+from kio.schema.offset_for_leader_epoch.v4.request import OffsetForLeaderEpochRequest, OffsetForLeaderPartition
+from kio.schema.offset_for_leader_epoch.v4.response import (
+    EpochEndOffset,
+    OffsetForLeaderEpochResponse,
+    OffsetForLeaderTopicResult,
+)
 
 from headrace.broker.call import Call
 from headrace.broker.handlers.kafka_types import NO_ERROR, NO_THROTTLE, i32, i64, wire_error
@@ -9,20 +14,11 @@ from headrace.model.errors import HeadraceError, TopicDenied
 from headrace.protocol.api import ApiKey
 from headrace.security.access import Operation, ResourceType, access_for
 
-if TYPE_CHECKING:
-    from kio.schema.offset_for_leader_epoch.v4.request import OffsetForLeaderEpochRequest, OffsetForLeaderPartition
-    from kio.schema.offset_for_leader_epoch.v4.response import EpochEndOffset, OffsetForLeaderEpochResponse
-
 DESCRIBE_TOPIC = access_for(ApiKey.OFFSET_FOR_LEADER_EPOCH, ResourceType.TOPIC, Operation.DESCRIBE)
 CLUSTER_ACTION = access_for(ApiKey.OFFSET_FOR_LEADER_EPOCH, ResourceType.CLUSTER, Operation.CLUSTER_ACTION)
 
 
-async def handle(request: "OffsetForLeaderEpochRequest", call: Call) -> "OffsetForLeaderEpochResponse":
-    from kio.schema.offset_for_leader_epoch.v4.response import (
-        OffsetForLeaderEpochResponse,
-        OffsetForLeaderTopicResult,
-    )
-
+async def handle(request: OffsetForLeaderEpochRequest, call: Call) -> OffsetForLeaderEpochResponse:
     topics = []
     for topic in request.topics:
         # Replicas come with the cluster's permission, consumers with the topic's.
@@ -32,9 +28,7 @@ async def handle(request: "OffsetForLeaderEpochRequest", call: Call) -> "OffsetF
     return OffsetForLeaderEpochResponse(throttle_time=NO_THROTTLE, topics=tuple(topics))
 
 
-def _row(topic: str, asked: "OffsetForLeaderPartition", allowed: bool, call: Call) -> "EpochEndOffset":
-    from kio.schema.offset_for_leader_epoch.v4.response import EpochEndOffset
-
+def _row(topic: str, asked: OffsetForLeaderPartition, allowed: bool, call: Call) -> EpochEndOffset:
     try:
         if not allowed:
             raise TopicDenied(f"{topic} may not be described by {call.principal}")

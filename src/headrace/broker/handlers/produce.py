@@ -63,7 +63,7 @@ class ProduceWait:
         if not self._open:
             self._answer()
 
-    def failed(self, partition: Partition, error: StorageError) -> None:
+    def failed(self, partition: Partition, error: HeadraceError) -> None:
         self._replace_rows(error.code, str(error), partition)
         self.committed()
 

@@ -88,11 +88,10 @@ def broker_layers(image: ClusterImage, settings: Settings, node_id: int) -> Brok
 
 def static_configs(settings: Settings) -> dict[str, str]:
     """All that the node was started with under Kafka's names, those kept in typed fields included."""
-    fields = {"node.id", "broker.id", "listeners", "log.dirs"}
+    # Where clients are sent is always somebody's choice: where it is not set, the listeners are the choice.
+    fields = {"node.id", "broker.id", "listeners", "advertised.listeners", "log.dirs"}
     if settings.rack is not None:
         fields.add("broker.rack")
-    if settings.advertised:
-        fields.add("advertised.listeners")
     return {**settings.broker_configs, **{name: render(settings.config(name)) for name in fields}}
 
 
