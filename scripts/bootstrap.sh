@@ -82,10 +82,15 @@ python_packages() {
     find_uv
     [ -x "$venv/bin/python" ] || "$uv" venv --quiet --python '>=3.11' "$venv"
     say "installing the $1 packages into $venv"
-    VIRTUAL_ENV=$PWD/$venv "$uv" pip install --quiet --require-hashes -r "$lock"
+    VIRTUAL_ENV=$PWD/$venv "$uv" pip install --quiet --compile-bytecode --require-hashes -r "$lock"
     # Hashes and editable installs exclude each other; the build backend is in the lock, so this step fetches nothing.
     VIRTUAL_ENV=$PWD/$venv "$uv" pip install --quiet --no-deps --no-build-isolation --offline -e .
     echo "$wanted" >"$mark"
+}
+
+# Some machines are told to write no bytecode; they read it all the same, and a node starts twice as fast with it.
+compile_own_modules() {
+    "$venv/bin/python" -m compileall -q src/headrace
 }
 
 # --- tasks -----------------------------------------------------------------------------------------------------
@@ -119,3 +124,5 @@ bench)
 *)
     die "unknown task $task" ;;
 esac
+
+[ "$task" = uv ] || compile_own_modules

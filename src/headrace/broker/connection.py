@@ -195,8 +195,6 @@ class Connection:
                     break
                 frame = view[position + 4 : position + 4 + size]
                 position += 4 + size
-                # A request counts as life, a byte does not: else half a frame could be spun out for ever.
-                self.last_active_ms = self._server.now_ms
                 parts = self._dispatch(self, frame)
                 if parts is not None:
                     self._answer_now(parts)
@@ -206,6 +204,9 @@ class Connection:
             self._corked = False
             if self._outgoing and not self._writing:
                 self._flush()
+        if position:
+            # A request is a sign of life, a byte is not: else half a frame could be spun out for ever.
+            self.last_active_ms = self._server.now_ms
         return position
 
     def _may_read_on(self) -> bool:
@@ -262,6 +263,11 @@ class Connection:
         self._buffer = None
         self._view = memoryview(b"")
 
+    @property
+    def owes_half_a_frame(self) -> bool:
+        """Whether it holds the beginning of a frame and waits for nobody but its client."""
+        return self._buffered > 0 and self._reading
+
     def _stop_reading(self) -> None:
         if self._reading:
             self._reading = False
@@ -272,6 +278,7 @@ class Connection:
         if self._reading or self.closed or self._alone is not None:
             return
         self._reading = True
+        self.last_active_ms = self._server.now_ms  # the silence was ours
         self._loop.add_reader(self._fd, self._readable)
         if self._buffer is not None and self._buffered:
             try:

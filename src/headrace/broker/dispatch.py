@@ -30,6 +30,10 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
+# Records come in a Produce; nothing else needs to be large. Ten thousand topics with the longest names, or all the
+# partitions of a large cluster, fit. Bounds the objects that one request can turn into before anybody looks at them.
+OTHER_REQUEST_BYTES_MAX = 8 * 1024 * 1024
+
 HotHandler = Callable[[Connection, RequestHeader, Reader], "Parts | None"]
 ColdHandler = Callable[[Any, Call], Awaitable[Any]]
 
@@ -46,6 +50,8 @@ class Dispatcher:
             header, reader = parse_request_header(frame)
         except UnsupportedVersionFor as error:
             return self._unsupported_version(error)
+        if len(frame) > OTHER_REQUEST_BYTES_MAX and header.api is not ApiKey.PRODUCE:
+            raise ProtocolError(f"{header.api.name} of {len(frame)} bytes; at most {OTHER_REQUEST_BYTES_MAX} are read")
         hot = self._hot.get(header.api)
         if hot is not None:
             return hot(connection, header, reader)

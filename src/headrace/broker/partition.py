@@ -33,6 +33,8 @@ from headrace.storage.segment import Segment
 log = logging.getLogger(__name__)
 
 ACKS_ALL = -1
+# Kafka's default for flush.ms is "never"; a week is as good as never, and no timer lives longer.
+FLUSH_MS_MAX = 7 * 24 * 3600 * 1000
 
 
 class AppendWaiter(Protocol):
@@ -93,6 +95,7 @@ class Partition:
         self._append_waiters: deque[tuple[int, AppendWaiter]] = deque()  # by the offset they wait for, ascending
         self.fetch_waiters: set[FetchWaiter] = set()
         self.failure: HeadraceError | None = None
+        self._sync_is_scheduled = False
         self.follow(state)
 
     def __str__(self) -> str:
@@ -167,9 +170,21 @@ class Partition:
             self._group_commit.request(self)
         else:
             self._replica_reached(self._node_id, next_offset)
+            if self._group_commit is not None:
+                self._sync_when_due(next_offset)
+
+    def _sync_when_due(self, next_offset: int) -> None:
+        """`flush.messages` and `flush.ms`, for topics whose acks do not wait for the disk."""
+        config = self.log.config
+        if next_offset - self.log.recovery_point >= config.flush_messages:
+            self.sync_in_background()
+        elif config.flush_ms < FLUSH_MS_MAX and not self._sync_is_scheduled:
+            self._sync_is_scheduled = True
+            asyncio.get_running_loop().call_later(config.flush_ms / 1000, self.sync_in_background)
 
     def sync_in_background(self) -> None:
         """Where acks do not wait for the disk, it still gets everything before long."""
+        self._sync_is_scheduled = False
         if self._group_commit is not None and self.log.recovery_point < self.log.log_end_offset:
             self._group_commit.request(self)
 

@@ -27,6 +27,8 @@ ACCEPTS_PER_TURN = 64
 ACCEPT_PAUSE_S = 0.1
 # How often silent connections are looked for, and how often the coarse clock ticks.
 HOUSEKEEPING_S = 1.0
+# While others wait for memory, whoever has begun a frame gets as long for the rest as clients wait for an answer.
+HALF_FRAME_MS_MAX = 30_000
 
 
 class Server:
@@ -88,7 +90,12 @@ class Server:
 
     def _connected(self, client: socket.socket, host: str, listener: str) -> None:
         if self._by_address[host] >= self._per_address_max or len(self.connections) >= self._connections_max:
-            log.warning("refusing a connection from %s: it has %d already", host, self._by_address[host])
+            log.warning(
+                "refusing a connection from %s: it has %d, all clients together %d",
+                host,
+                self._by_address[host],
+                len(self.connections),
+            )
             client.close()
             return
         client.setblocking(False)
@@ -107,10 +114,18 @@ class Server:
     def _tick(self) -> None:
         """Coarse time for the connections, and an end to those that have been silent for too long."""
         self.now_ms = self._clock.monotonic_ms()
-        oldest = self.now_ms - self._idle_ms_max
-        for connection in [one for one in self.connections if one.last_active_ms < oldest]:
-            connection.close(f"silent for {self._idle_ms_max} ms")
+        if self._idle_ms_max >= 0:
+            oldest = self.now_ms - self._idle_ms_max
+            for connection in [one for one in self.connections if one.last_active_ms < oldest]:
+                connection.close(f"silent for {self._idle_ms_max} ms")
+        if self.budget.is_waited_for:
+            self._make_room()
         self._timer = self.loop.call_later(HOUSEKEEPING_S, self._tick)
+
+    def _make_room(self) -> None:
+        oldest = self.now_ms - HALF_FRAME_MS_MAX
+        for connection in [one for one in self.connections if one.owes_half_a_frame and one.last_active_ms < oldest]:
+            connection.close(f"half a request for {HALF_FRAME_MS_MAX} ms while others wait for memory")
 
     def stop_listening(self) -> None:
         for sock, _ in self._sockets:

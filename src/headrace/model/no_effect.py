@@ -15,7 +15,6 @@ _TOPIC_KEYS = frozenset(
         "compression.gzip.level",
         "compression.lz4.level",
         "compression.zstd.level",
-        "flush.ms",
         "follower.replication.throttled.replicas",
         "leader.replication.throttled.replicas",
         "local.retention.bytes",
@@ -24,7 +23,6 @@ _TOPIC_KEYS = frozenset(
         "remote.log.copy.disable",
         "remote.log.delete.on.disable",
         "remote.storage.enable",
-        "segment.jitter.ms",
         "unclean.leader.election.enable",
     }
 )

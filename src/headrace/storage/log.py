@@ -13,6 +13,7 @@ from typing import NamedTuple
 from headrace.model.configs import LogConfig
 from headrace.model.errors import CorruptLog, OffsetOutOfRange
 from headrace.records.batch import LENGTH_OVERHEAD, BatchHeader, patch_offset_and_epoch
+from headrace.records.crc import crc32c
 from headrace.storage.files import Durable, File, Files, NewName
 from headrace.storage.leader_epochs import LeaderEpochs
 from headrace.storage.producer_state import ProducerStates
@@ -159,10 +160,14 @@ class Log:
     def _is_old_enough_to_roll(self, segment: Segment, timestamp: int, now_ms: int) -> bool:
         """By the records' own time where they have one, so that replayed history rolls as it did when it was new."""
         age = timestamp - segment.first_timestamp if segment.first_timestamp >= 0 else now_ms - segment.opened_ms
+        limit_ms = self.config.segment_ms
         if self.config.compacts:
             # What is to be compacted in time has to leave the active segment in time.
-            return age > min(self.config.segment_ms, self.config.max_compaction_lag_ms)
-        return age > self.config.segment_ms
+            limit_ms = min(limit_ms, self.config.max_compaction_lag_ms)
+        if self.config.segment_jitter_ms:
+            # By chance, but the same chance whenever it is asked: the place of the segment decides.
+            limit_ms -= crc32c(segment.path.encode()) % self.config.segment_jitter_ms
+        return age > limit_ms
 
     def roll(self, now_ms: int) -> Segment:
         """Close the active segment and start one at the log's end. The new name is on disk when this returns."""

@@ -34,7 +34,7 @@ from tests.unit.protocol.kio_messages import (
     messages,
 )
 
-FEW = settings(max_examples=20, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+FEW = settings(max_examples=10, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 
 
 def versions_of(api: ApiKey) -> range:

@@ -1,7 +1,7 @@
 """CreateTopics: what the controller makes of each wish. The reply comes when the partitions take writes."""
 
 from headrace.broker.call import Call
-from headrace.broker.handlers.shared import allows, repeated
+from headrace.broker.handlers.shared import METADATA_TOPIC, allows, repeated
 from headrace.core.cluster.topics import CreatedTopic as Outcome
 from headrace.core.cluster.topics import NewTopic as Wish
 from headrace.model.errors import ErrorCode, HeadraceError, InvalidReplicaAssignment, RequestError, TopicDenied
@@ -39,6 +39,8 @@ async def handle(request: CreateTopicsRequest, call: Call) -> CreateTopicsRespon
 def _checked(topic: NewTopic, call: Call) -> Wish:
     if not allows(call, CREATE_ON_CLUSTER) and not allows(call, CREATE_TOPIC, topic.name):
         raise TopicDenied("Authorization failed.")
+    if topic.name == METADATA_TOPIC:
+        raise RequestError(f"Creation of internal topic {METADATA_TOPIC} is prohibited.")
     assignments = dict(topic.assignments)
     if len(assignments) < len(topic.assignments):
         raise InvalidReplicaAssignment("a partition is assigned twice")

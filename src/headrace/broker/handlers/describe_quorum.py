@@ -16,14 +16,13 @@ from kio.schema.describe_quorum.v2.response import (
 
 from headrace.broker.call import Call
 from headrace.broker.handlers.kafka_types import NO_ERROR, BrokerId, i32, i64, u16, wire_error
-from headrace.broker.handlers.shared import allows, reachable_brokers
+from headrace.broker.handlers.shared import METADATA_TOPIC, allows, reachable_brokers
 from headrace.model.errors import ErrorCode
 from headrace.protocol.api import ApiKey
 from headrace.security.access import Operation, ResourceType, access_for
 
 DESCRIBE_CLUSTER = access_for(ApiKey.DESCRIBE_QUORUM, ResourceType.CLUSTER, Operation.DESCRIBE)
 
-METADATA_TOPIC = "__cluster_metadata"
 INT32_MAX = 2**31 - 1
 
 

@@ -106,7 +106,8 @@ async def _create_missing(request: MetadataRequest, asked: Iterable[str | UUID],
         except InvalidTopic as error:
             failures[name] = error.code
             continue
-        if may_create and allows(call, DESCRIBE_TOPIC, name):
+        # Internal topics are made by whoever keeps state in them, with the configs that it needs.
+        if may_create and name not in INTERNAL_TOPICS and allows(call, DESCRIBE_TOPIC, name):
             if allows(call, CREATE_ON_CLUSTER) or allows(call, CREATE_TOPIC, name):
                 wishes.append(NewTopic(name=name))
             else:

@@ -12,7 +12,9 @@ from headrace.security.access import CLUSTER_NAME, Access, ResourceType, authori
 # Topics that brokers keep for themselves, by the names that clients know.
 INTERNAL_TOPICS = frozenset({"__consumer_offsets", "__transaction_state", "__share_group_state"})
 
-Item = TypeVar("Item")
+# What Kafka calls the log of its own facts. Tools ask about it; nobody can have a topic of that name.
+METADATA_TOPIC = "__cluster_metadata"
+
 Key = TypeVar("Key", bound=Hashable)
 
 

@@ -101,6 +101,11 @@ async def test_a_name_that_no_topic_can_have_is_an_invalid_topic(kit: HandlerKit
     assert [(topic.name, topic.error_code.value) for topic in answer.topics] == [("a b", 17), ("", 17)]
 
 
+async def test_internal_topics_are_not_created_by_asking_for_them(kit: HandlerKit) -> None:
+    answer = await kit.ask(ApiKey.METADATA, topics=asked(13, "__consumer_offsets"))
+    assert (answer.topics[0].error_code.value, answer.topics[0].is_internal) == (3, True)
+
+
 async def test_a_name_that_collides_is_not_created(kit: HandlerKit) -> None:
     await kit.create("a.b")
     answer = await kit.ask(ApiKey.METADATA, topics=asked(13, "a_b"))

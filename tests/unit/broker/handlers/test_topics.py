@@ -71,6 +71,7 @@ async def test_replicas_may_be_assigned_by_hand(kit: HandlerKit) -> None:
         (wish("a b"), 17),
         (wish(""), 17),
         (wish("x" * 250), 17),
+        (wish("__cluster_metadata"), 42),
         (wish("t", 0), 37),
         ({**wish("t"), "replication_factor": 3}, 38),
         ({**wish("t"), "configs": [{"name": "retention.mss", "value": "1"}]}, 40),
