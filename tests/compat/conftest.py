@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator
 from uuid import uuid4
 
 import pytest
-from clients import CLIENTS, SECONDS_MAX
+from tests.compat.clients import CLIENTS, SECONDS_MAX
 from confluent_kafka.admin import AdminClient, NewTopic
 
 from headrace.testing import LocalBroker

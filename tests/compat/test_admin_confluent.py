@@ -4,7 +4,7 @@ import time
 from collections.abc import Callable
 
 import pytest
-from clients import SECONDS_MAX, Confluent, Sent
+from tests.compat.clients import SECONDS_MAX, Confluent, Sent
 from confluent_kafka import KafkaError, KafkaException, TopicCollection, TopicPartition
 from confluent_kafka.admin import (
     AlterConfigOpType,

@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 
 import pytest
-from clients import KafkaPython, Sent
+from tests.compat.clients import KafkaPython, Sent
 from kafka import KafkaAdminClient, TopicPartition
 from kafka.admin import ConfigResource, ConfigResourceType, NewPartitions, NewTopic, OffsetSpec
 from kafka.errors import (

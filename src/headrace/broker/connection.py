@@ -204,6 +204,8 @@ class Connection:
             self._corked = False
             if self._outgoing and not self._writing:
                 self._flush()
+            if not self._reading:
+                self._resume_soon()
         if position:
             # A request is a sign of life, a byte is not: else half a frame could be spun out for ever.
             self.last_active_ms = self._server.now_ms
@@ -221,6 +223,11 @@ class Connection:
             return True
         self._stop_reading()
         return False
+
+    def _resume_soon(self) -> None:
+        """Whatever stopped the reading may be over already; the buffers are in order on the next turn of the loop."""
+        if not self._outgoing and self._alone is None and len(self._replies) < REQUESTS_IN_FLIGHT_MAX:
+            self._loop.call_soon(self.resume_reading)
 
     def _keep(self, rest: memoryview) -> None:
         """The beginning of a frame, or frames that have to wait: into a buffer of our own."""

@@ -16,11 +16,18 @@ class ApiKey(IntEnum):
     DELETE_RECORDS = 21
     INIT_PRODUCER_ID = 22
     OFFSET_FOR_LEADER_EPOCH = 23
+    DESCRIBE_ACLS = 29
+    CREATE_ACLS = 30
+    DELETE_ACLS = 31
     DESCRIBE_CONFIGS = 32
     ALTER_CONFIGS = 33
+    ALTER_REPLICA_LOG_DIRS = 34
     DESCRIBE_LOG_DIRS = 35
     CREATE_PARTITIONS = 37
+    ELECT_LEADERS = 43
     INCREMENTAL_ALTER_CONFIGS = 44
+    ALTER_PARTITION_REASSIGNMENTS = 45
+    LIST_PARTITION_REASSIGNMENTS = 46
     DESCRIBE_QUORUM = 55
     DESCRIBE_CLUSTER = 60
     DESCRIBE_PRODUCERS = 61
@@ -51,11 +58,18 @@ SERVED: Mapping[ApiKey, Versions] = {
     ApiKey.DELETE_RECORDS: _versions(0, 2, 2),
     ApiKey.INIT_PRODUCER_ID: _versions(0, 5, 2),
     ApiKey.OFFSET_FOR_LEADER_EPOCH: _versions(2, 4, 4),
+    ApiKey.DESCRIBE_ACLS: _versions(1, 3, 2),
+    ApiKey.CREATE_ACLS: _versions(1, 3, 2),
+    ApiKey.DELETE_ACLS: _versions(1, 3, 2),
     ApiKey.DESCRIBE_CONFIGS: _versions(1, 4, 4),
     ApiKey.ALTER_CONFIGS: _versions(0, 2, 2),
+    ApiKey.ALTER_REPLICA_LOG_DIRS: _versions(1, 2, 2),
     ApiKey.DESCRIBE_LOG_DIRS: _versions(1, 4, 2),
     ApiKey.CREATE_PARTITIONS: _versions(0, 3, 2),
+    ApiKey.ELECT_LEADERS: _versions(0, 2, 2),
     ApiKey.INCREMENTAL_ALTER_CONFIGS: _versions(0, 1, 1),
+    ApiKey.ALTER_PARTITION_REASSIGNMENTS: _versions(0, 1, 0),
+    ApiKey.LIST_PARTITION_REASSIGNMENTS: _versions(0, 0, 0),
     ApiKey.DESCRIBE_QUORUM: _versions(0, 2, 0),
     ApiKey.DESCRIBE_CLUSTER: _versions(0, 2, 0),
     ApiKey.DESCRIBE_PRODUCERS: _versions(0, 0, 0),

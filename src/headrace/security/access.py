@@ -61,6 +61,7 @@ _TOPIC_ALTER_CONFIGS = Access(ResourceType.TOPIC, Operation.ALTER_CONFIGS)
 _GROUP_DESCRIBE_CONFIGS = Access(ResourceType.GROUP, Operation.DESCRIBE_CONFIGS)
 _GROUP_ALTER_CONFIGS = Access(ResourceType.GROUP, Operation.ALTER_CONFIGS)
 _CLUSTER_CREATE = Access(ResourceType.CLUSTER, Operation.CREATE)
+_CLUSTER_ALTER = Access(ResourceType.CLUSTER, Operation.ALTER)
 _CLUSTER_DESCRIBE = Access(ResourceType.CLUSTER, Operation.DESCRIBE)
 _CLUSTER_ACTION = Access(ResourceType.CLUSTER, Operation.CLUSTER_ACTION)
 _CLUSTER_DESCRIBE_CONFIGS = Access(ResourceType.CLUSTER, Operation.DESCRIBE_CONFIGS)
@@ -80,11 +81,18 @@ TABLE: Mapping[int, frozenset[Access]] = {
     21: frozenset({_TOPIC_DELETE}),  # DeleteRecords
     22: frozenset({_CLUSTER_IDEMPOTENT_WRITE, _TOPIC_WRITE, _TRANSACTIONAL_ID_WRITE}),  # InitProducerId
     23: frozenset({_TOPIC_DESCRIBE, _CLUSTER_ACTION}),  # OffsetForLeaderEpoch
+    29: frozenset({_CLUSTER_DESCRIBE}),  # DescribeAcls
+    30: frozenset({_CLUSTER_ALTER}),  # CreateAcls
+    31: frozenset({_CLUSTER_ALTER}),  # DeleteAcls
     32: frozenset({_TOPIC_DESCRIBE_CONFIGS, _CLUSTER_DESCRIBE_CONFIGS, _GROUP_DESCRIBE_CONFIGS}),
     33: frozenset({_TOPIC_ALTER_CONFIGS, _CLUSTER_ALTER_CONFIGS, _GROUP_ALTER_CONFIGS}),
+    34: frozenset({_CLUSTER_ALTER}),  # AlterReplicaLogDirs
     35: frozenset({_CLUSTER_DESCRIBE}),  # DescribeLogDirs
     37: frozenset({_TOPIC_ALTER}),  # CreatePartitions
+    43: frozenset({_CLUSTER_ALTER}),  # ElectLeaders
     44: frozenset({_TOPIC_ALTER_CONFIGS, _CLUSTER_ALTER_CONFIGS, _GROUP_ALTER_CONFIGS}),
+    45: frozenset({_CLUSTER_ALTER}),  # AlterPartitionReassignments
+    46: frozenset({_CLUSTER_DESCRIBE}),  # ListPartitionReassignments
     55: frozenset({_CLUSTER_DESCRIBE}),  # DescribeQuorum
     60: frozenset({_CLUSTER_DESCRIBE}),  # DescribeCluster: only for the cluster's authorized operations
     61: frozenset({_TOPIC_READ}),  # DescribeProducers

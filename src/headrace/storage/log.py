@@ -122,6 +122,9 @@ class Log:
         base_offset = self.log_end_offset
         header = header.placed(base_offset, leader_epoch)
         segment = self._segment_for(header, now_ms)
+        if leader_epoch > self.epochs.latest:
+            # First, because it can fail: an epoch without a batch is forgotten, a batch without its place is not.
+            self.epochs.assign(leader_epoch, base_offset)
         patch_offset_and_epoch(batch, base_offset, leader_epoch)
         segment.append(batch, header)
         return self._appended(segment, header)
@@ -130,8 +133,6 @@ class Log:
         next_offset = segment.next_offset
         if header.producer_id >= 0:
             self.producers.applied(header)
-        if header.leader_epoch > self.epochs.latest:
-            self.epochs.assign(header.leader_epoch, header.base_offset)
         self.log_end_offset = next_offset
         self.has_changed = True
         self._remember_end(next_offset, segment)
@@ -190,6 +191,10 @@ class Log:
         self.files.replace(path, self.producers.to_snapshot())
 
     # Syncing
+
+    def sync_first(self, work: list[Durable]) -> None:
+        """Have the next sync wait for these too."""
+        self._unsynced = [*work, *self._unsynced]
 
     def unsynced(self) -> tuple[list[Durable], int]:
         """What to sync, and the offset that will be on disk once it is. Forgets it: the caller has it now."""

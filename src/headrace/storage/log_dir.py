@@ -12,12 +12,15 @@ replication-offset-checkpoint         high watermarks
 """
 
 import logging
-from collections.abc import Iterable, Iterator
+import os
+import threading
+from collections.abc import Iterable, Iterator, Mapping
 from uuid import UUID
 
 from headrace.model.configs import LogConfig
 from headrace.model.errors import CorruptLog, StorageError
 from headrace.model.ids import TopicPartition
+from headrace.records.crc import crc32c
 from headrace.storage import checkpoints
 from headrace.storage.files import Durable, Files, NewFile, NewName
 from headrace.storage.log import Log
@@ -29,6 +32,9 @@ log = logging.getLogger(__name__)
 
 DELETE_SUFFIX = "-delete"
 STRAY_SUFFIX = "-stray"
+# The row that tells a checkpoint as it was written from one with a flipped bit: a log start that is wrong by a digit
+# would delete records. No topic can have this name, and Kafka passes over rows of topics that it does not know.
+CHECKSUM_ROW = TopicPartition("#crc32c", 0)
 
 
 class LogDir:
@@ -38,9 +44,12 @@ class LogDir:
         self.files = files
         self.path = path.rstrip("/")
         files.make_dir(self.path)
-        self._recovery_points = checkpoints.read_offsets(files, self._named(checkpoints.RECOVERY_POINTS))
-        self._log_starts = checkpoints.read_offsets(files, self._named(checkpoints.LOG_STARTS))
-        self._cleaned = checkpoints.read_offsets(files, self._named(checkpoints.CLEANED))
+        self._writing = threading.Lock()  # checkpoints are written from several threads, each file as a whole
+        self._has_forgotten = False  # rows that the files still hold, of partitions that are gone
+        self._recovery_points = self._read(checkpoints.RECOVERY_POINTS)
+        self._log_starts = self._read(checkpoints.LOG_STARTS)
+        self._cleaned = self._read(checkpoints.CLEANED)
+        self._forget_absent()
         self.was_clean = checkpoints.clean_shutdown_epoch(files, self.path) is not None
         # From here on a crash is possible again.
         checkpoints.clear_clean_shutdown(files, self.path)
@@ -52,6 +61,8 @@ class LogDir:
         """Make sure that the directory is ours; returns its id. A directory of another node is refused."""
         meta = checkpoints.read_meta_properties(self.files, self.path)
         if meta is None:
+            # The directory's own name is an entry in the one above it.
+            self.files.sync_dir(os.path.dirname(self.path) or ".")
             fresh = checkpoints.MetaProperties(cluster_id, node_id, directory_id)
             checkpoints.write_meta_properties(self.files, self.path, fresh)
             return directory_id
@@ -80,14 +91,14 @@ class LogDir:
 
     def create(self, partition: TopicPartition, topic_id: UUID, config: LogConfig, *, now_ms: int) -> Log:
         """An empty partition. The first commit syncs its files and names: ten thousand folders cost no fsync now."""
+        self._forget(partition)
+        self.settle_forgotten()
         directory = self._named(str(partition))
         self.files.make_dir(directory)
         write_topic_id(self.files, directory, topic_id, sync=False)
         metadata = NewFile(self.files, f"{directory}/{METADATA_FILE}")
         names: list[Durable] = [metadata, NewName(self.files, self.path)]
-        created = Log.create(self.files, directory, config, now_ms=now_ms, unsynced=names)
-        self._forget(partition)
-        return created
+        return Log.create(self.files, directory, config, now_ms=now_ms, unsynced=names)
 
     def open(self, partition: TopicPartition, config: LogConfig, *, now_ms: int) -> Log:
         checkpoint = Checkpoint(
@@ -107,7 +118,22 @@ class LogDir:
 
     def _forget(self, partition: TopicPartition) -> None:
         for offsets in (self._recovery_points, self._log_starts, self._cleaned):
-            offsets.pop(partition, None)
+            if offsets.pop(partition, None) is not None:
+                self._has_forgotten = True
+
+    def _forget_absent(self) -> None:
+        folders = set(self.files.list(self.path))
+        for offsets in (self._recovery_points, self._log_starts, self._cleaned):
+            for partition in [one for one in offsets if str(one) not in folders]:
+                self._forget(partition)
+
+    def settle_forgotten(self) -> None:
+        """No checkpoint speaks of a partition that is gone: the next one with its name starts from nothing."""
+        if self._has_forgotten:
+            self._has_forgotten = False
+            self.write_recovery_points()
+            self.write_log_starts()
+            self.write_cleaned()
 
     def set_aside_before(self) -> list[str]:
         """Folders that an earlier process meant to remove and did not get to."""
@@ -117,20 +143,18 @@ class LogDir:
 
     def note(self, partition: TopicPartition, partition_log: Log) -> None:
         self._recovery_points[partition] = partition_log.recovery_point
-        if partition_log.log_start_offset > partition_log.segments[0].base_offset:
+        if partition_log.log_start_offset > 0:
+            # Also where a segment begins there: the files below it are removed later, and may come back after a crash.
             self._log_starts[partition] = partition_log.log_start_offset
-        else:
-            self._log_starts.pop(partition, None)
 
     def write_recovery_points(self) -> None:
-        path = self._named(checkpoints.RECOVERY_POINTS)
-        checkpoints.write_offsets(self.files, path, dict(self._recovery_points))
+        self._write(checkpoints.RECOVERY_POINTS, self._recovery_points)
 
     def write_log_starts(self) -> None:
-        checkpoints.write_offsets(self.files, self._named(checkpoints.LOG_STARTS), dict(self._log_starts))
+        self._write(checkpoints.LOG_STARTS, self._log_starts)
 
     def write_high_watermarks(self, watermarks: Iterable[tuple[TopicPartition, int]]) -> None:
-        checkpoints.write_offsets(self.files, self._named(checkpoints.HIGH_WATERMARKS), dict(watermarks))
+        self._write(checkpoints.HIGH_WATERMARKS, dict(watermarks))
 
     def cleaned_to(self, partition: TopicPartition) -> int:
         """Up to where compaction has been."""
@@ -140,10 +164,31 @@ class LogDir:
         self._cleaned[partition] = offset
 
     def write_cleaned(self) -> None:
-        checkpoints.write_offsets(self.files, self._named(checkpoints.CLEANED), dict(self._cleaned))
+        self._write(checkpoints.CLEANED, self._cleaned)
+
+    def _write(self, name: str, offsets: Mapping[TopicPartition, int]) -> None:
+        with self._writing:
+            rows = dict(offsets)  # in one step: the loop may go on changing them
+            checkpoints.write_offsets(self.files, self._named(name), {**rows, CHECKSUM_ROW: _checksum(rows)})
+
+    def _read(self, name: str) -> dict[TopicPartition, int]:
+        """The rows, or none of them if one cannot be trusted: what they save is work, and what they hide is found."""
+        try:
+            rows = checkpoints.read_offsets(self.files, self._named(name))
+            told = rows.pop(CHECKSUM_ROW, None)
+            if told is not None and told != _checksum(rows):
+                raise CorruptLog(f"{self._named(name)}: the checksum is wrong")
+        except CorruptLog as damage:
+            log.error("%s; going on without it: every log is checked, and deleted records may show up again", damage)
+            return {}
+        return rows
 
     def mark_clean(self) -> None:
         """Every log is closed: the next start trusts what it finds."""
         self.write_recovery_points()
         self.write_log_starts()
         checkpoints.mark_clean_shutdown(self.files, self.path)
+
+
+def _checksum(rows: Mapping[TopicPartition, int]) -> int:
+    return crc32c("\n".join(sorted(f"{topic} {index} {offset}" for (topic, index), offset in rows.items())).encode())

@@ -6,14 +6,16 @@ cut is logged. After a clean shutdown the recovery point is the end of the log.
 """
 
 import logging
+import os
 from dataclasses import dataclass
 
 from headrace.model.configs import LogConfig
 from headrace.model.errors import CorruptLog, HeadraceError
 from headrace.records.batch import HEADER_BYTES, BatchHeader, batch_crc
-from headrace.storage.files import Files
+from headrace.storage.files import Durable, Files, NewFile, NewName
 from headrace.storage.leader_epochs import LeaderEpochs
 from headrace.storage.log import SEGMENT_SUFFIXES, Log
+from headrace.storage.partition_metadata import FILE_NAME as METADATA_FILE
 from headrace.storage.producer_snapshot import newest_snapshot, remove_snapshots, remove_stray_snapshots
 from headrace.storage.producer_state import ProducerStates
 from headrace.storage.segment import Hole, Segment, segment_name
@@ -35,7 +37,36 @@ class Checkpoint:
 
 
 def open_log(files: Files, directory: str, config: LogConfig, checkpoint: Checkpoint, *, now_ms: int) -> Log:
-    """The log in `directory`, ready for appends."""
+    """The log in `directory`, ready for appends. What is found in it is on disk when this returns."""
+    names_before = files.list(directory)
+    opened = _open(files, directory, config, checkpoint, now_ms)
+    names = _names_of(files, directory) if not checkpoint.recovery_point else []
+    if checkpoint.clean or opened.log_end_offset <= checkpoint.recovery_point:
+        opened.sync_first(names)
+    else:
+        _sync(opened, names, checkpoint)
+    if files.list(directory) != names_before:
+        files.sync_dir(directory)  # else a segment that was dropped could come back beside its successor
+    return opened
+
+
+def _names_of(files: Files, directory: str) -> list[Durable]:
+    """What makes the folder of a log that was perhaps never synced be there after a power cut."""
+    names: list[Durable] = [NewName(files, os.path.dirname(directory)), NewName(files, directory)]
+    metadata = f"{directory}/{METADATA_FILE}"
+    return [NewFile(files, metadata), *names] if files.exists(metadata) else names
+
+
+def _sync(opened: Log, names: list[Durable], checkpoint: Checkpoint) -> None:
+    """A process that was killed leaves what no disk has seen yet. From now on it is served, so it has to stay."""
+    for name in names:
+        name.sync()
+    for segment in opened.segments:
+        if segment.next_offset > checkpoint.recovery_point:
+            segment.file.sync()
+
+
+def _open(files: Files, directory: str, config: LogConfig, checkpoint: Checkpoint, now_ms: int) -> Log:
     bases = _sweep_and_list(files, directory)
     if not bases:
         log.warning("%s has no segments; starting an empty log there", directory)
@@ -121,6 +152,8 @@ def _load_segments(files: Files, segments: list[Segment], checkpoint: Checkpoint
 
 def _trust(segment: Segment, following: int | None) -> None:
     """Take the index files at their word where they fit the log file; otherwise index the headers again."""
+    if not segment.size:
+        return
     if segment.offset_index.load() and segment.time_index.load() and _index_fits(segment):
         try:
             _catch_up_from_index(segment)
@@ -246,11 +279,12 @@ def _drop_after(files: Files, segments: list[Segment], number: int) -> None:
 
 def _lost_tail(last: Segment, checkpoint: Checkpoint) -> Hole | None:
     """Offsets that were on disk once and are not any more: somebody shortened the file."""
-    if last.next_offset >= checkpoint.recovery_point:
+    reached = max(checkpoint.recovery_point, checkpoint.log_start_offset)
+    if last.next_offset >= reached:
         return None
-    reason = f"the log ends at {last.next_offset}, but {checkpoint.recovery_point} had been reached"
+    reason = f"the log ends at {last.next_offset}, but {reached} had been reached"
     log.error("%s: %s; the lost offsets are not handed out again", last.directory, reason)
-    return Hole(last.size, last.size, last.next_offset, checkpoint.recovery_point, reason)
+    return Hole(last.size, last.size, last.next_offset, reached, reason)
 
 
 # Producers

@@ -17,9 +17,6 @@ BROKERS = 1
 CONTROLLERS = 2
 ENDPOINT_ERRORS_FROM = 1
 NO_CONTROLLER = -1
-# Kafka's codes for an endpoint type that exists elsewhere, and for one that does not exist.
-MISMATCHED_ENDPOINT_TYPE = 114
-UNSUPPORTED_ENDPOINT_TYPE = 115
 
 
 async def handle(request: DescribeClusterRequest, call: Call) -> DescribeClusterResponse:
@@ -51,7 +48,7 @@ async def handle(request: DescribeClusterRequest, call: Call) -> DescribeCluster
 
 def _refusal(endpoint_type: int, call: Call) -> DescribeClusterResponse:
     """Controllers have no addresses of their own here: clients reach them through any broker."""
-    code = MISMATCHED_ENDPOINT_TYPE if endpoint_type == CONTROLLERS else UNSUPPORTED_ENDPOINT_TYPE
+    code = ErrorCode.MISMATCHED_ENDPOINT_TYPE if endpoint_type == CONTROLLERS else ErrorCode.UNSUPPORTED_ENDPOINT_TYPE
     if call.api_version < ENDPOINT_ERRORS_FROM:
         code = ErrorCode.INVALID_REQUEST
     return DescribeClusterResponse(

@@ -23,13 +23,22 @@ REQUESTS: dict[ApiKey, dict[str, Any]] = {
     ApiKey.DELETE_RECORDS: {"topics": [{"name": "t", "partitions": [{"partition_index": 0, "offset": 1}]}]},
     ApiKey.INIT_PRODUCER_ID: {"transactional_id": None},
     ApiKey.OFFSET_FOR_LEADER_EPOCH: {"topics": [{"topic": "t", "partitions": [{"partition": 0, "leader_epoch": 0}]}]},
+    ApiKey.DESCRIBE_ACLS: {"resource_type_filter": 1, "pattern_type_filter": 1, "operation": 1, "permission_type": 1},
+    ApiKey.CREATE_ACLS: {"creations": [{"resource_type": 2, "resource_name": "t", "principal": "User:a", "host": "*"}]},
+    ApiKey.DELETE_ACLS: {"filters": [{"resource_type_filter": 1, "pattern_type_filter": 1}]},
     ApiKey.DESCRIBE_CONFIGS: {"resources": [TOPIC_CONFIG]},
     ApiKey.ALTER_CONFIGS: {"resources": [{**TOPIC_CONFIG, "configs": [{"name": "retention.ms", "value": "1"}]}]},
     ApiKey.INCREMENTAL_ALTER_CONFIGS: {
         "resources": [{**TOPIC_CONFIG, "configs": [{"name": "retention.ms", "config_operation": 0, "value": "1"}]}]
     },
+    ApiKey.ALTER_REPLICA_LOG_DIRS: {"dirs": [{"path": "/data", "topics": [{"name": "t", "partitions": (0,)}]}]},
     ApiKey.DESCRIBE_LOG_DIRS: {"topics": None},
     ApiKey.CREATE_PARTITIONS: {"topics": [{"name": "t", "count": 9, "assignments": None}]},
+    ApiKey.ELECT_LEADERS: {"topic_partitions": [{"topic": "t", "partitions": (0,)}]},
+    ApiKey.ALTER_PARTITION_REASSIGNMENTS: {
+        "topics": [{"name": "t", "partitions": [{"partition_index": 0, "replicas": (1,)}]}]
+    },
+    ApiKey.LIST_PARTITION_REASSIGNMENTS: {"topics": None},
     ApiKey.DESCRIBE_QUORUM: {"topics": ()},
     ApiKey.DESCRIBE_CLUSTER: {"include_cluster_authorized_operations": True},
     ApiKey.DESCRIBE_PRODUCERS: {"topics": [{"name": "t", "partition_indexes": (0,)}]},
