@@ -10,10 +10,10 @@ from collections.abc import Callable, Iterator
 from uuid import uuid4
 
 import pytest
-from tests.compat.clients import CLIENTS, SECONDS_MAX
 from confluent_kafka.admin import AdminClient, NewTopic
 
 from headrace.testing import LocalBroker
+from tests.compat.clients import CLIENTS, SECONDS_MAX
 
 # Room for a few records of several megabytes in one request.
 BROKER_SETTINGS = {"node.id": "0", "message.max.bytes": str(16 * 1024 * 1024)}

@@ -4,7 +4,6 @@ import time
 from collections.abc import Callable
 
 import pytest
-from tests.compat.clients import SECONDS_MAX, Confluent, Sent
 from confluent_kafka import KafkaError, KafkaException, TopicCollection, TopicPartition
 from confluent_kafka.admin import (
     AlterConfigOpType,
@@ -16,6 +15,8 @@ from confluent_kafka.admin import (
     OffsetSpec,
     ResourceType,
 )
+
+from tests.compat.clients import SECONDS_MAX, Confluent, Sent
 
 A_TIME_MS = 1_700_000_000_000
 

@@ -3,7 +3,6 @@
 from collections.abc import Iterator
 
 import pytest
-from tests.compat.clients import KafkaPython, Sent
 from kafka import KafkaAdminClient, TopicPartition
 from kafka.admin import ConfigResource, ConfigResourceType, NewPartitions, NewTopic, OffsetSpec
 from kafka.errors import (
@@ -13,6 +12,8 @@ from kafka.errors import (
     TopicAlreadyExistsError,
     UnknownTopicOrPartitionError,
 )
+
+from tests.compat.clients import KafkaPython, Sent
 
 A_TIME_MS = 1_700_000_000_000
 

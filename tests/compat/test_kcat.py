@@ -5,6 +5,7 @@ import shutil
 import subprocess
 
 import pytest
+
 from tests.compat.clients import CODECS, SECONDS_MAX, Confluent, Sent
 
 A_TIME_MS = 1_700_000_000_000

@@ -4,6 +4,7 @@ import time
 from itertools import pairwise
 
 import pytest
+
 from tests.compat.clients import CLIENTS, CODECS, CREATE_TIME, LOG_APPEND_TIME, Read, Sent
 
 A_TIME_MS = 1_700_000_000_000

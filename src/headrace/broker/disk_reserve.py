@@ -4,8 +4,12 @@ Deleting records, retention and checkpoints need a little space themselves; a di
 cannot even be cleaned.
 """
 
+import logging
+
 from headrace.model.errors import DiskFull
 from headrace.storage.files import Files
+
+log = logging.getLogger(__name__)
 
 # Checkpoints, indexes and snapshots of thousands of partitions fit in this many times over.
 RESERVE_BYTES = 64 * 1024 * 1024
@@ -23,13 +27,19 @@ class DiskReserve:
         self._unchecked = 0
         self._is_full = False
 
+    def _look(self) -> None:
+        self._unchecked = 0
+        was_full, self._is_full = self._is_full, self._files.free_bytes(self._path) < self.reserve_bytes
+        if self._is_full and not was_full:
+            log.error("%s is full: producers are refused until there is room again", self._path)
+        elif was_full and not self._is_full:
+            log.info("%s has room again: producers are served", self._path)
+
     def check(self, size: int) -> None:
         """Raise DiskFull when writing `size` more bytes would touch the reserve."""
         self._unchecked += size
         if self._is_full or self._unchecked >= min(CHECK_EVERY_BYTES, self.reserve_bytes // 2):
-            free = self._files.free_bytes(self._path)
-            self._is_full = free < self.reserve_bytes
-            self._unchecked = 0
+            self._look()
         if self._is_full:
             raise DiskFull(
                 f"less than {self.reserve_bytes} bytes are free on {self._path}: "

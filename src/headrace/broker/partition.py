@@ -224,8 +224,8 @@ class Partition:
 
     def retire(self) -> None:
         """The topic has been deleted: whoever still waits is told that there is no such partition."""
-        if self.failure is None:
-            self._end(UnknownTopic(f"{self} has been deleted"))
+        self._end(UnknownTopic(f"{self} has been deleted"))
+        self.log.abandon()
 
     def _end(self, error: HeadraceError) -> None:
         self.failure = error

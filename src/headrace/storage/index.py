@@ -19,7 +19,7 @@ class SparseIndex:
 
     ENTRY: Struct
 
-    __slots__ = ("_buffer", "_count", "_files", "_path", "_persisted")
+    __slots__ = ("_buffer", "_count", "_files", "_path", "_persisted", "was_loaded")
 
     def __init__(self, files: Files, path: str) -> None:
         self._files = files
@@ -27,6 +27,7 @@ class SparseIndex:
         self._buffer = bytearray()
         self._count = 0
         self._persisted = 0  # bytes of the buffer that the file already holds
+        self.was_loaded = False  # entries that this process has not made itself prove nothing yet
 
     def load(self) -> bool:
         """Read the file; False when there is none or its size is no multiple of an entry."""
@@ -39,6 +40,7 @@ class SparseIndex:
         self._buffer = bytearray(data)
         self._count = len(data) // self.ENTRY.size
         self._persisted = len(data)
+        self.was_loaded = True
         return True
 
     def __len__(self) -> int:
@@ -70,6 +72,7 @@ class SparseIndex:
 
     def clear(self) -> None:
         self.keep(0)
+        self.was_loaded = False
 
     def persist(self) -> None:
         if self._persisted == len(self._buffer) and self._files.exists(self._path):

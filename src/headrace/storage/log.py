@@ -17,7 +17,8 @@ from headrace.records.crc import crc32c
 from headrace.storage.files import Durable, File, Files, NewName
 from headrace.storage.leader_epochs import LeaderEpochs
 from headrace.storage.producer_state import ProducerStates
-from headrace.storage.segment import Hole, Segment, segment_name
+from headrace.storage.segment import Segment, segment_name
+from headrace.storage.segment_check import Hole
 from headrace.storage.txn_index import AbortedTxn
 
 log = logging.getLogger(__name__)
@@ -75,6 +76,8 @@ class Log:
         self.recovery_point = recovery_point  # everything below is on disk
         self.producers = producers
         self.epochs = epochs
+        for segment in segments:
+            segment.epochs = epochs
         self.holes = holes or []  # ranges of offsets whose bytes are gone altogether
         # Most logs never see a transaction; their readers need not look for aborted ones.
         self.has_aborted = any(name.endswith(".txnindex") for name in files.list(directory))
@@ -183,6 +186,7 @@ class Log:
             now_ms=now_ms,
         )
         self.files.sync_dir(self.directory)
+        fresh.epochs = self.epochs
         self.segments.append(fresh)
         return fresh
 
@@ -257,8 +261,7 @@ class Log:
         if not segment.is_checked(position, end):
             good = segment.check(position, end)
             if good <= position:
-                log.error("%s: the batch with offset %d fails its checksum and is not served", segment.path, offset)
-                raise CorruptLog(f"{segment.path}: offset {offset} cannot be read: its checksum is wrong")
+                raise CorruptLog(f"{segment.path}: offset {offset} cannot be read: its batch is damaged")
             end = min(end, good)
         return LogSlice(segment.file, position, end - position)
 
@@ -280,20 +283,30 @@ class Log:
 
     def offset_at_or_after(self, timestamp: int) -> FoundOffset | None:
         """The first record that is at least as young as `timestamp`."""
-        from headrace.records.lookup import first_at_or_after
-
         for segment in self.segments:
             if segment.max_timestamp < timestamp or segment.next_offset <= self.log_start_offset:
                 continue
-            entry = segment.time_index.at_or_before(timestamp - 1)
-            position = segment.offset_index.position_at_or_before(entry[1]) if entry else 0
-            for at, header in segment.headers(position):
-                if header.max_timestamp < timestamp or header.last_offset < self.log_start_offset:
-                    continue
-                batch = segment.file.read(at, header.total_bytes)
-                found = first_at_or_after(batch, header, timestamp, from_offset=self.log_start_offset)
-                if found is not None:
-                    return FoundOffset(found[0], found[1], header.leader_epoch)
+            try:
+                found = self._first_in(segment, timestamp)
+            except CorruptLog:
+                segment.reindex()  # finds out where the damage begins and ends
+                found = self._first_in(segment, timestamp)
+            if found is not None:
+                return found
+        return None
+
+    def _first_in(self, segment: Segment, timestamp: int) -> FoundOffset | None:
+        from headrace.records.lookup import first_at_or_after
+
+        for at, header in segment.headers(segment.start_for_time(timestamp)):
+            if not _is_good(segment, at, header):
+                continue  # the damage is known now; whoever reads from here meets it
+            if header.max_timestamp < timestamp or header.last_offset < self.log_start_offset:
+                continue
+            batch = segment.file.read(at, header.total_bytes)
+            found = first_at_or_after(batch, header, timestamp, from_offset=self.log_start_offset)
+            if found is not None:
+                return FoundOffset(found[0], found[1], header.leader_epoch)
         return None
 
     def offset_of_max_timestamp(self) -> FoundOffset | None:
@@ -305,6 +318,8 @@ class Log:
             return None
         position = youngest.position_of(youngest.max_timestamp_offset)
         for at, header in youngest.headers(position):
+            if not _is_good(youngest, at, header):
+                raise CorruptLog(f"{youngest.path}: the batch with the highest timestamp is damaged")
             found = max_timestamp_record(youngest.file.read(at, header.total_bytes), header)
             return FoundOffset(found[0], found[1], header.leader_epoch) if found is not None else None
         return None
@@ -331,6 +346,12 @@ class Log:
         for segment in self.segments[-1:]:
             segment.persist_indexes()
 
+    def abandon(self) -> None:
+        """The folder is being removed: hold on to no file, so that the last reply that sends one closes it."""
+        self.segments = []
+        self._recent_ends = {}
+        self._unsynced = []
+
     def close(self) -> None:
         """Everything to disk; after this nothing needs recovery."""
         if self.has_changed:
@@ -343,6 +364,11 @@ class Log:
         self.epochs.flush()
         for segment in self.segments:
             segment.close()
+
+
+def _is_good(segment: Segment, position: int, header: BatchHeader) -> bool:
+    end = position + header.total_bytes
+    return segment.is_checked(position, end) or segment.check(position, end) >= end
 
 
 SEGMENT_SUFFIXES = (".log", ".index", ".timeindex", ".txnindex", ".snapshot")

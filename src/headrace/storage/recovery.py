@@ -10,15 +10,23 @@ import os
 from dataclasses import dataclass
 
 from headrace.model.configs import LogConfig
-from headrace.model.errors import CorruptLog, HeadraceError
-from headrace.records.batch import HEADER_BYTES, BatchHeader, batch_crc
+from headrace.model.errors import CorruptLog
+from headrace.records.batch import BatchHeader
+from headrace.storage.epoch_check import confirmed_epochs, read_epochs
 from headrace.storage.files import Durable, Files, NewFile, NewName
-from headrace.storage.leader_epochs import LeaderEpochs
 from headrace.storage.log import SEGMENT_SUFFIXES, Log
 from headrace.storage.partition_metadata import FILE_NAME as METADATA_FILE
-from headrace.storage.producer_snapshot import newest_snapshot, remove_snapshots, remove_stray_snapshots
+from headrace.storage.producer_snapshot import (
+    SnapshotRow,
+    newest_snapshot,
+    remove_snapshots,
+    remove_stray_snapshots,
+    snapshot_offsets,
+    snapshot_path,
+)
 from headrace.storage.producer_state import ProducerStates
-from headrace.storage.segment import Hole, Segment, segment_name
+from headrace.storage.segment import Segment, segment_name
+from headrace.storage.segment_check import UNKNOWN, Bounds, Hole, check_segment
 from headrace.storage.segment_swap import finish_swaps
 
 log = logging.getLogger(__name__)
@@ -75,7 +83,10 @@ def _open(files: Files, directory: str, config: LogConfig, checkpoint: Checkpoin
         Segment(files, directory, base, index_interval_bytes=config.index_interval_bytes, create=False, now_ms=now_ms)
         for base in bases
     ]
-    segments = _load_segments(files, segments, checkpoint)
+    epochs = read_epochs(files, directory)
+    for segment in segments:
+        segment.epochs = epochs
+    segments = _load_segments(files, segments, checkpoint, may_have_gaps=config.compacts)
     lost = _lost_tail(segments[-1], checkpoint)
     if lost is not None:
         segments.append(_segment_after(files, directory, lost.next_offset, config, now_ms))
@@ -87,7 +98,7 @@ def _open(files: Files, directory: str, config: LogConfig, checkpoint: Checkpoin
         log_start_offset=max(checkpoint.log_start_offset, segments[0].base_offset),
         recovery_point=segments[-1].next_offset,
         producers=_rebuild_producers(files, directory, segments),
-        epochs=LeaderEpochs(files, directory),
+        epochs=confirmed_epochs(files, directory, segments, epochs),
         holes=[lost] if lost is not None else [],
     )
     opened.epochs.truncate_from_end(opened.log_end_offset)
@@ -100,15 +111,16 @@ def _open(files: Files, directory: str, config: LogConfig, checkpoint: Checkpoin
 def _empty_log(files: Files, directory: str, config: LogConfig, checkpoint: Checkpoint, now_ms: int) -> Log:
     # Offsets that were handed out once are never handed out again, even when their bytes are lost.
     base = max(checkpoint.recovery_point, checkpoint.log_start_offset)
+    fresh = _segment_after(files, directory, base, config, now_ms)
     return Log(
         files,
         directory,
         config,
-        segments=[_segment_after(files, directory, base, config, now_ms)],
+        segments=[fresh],
         log_start_offset=base,
         recovery_point=base,
         producers=ProducerStates(),
-        epochs=LeaderEpochs(files, directory),
+        epochs=confirmed_epochs(files, directory, [fresh], read_epochs(files, directory)),
     )
 
 
@@ -136,138 +148,49 @@ def _remove_files_of(files: Files, directory: str, base_offset: int) -> None:
 # Segments
 
 
-def _load_segments(files: Files, segments: list[Segment], checkpoint: Checkpoint) -> list[Segment]:
+def _load_segments(
+    files: Files, segments: list[Segment], checkpoint: Checkpoint, *, may_have_gaps: bool
+) -> list[Segment]:
     """Each segment trusted or checked; ends early, dropping what follows, where the log turns out to end."""
     for number, segment in enumerate(segments):
         following = segments[number + 1].base_offset if number + 1 < len(segments) else None
-        below_recovery_point = following is not None and following <= checkpoint.recovery_point
-        if checkpoint.clean or below_recovery_point:
-            _trust(segment, following)
+        if checkpoint.clean or (following is not None and following <= checkpoint.recovery_point):
+            _trust(segment, checkpoint, following, may_have_gaps=may_have_gaps)
             continue
-        if not _check_and_cut(segment, checkpoint.recovery_point):
+        end = UNKNOWN if following is None else following
+        is_whole = check_segment(segment, Bounds(end, checkpoint.recovery_point, may_end_in_gap=may_have_gaps))
+        if not is_whole or (segment.next_offset < end and not may_have_gaps):
             _drop_after(files, segments, number)
             return segments[: number + 1]
     return segments
 
 
-def _trust(segment: Segment, following: int | None) -> None:
-    """Take the index files at their word where they fit the log file; otherwise index the headers again."""
-    if not segment.size:
+def _trust(segment: Segment, checkpoint: Checkpoint, following: int | None, *, may_have_gaps: bool) -> None:
+    """Take the index files at their word where they fit the log file; otherwise look at every batch.
+
+    A segment ends where the next one begins, the last one at the recovery point of a clean shutdown; only what Kafka
+    compacted may end earlier.
+    """
+    end = following if following is not None else checkpoint.recovery_point or UNKNOWN
+    if not segment.size and end in (UNKNOWN, segment.base_offset):
         return
-    if segment.offset_index.load() and segment.time_index.load() and _index_fits(segment):
-        try:
-            _catch_up_from_index(segment)
-            return
-        except CorruptLog as damage:
-            log.error("%s", damage)
-    _index_again(segment, following)
+    if _loads(segment) and (end in (UNKNOWN, segment.next_offset) or (may_have_gaps and segment.next_offset < end)):
+        return
+    log.warning("%s: checking it and building its indexes anew", segment.path)
+    check_segment(segment, Bounds(end, end, may_be_cut=False, may_end_in_gap=may_have_gaps))
+    if following is not None and segment.next_offset < following and not may_have_gaps:
+        lost = Hole(segment.size, segment.size, segment.next_offset, following, "the file was longer once")
+        log.error("%s: offsets %d to %d are lost: %s", segment.path, lost.base_offset, following - 1, lost.reason)
+        segment.note_hole(lost)
+        segment.next_offset = following
 
 
-def _index_fits(segment: Segment) -> bool:
-    last = segment.offset_index.last
-    return last is None or (last[1] + HEADER_BYTES <= segment.size and last[0] >= 0)
-
-
-def _catch_up_from_index(segment: Segment) -> None:
-    segment.refresh_max_timestamp()
-    first = next(iter(segment.headers()), None)
-    if first is not None:
-        segment.first_timestamp = first[1].max_timestamp
-    last = segment.offset_index.last
-    for _, header in segment.headers(last[1] if last else 0):
-        segment.next_offset = header.next_offset
-
-
-def _index_again(segment: Segment, following: int | None) -> None:
-    log.warning("%s: rebuilding its indexes", segment.path)
-    segment.offset_index.clear()
-    segment.time_index.clear()
-    segment.max_timestamp = -1
+def _loads(segment: Segment) -> bool:
     try:
-        for position, header in segment.headers():
-            segment.index_batch(position, header)
+        return segment.load_indexes()
     except CorruptLog as damage:
-        log.error("%s; what follows in this segment cannot be found", damage)
-        end = following if following is not None else segment.next_offset
-        segment.holes.append(Hole(segment.size, segment.size, segment.next_offset, end, str(damage)))
-    segment.persist_indexes()
-
-
-def _check_and_cut(segment: Segment, recovery_point: int) -> bool:
-    """Check every batch; False when the segment was cut, so nothing may follow it."""
-    # An index that was not synced may hold anything; it is only worth keeping to jump over damage.
-    old_index = segment.offset_index
-    old_index.load()
-    jumps = [old_index.entry(number)[1] for number in range(len(old_index))]
-    segment.offset_index.clear()
-    segment.time_index.clear()
-    position = 0
-    while position < segment.size:
-        position, reason = _check_from(segment, position)
-        if position >= segment.size:
-            break
-        if segment.next_offset >= recovery_point:
-            cut = segment.size - position
-            log.warning("%s: cut %d bytes at byte %d: %s", segment.path, cut, position, reason)
-            segment.truncate(position, segment.next_offset)
-            segment.persist_indexes()
-            return False
-        position = _jump_over_damage(segment, position, jumps, recovery_point, reason)
-    segment.persist_indexes()
-    return True
-
-
-def _check_from(segment: Segment, start: int) -> tuple[int, str]:
-    """Index good batches from `start` on; where the first bad one is, and what is wrong with it."""
-    position = start
-    while position < segment.size:
-        try:
-            found = next(iter(segment.headers(position)), None)
-        except CorruptLog as damage:
-            return position, str(damage)
-        if found is None:
-            return position, "the file ends in the middle of a batch"
-        header = found[1]
-        if header.base_offset < segment.next_offset:
-            return position, f"offset {header.base_offset} after offset {segment.next_offset - 1}"
-        if batch_crc(segment.file.read(position, header.total_bytes)) != header.crc:
-            return position, "the checksum is wrong"
-        if segment.first_timestamp < 0:
-            segment.first_timestamp = header.max_timestamp
-        segment.index_batch(position, header)
-        position += header.total_bytes
-        segment.note_checked(position - header.total_bytes, position)
-    return position, ""
-
-
-def _jump_over_damage(segment: Segment, position: int, jumps: list[int], recovery_point: int, reason: str) -> int:
-    """Keep the damaged bytes as a hole and go on at the next batch start that the old index knows."""
-    for jump in jumps:
-        if jump > position and (found := _good_batch_at(segment, jump)) is not None:
-            next_offset, end = found.base_offset, jump
-            break
-    else:
-        next_offset, end = max(recovery_point, segment.next_offset), segment.size
-    log.error(
-        "%s: offsets %d to %d are damaged (%s); they are kept and not served",
-        segment.path,
-        segment.next_offset,
-        next_offset - 1,
-        reason,
-    )
-    segment.holes.append(Hole(position, end, segment.next_offset, next_offset, reason))
-    segment.next_offset = next_offset
-    return end
-
-
-def _good_batch_at(segment: Segment, position: int) -> BatchHeader | None:
-    try:
-        for _, header in segment.headers(position):
-            good = batch_crc(segment.file.read(position, header.total_bytes)) == header.crc
-            return header if good and header.base_offset >= segment.next_offset else None
-    except HeadraceError:
-        return None
-    return None
+        log.error("%s", damage)
+        return False
 
 
 def _drop_after(files: Files, segments: list[Segment], number: int) -> None:
@@ -294,7 +217,7 @@ def _rebuild_producers(files: Files, directory: str, segments: list[Segment]) ->
     """The newest snapshot that can be read, and every batch since."""
     end = segments[-1].next_offset
     remove_snapshots(files, directory, after=end)  # they speak of batches that were cut
-    snapshot = newest_snapshot(files, directory, end)
+    snapshot = _newest_readable_snapshot(files, directory, end)
     states, since = (ProducerStates.from_rows(snapshot[1]), snapshot[0]) if snapshot else (ProducerStates(), 0)
     for segment in segments:
         if segment.next_offset <= since:
@@ -307,6 +230,14 @@ def _rebuild_producers(files: Files, directory: str, segments: list[Segment]) ->
         except CorruptLog as damage:
             log.error("%s; producers that wrote after it are taken as new", damage)
     return states
+
+
+def _newest_readable_snapshot(files: Files, directory: str, end: int) -> tuple[int, list[SnapshotRow]] | None:
+    there = snapshot_offsets(files, directory)
+    newest = newest_snapshot(files, directory, end)
+    for offset in sorted(set(there) - set(snapshot_offsets(files, directory))):
+        log.error("%s is damaged and removed; using what is older", snapshot_path(directory, offset))
+    return newest
 
 
 def _replay(states: ProducerStates, segment: Segment, position: int, header: BatchHeader) -> None:

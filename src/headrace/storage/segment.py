@@ -2,24 +2,26 @@
 
 Appends go to the end, lookups start from the sparse index and hop from header to header. A segment does not know
 about leaders, watermarks or retention; it knows which bytes hold which offsets, and which bytes it has checked.
+
+An index is a hint: an entry that was read from a file is believed once the batch that it names has been seen there.
 """
 
+import logging
 from bisect import bisect_right
 from collections.abc import Iterator
+from contextlib import suppress
 from struct import Struct
-from typing import NamedTuple
 
 from headrace.model.errors import CorruptLog
-from headrace.records.batch import (
-    HEADER_BYTES,
-    LENGTH_OVERHEAD,
-    BatchHeader,
-    batch_crc,
-    parse_header,
-)
+from headrace.records.batch import HEADER_BYTES, LENGTH_OVERHEAD, BatchHeader, parse_header
+from headrace.storage import segment_check
 from headrace.storage.files import Bytes, File, Files
 from headrace.storage.index import OffsetIndex, TimeIndex
+from headrace.storage.leader_epochs import LeaderEpochs
+from headrace.storage.segment_check import FORMAT_VERSION, UNKNOWN, Bounds, Hole
 from headrace.storage.txn_index import AbortedTxn, TxnIndex
+
+log = logging.getLogger(__name__)
 
 # One read while hopping over small batches: twice the default index interval covers a lookup in one go.
 SCAN_BYTES = 8 * 1024
@@ -29,16 +31,7 @@ POSITION_MAX = 2**31 - 1  # and positions too
 _OFFSET_AND_LENGTH = Struct(">qi")
 _LAST_OFFSET_DELTA = Struct(">i")
 _LAST_OFFSET_DELTA_AT = 23
-
-
-class Hole(NamedTuple):
-    """Bytes that fail their checksum: never served, never cut away."""
-
-    position: int
-    end: int
-    base_offset: int
-    next_offset: int
-    reason: str
+_MAGIC_AT = 16
 
 
 def segment_name(base_offset: int) -> str:
@@ -53,6 +46,7 @@ class Segment:
         "base_offset",
         "checked",
         "directory",
+        "epochs",
         "file",
         "first_timestamp",
         "holes",
@@ -84,6 +78,7 @@ class Segment:
         # Ranges of bytes whose checksums have been seen to be right since this process began, ascending, disjoint.
         self.checked: list[tuple[int, int]] = []
         self.holes: list[Hole] = []
+        self.epochs: LeaderEpochs | None = None  # of the log that it belongs to
 
     @property
     def size(self) -> int:
@@ -147,8 +142,9 @@ class Segment:
     # Finding
 
     def headers(self, position: int = 0, end: int | None = None) -> Iterator[tuple[int, BatchHeader]]:
-        """Position and header of every batch from `position` on, over holes; stops before half a batch."""
-        end = self.file.size if end is None else end
+        """Position and header of every batch from `position` on, over holes; CorruptLog where there is none."""
+        size = self.file.size
+        end = size if end is None else end
         while position + HEADER_BYTES <= end:
             position = self._past_hole(position)
             chunk = self.file.read(position, SCAN_BYTES)
@@ -161,18 +157,25 @@ class Segment:
                 if total < HEADER_BYTES or header.magic != 2:
                     raise CorruptLog(f"{self.path}: no batch header at byte {position + at}")
                 if position + at + total > end:
+                    if end == size:
+                        raise CorruptLog(f"{self.path}: half a batch at byte {position + at}")
                     return
                 yield position + at, header
                 at += total
             if not at and self._past_hole(position) == position:
                 return
             position += at
+        if position < end == size:
+            raise CorruptLog(f"{self.path}: half a batch header at byte {position}")
 
     def _past_hole(self, position: int) -> int:
         for hole in self.holes:
-            if hole.position == position:
+            if hole.position <= position < hole.end:
                 return hole.end
         return position
+
+    def is_in_hole(self, position: int) -> bool:
+        return self._past_hole(position) != position
 
     def before_hole(self, position: int, end: int) -> int:
         """The end of the range, or the first hole in it."""
@@ -183,10 +186,20 @@ class Segment:
         damaged = self.hole_at(offset)
         if damaged is not None:
             return damaged.position
-        position = self.offset_index.position_at_or_before(max(offset - self.base_offset, 0))
-        if self.holes:
-            headers = self.headers(position)
-            return next((at for at, header in headers if header.last_offset >= offset), self.file.size)
+        position = self._start_for(max(offset - self.base_offset, 0))
+        try:
+            if self.holes:
+                headers = self.headers(position)
+                return next((at for at, header in headers if header.last_offset >= offset), self.file.size)
+            return self._hop_to(offset, position)
+        except CorruptLog:
+            if self.holes:
+                raise
+            self.reindex()  # which finds out where the damage begins and ends
+            return self.position_of(offset) if self.holes else self._hop_to(offset, 0)
+
+    def _hop_to(self, offset: int, position: int) -> int:
+        """From header to header, reading as little of them as can be."""
         size = self.file.size
         while position < size:
             chunk = self.file.read(position, SCAN_BYTES)
@@ -195,8 +208,11 @@ class Segment:
                 raise CorruptLog(f"{self.path}: half a batch header at byte {position}")
             while at <= limit:
                 base_offset, length = _OFFSET_AND_LENGTH.unpack_from(chunk, at)
-                if base_offset + _LAST_OFFSET_DELTA.unpack_from(chunk, at + _LAST_OFFSET_DELTA_AT)[0] >= offset:
-                    return position + at
+                last_offset = base_offset + _LAST_OFFSET_DELTA.unpack_from(chunk, at + _LAST_OFFSET_DELTA_AT)[0]
+                if last_offset >= offset:
+                    if last_offset < self.next_offset and chunk[at + _MAGIC_AT] == FORMAT_VERSION:
+                        return position + at
+                    raise CorruptLog(f"{self.path}: no batch of this segment at byte {position + at}")
                 if length < HEADER_BYTES - LENGTH_OVERHEAD:
                     raise CorruptLog(f"{self.path}: no batch header at byte {position + at}")
                 at += length + LENGTH_OVERHEAD
@@ -208,14 +224,49 @@ class Segment:
         if limit >= self.file.size:
             return self.file.size
         entry = self.offset_index.last_before_position(limit)
+        if entry is not None and entry[1] > start and not self._is_believed(entry):
+            entry = self.offset_index.last_before_position(limit)
         position = max(entry[1], start) if entry else start
         boundary = position if position > start else None
-        for at, header in self.headers(position):
-            end = at + header.length + LENGTH_OVERHEAD
-            if end > limit:
-                return end if boundary is None else boundary
-            boundary = end
+        try:
+            for at, header in self.headers(position):
+                end = at + header.length + LENGTH_OVERHEAD
+                if end > limit:
+                    return end if boundary is None else boundary
+                boundary = end
+        except CorruptLog:
+            if boundary is None:
+                raise
         return start if boundary is None else boundary
+
+    def _start_for(self, relative_offset: int) -> int:
+        """The position from which to look for an offset."""
+        entry = self.offset_index.at_or_before(relative_offset)
+        if entry is not None and not self._is_believed(entry):
+            entry = self.offset_index.at_or_before(relative_offset)
+        return entry[1] if entry else 0
+
+    def start_for_time(self, timestamp: int) -> int:
+        """The position from which to look for the first record that is at least as young."""
+        entry = self.time_index.at_or_before(timestamp - 1)
+        if entry is not None and self.time_index.was_loaded and not segment_check.tells_the_time(self, entry):
+            self.reindex()
+            entry = self.time_index.at_or_before(timestamp - 1)
+        return self._start_for(entry[1]) if entry else 0
+
+    def _is_believed(self, entry: tuple[int, int]) -> bool:
+        """False after the indexes were built anew: ask again."""
+        if not self.offset_index.was_loaded or segment_check.says_what_is_there(self, entry):
+            return True
+        self.reindex()
+        return False
+
+    def reindex(self) -> None:
+        """Build both indexes from the batches. What is damaged in them comes to light here, too."""
+        log.warning("%s: an index does not fit; building it anew", self.path)
+        end = self.next_offset
+        segment_check.check_segment(self, Bounds(end, end, may_be_cut=False))
+        self.next_offset = end
 
     def next_offset_at(self, boundary: int) -> int:
         """The offset that a batch at this boundary has or would have."""
@@ -257,43 +308,30 @@ class Segment:
         Bytes that went through an append or a recovery of this process are known to be good; older ones are read
         and checked the first time somebody wants them, so a bit that flipped on disk is never served.
         """
-        good = start
-        for position, header in self.headers(start):
-            if position >= end:
-                break
-            total = header.length + LENGTH_OVERHEAD
-            batch = self.file.read(position, total)
-            if len(batch) < total or batch_crc(batch) != header.crc:
-                self.note_hole(
-                    Hole(position, position + total, header.base_offset, header.next_offset, "the checksum is wrong")
-                )
-                break
-            good = position + total
+        good, damage = segment_check.check_range(self, start, end)
+        if damage is not None and damage.base_offset == UNKNOWN:
+            self.reindex()
+            return start
+        if damage is not None:
+            segment_check.say_damaged(self, damage)
+            self.note_hole(damage)
         if good > start:
             self.note_checked(start, good)
         return good
 
     def inspect(self, start: int, bytes_max: int) -> tuple[int, Hole | None]:
-        """Check about so many bytes from the boundary `start`; how far it came, and the damage it met.
+        """Check about so many bytes from the boundary `start`; where to go on, and the damage it met.
 
         Changes nothing, so that it may run in a thread beside the loop; for a sealed segment only.
         """
-        position = start
-        try:
-            for at, header in self.headers(start):
-                if at - start >= bytes_max:
-                    return at, None
-                position = at + header.total_bytes
-                batch = self.file.read(at, header.total_bytes)
-                if len(batch) < header.total_bytes or batch_crc(batch) != header.crc:
-                    return position, Hole(at, position, header.base_offset, header.next_offset, "the checksum is wrong")
-        except CorruptLog as damage:
-            return self.size, Hole(position, self.size, self.next_offset, self.next_offset, str(damage))
-        return self.size, None
+        position, damage = segment_check.check_range(self, start, start + bytes_max)
+        return position if damage is None else damage.end, damage
 
     def note_hole(self, damage: Hole) -> None:
         if all(hole.position != damage.position for hole in self.holes):
             self.holes.append(damage)
+            with suppress(CorruptLog):
+                self.refresh_max_timestamp()  # it may have been the damaged batch's
 
     def hole_at(self, offset: int) -> Hole | None:
         for hole in self.holes:
@@ -302,6 +340,43 @@ class Segment:
         return None
 
     # Opening
+
+    def begin_anew(self) -> None:
+        """Know nothing about the batches, before going through all of them."""
+        self.offset_index.clear()
+        self.time_index.clear()
+        self._bytes_since_index_entry = 0
+        self.next_offset = self.base_offset
+        self.first_timestamp = self.max_timestamp = -1
+        self.max_timestamp_offset = self.base_offset
+        self.checked, self.holes = [], []
+
+    def found_batch(self, position: int, header: BatchHeader) -> None:
+        """The file holds a good batch here."""
+        if self.first_timestamp < 0:
+            self.first_timestamp = header.max_timestamp
+        self.index_batch(position, header)
+        self.note_checked(position, position + header.total_bytes)
+
+    def load_indexes(self) -> bool:
+        """From their files, with what they say about the segment; False where they do not fit the batches."""
+        if not (self.offset_index.load() and self.time_index.load()):
+            return False
+        last, end = self.offset_index.last, 0
+        if last is not None and not segment_check.says_what_is_there(self, last):
+            return False
+        for position, header in self.headers(last[1] if last else 0):
+            self.next_offset, end = header.next_offset, position + header.total_bytes
+        if end != self.size:
+            return False
+        youngest = self.time_index.last
+        if youngest is not None and not segment_check.tells_the_time(self, youngest):
+            return False
+        self.refresh_max_timestamp()
+        first = next(iter(self.headers()), None)
+        if first is not None:
+            self.first_timestamp = first[1].max_timestamp
+        return True
 
     def refresh_max_timestamp(self) -> None:
         """From the time index and the batches after its last entry."""

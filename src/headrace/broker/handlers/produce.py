@@ -1,20 +1,17 @@
 """Produce: append every batch, then answer when the acks that were asked for are there."""
 
-import logging
 from typing import TYPE_CHECKING
 from uuid import UUID
 
 from headrace.broker.connection import Connection, Reply
 from headrace.broker.partition import ACKS_ALL, Partition
 from headrace.model.errors import (
-    CorruptBatch,
     ErrorCode,
     HeadraceError,
     InvalidRecord,
     InvalidRequiredAcks,
     NotLeader,
     ProtocolError,
-    StorageError,
     TopicDenied,
     UnsupportedCompression,
 )
@@ -27,8 +24,6 @@ from headrace.security.access import Operation, ResourceType, access_for
 
 if TYPE_CHECKING:
     from headrace.broker.broker import Broker
-
-log = logging.getLogger(__name__)
 
 ZSTD = 4
 ZSTD_FROM_VERSION = 7
@@ -179,7 +174,6 @@ def _codec_of(records: memoryview) -> int:
 
 
 def _refusal(index: int, error: HeadraceError) -> PartitionResult:
-    if isinstance(error, StorageError | CorruptBatch):
-        log.warning("a Produce was refused: %s", error)
+    """Not logged: the client is told, and a client that errs a thousand times a second must not fill our disk."""
     record_errors = error.record_errors if isinstance(error, InvalidRecord) else ()
     return PartitionResult(index, error.code, record_errors=record_errors, message=str(error))

@@ -1,0 +1,245 @@
+"""Is this batch the one that was written here? And if not: from where to where is it not?
+
+The checksum answers for everything behind it. Base offset and leader epoch stand outside of it (an append writes them
+in place), so they are held against others: offsets ascend and do not overlap, and a leader epoch is that of a neighbour
+or the one that the epochs' file has there. A flipped bit in one of them is damage like any other: the records would be
+served under another offset.
+
+Looks at one segment; what becomes of damage is decided by who asks. The live log asks before it serves bytes that this
+process has not seen yet, recovery asks for all that may be torn, the scrubber for what nobody has read in a while.
+"""
+
+import logging
+from collections.abc import Iterator
+from struct import Struct
+from typing import TYPE_CHECKING, NamedTuple
+
+from headrace.model.errors import CorruptLog
+from headrace.records.batch import HEADER_BYTES, BatchHeader, batch_crc, parse_header
+
+if TYPE_CHECKING:
+    from headrace.storage.segment import Segment
+
+log = logging.getLogger(__name__)
+
+UNKNOWN = -1  # an offset or epoch that nobody can tell
+FORMAT_VERSION = 2
+_OFFSET = Struct(">q")
+_PREFIX_BYTES = 4  # of an offset: the same for all batches near each other
+SEARCH_BYTES = 1024 * 1024  # one read while looking for the next batch behind damage
+RECORDS_MAX = 2**20  # in one batch: bounds what a damaged header can make us skip
+
+
+class Hole(NamedTuple):
+    """Bytes that are not what was written there: never served, never cut away."""
+
+    position: int
+    end: int
+    base_offset: int
+    next_offset: int
+    reason: str
+
+
+class Place(NamedTuple):
+    """What is known about the batch at a position before looking at it."""
+
+    position: int
+    offset: int  # that it should begin with
+    epoch: int  # of the batch before it
+
+
+class Bounds(NamedTuple):
+    """What is known about a segment before looking into it."""
+
+    end_offset: int = UNKNOWN
+    recovery_point: int = UNKNOWN  # everything below has been on disk once
+    may_be_cut: bool = True  # at the first bad batch past the recovery point
+    may_end_in_gap: bool = True  # before its last batch, as compaction leaves one
+    epochs_are_confirmed: bool = False  # the log's epochs have been held against its batches
+
+
+def header_at(segment: "Segment", position: int) -> BatchHeader | None:
+    """None where no header can be."""
+    data = segment.file.read(position, HEADER_BYTES)
+    if len(data) < HEADER_BYTES:
+        return None
+    header = parse_header(data)
+    return header if header.magic == FORMAT_VERSION and header.total_bytes >= HEADER_BYTES else None
+
+
+def examine(segment: "Segment", place: Place, bounds: Bounds) -> BatchHeader:
+    """The header of the batch at the place; raises CorruptLog with what is wrong with it."""
+    header = header_at(segment, place.position)
+    if header is None:
+        raise CorruptLog("there is no batch header")
+    end = place.position + header.total_bytes
+    if end > segment.size:
+        raise CorruptLog("the file ends in the middle of a batch")
+    if batch_crc(segment.file.read(place.position, header.total_bytes)) != header.crc:
+        raise CorruptLog("the checksum is wrong")
+    if header.base_offset != place.offset and not _fits_offset(segment, place, header, bounds):
+        raise CorruptLog(f"offset {header.base_offset} stands where {place.offset} should")
+    if header.leader_epoch != place.epoch and not _fits_epoch(segment, place, header, bounds):
+        raise CorruptLog(f"leader epoch {header.leader_epoch} cannot be right")
+    return header
+
+
+def _following(segment: "Segment", place: Place, header: BatchHeader) -> BatchHeader | None:
+    end = place.position + header.total_bytes
+    return header_at(segment, end) if end < segment.size else None
+
+
+def _fits_offset(segment: "Segment", place: Place, header: BatchHeader, bounds: Bounds) -> bool:
+    """A gap before a batch is compaction's, unless the next batch knows better."""
+    if header.base_offset < place.offset or place.offset == UNKNOWN:
+        return place.offset == UNKNOWN
+    following = _following(segment, place, header)
+    if following is not None:
+        return following.base_offset >= header.next_offset
+    if bounds.end_offset == UNKNOWN:
+        return bounds.may_end_in_gap
+    return header.next_offset <= bounds.end_offset
+
+
+def _fits_epoch(segment: "Segment", place: Place, header: BatchHeader, bounds: Bounds) -> bool:
+    """Another epoch than the batch before has to be confirmed: by the epochs' file, or by the next batch."""
+    epoch = header.leader_epoch
+    known = segment.epochs.epoch_of(header.base_offset) if segment.epochs is not None else UNKNOWN
+    following = _following(segment, place, header)
+    if epoch == known or (following is not None and following.leader_epoch == epoch):
+        return True
+    if known != UNKNOWN:
+        # Nobody confirms it. Where nobody else speaks for the file either, it is the file that is to be doubted.
+        return place.epoch == UNKNOWN and following is None and not bounds.epochs_are_confirmed
+    return place.epoch <= epoch and (following is None or epoch <= following.leader_epoch)
+
+
+def hole_at(segment: "Segment", place: Place, reason: str, bounds: Bounds) -> Hole:
+    """The damage that begins here, up to the next batch that is good, or to the end of the file."""
+    for position in _where_to_go_on(segment, place):
+        header = _good_batch(segment, position, place.offset)
+        if header is not None and (bounds.end_offset == UNKNOWN or header.next_offset <= bounds.end_offset):
+            return Hole(place.position, position, place.offset, header.base_offset, reason)
+    # Offsets that were handed out, or may have been, are not handed out again.
+    next_offset = max(bounds.end_offset, bounds.recovery_point, place.offset)
+    damaged = header_at(segment, place.position)
+    if damaged is not None and next_offset == place.offset and bounds.end_offset == UNKNOWN:
+        next_offset = max(min(damaged.next_offset, place.offset + RECORDS_MAX), place.offset)
+    return Hole(place.position, segment.size, place.offset, next_offset, reason)
+
+
+def _where_to_go_on(segment: "Segment", place: Place) -> Iterator[int]:
+    """Behind the batch, if its length is not what is damaged; else wherever a batch might begin."""
+    header = header_at(segment, place.position)
+    if header is not None and place.position + header.total_bytes < segment.size:
+        yield place.position + header.total_bytes
+    import re
+
+    # The first bytes of an offset near this one, and the format's version where it belongs.
+    prefix = re.escape(_OFFSET.pack(max(place.offset, 0))[:_PREFIX_BYTES])
+    looks_like_a_batch = re.compile(b"(?=%b.{12}\\x02)" % prefix, re.DOTALL)
+    start = place.position + 1
+    while start + HEADER_BYTES <= segment.size:
+        data = segment.file.read(start, SEARCH_BYTES + HEADER_BYTES)
+        yield from (start + match.start() for match in looks_like_a_batch.finditer(data))
+        start += SEARCH_BYTES
+
+
+def _good_batch(segment: "Segment", position: int, after_offset: int) -> BatchHeader | None:
+    header = header_at(segment, position)
+    if header is None or position + header.total_bytes > segment.size or header.base_offset < after_offset:
+        return None
+    return header if batch_crc(segment.file.read(position, header.total_bytes)) == header.crc else None
+
+
+def check_segment(segment: "Segment", bounds: Bounds) -> bool:
+    """Check every batch and index the good ones anew; False when the segment was cut, so nothing may follow it.
+
+    Past the recovery point a bad batch is half a write, and the log ends before it. Below, it is damage: kept, said
+    aloud, and not served.
+    """
+    segment.begin_anew()
+    place = Place(0, segment.base_offset, UNKNOWN)
+    while place.position < segment.size:
+        try:
+            header = examine(segment, place, bounds)
+        except CorruptLog as damage:
+            if bounds.may_be_cut and segment.next_offset >= bounds.recovery_point:
+                _cut(segment, place.position, str(damage))
+                return False
+            hole = hole_at(segment, place, str(damage), bounds)
+            segment.note_hole(hole)
+            say_damaged(segment, hole)
+            segment.next_offset = hole.next_offset
+            place = Place(hole.end, hole.next_offset, place.epoch)
+        else:
+            segment.found_batch(place.position, header)
+            place = Place(place.position + header.total_bytes, header.next_offset, header.leader_epoch)
+    segment.persist_indexes()
+    return True
+
+
+def _cut(segment: "Segment", position: int, reason: str) -> None:
+    log.warning("%s: cut %d bytes at byte %d: %s", segment.path, segment.size - position, position, reason)
+    segment.truncate(position, segment.next_offset)
+    segment.persist_indexes()
+
+
+def say_damaged(segment: "Segment", hole: Hole) -> None:
+    log.error(
+        "%s: offsets %d to %d are damaged (%s); they are kept and not served",
+        segment.path,
+        hole.base_offset,
+        hole.next_offset - 1,
+        hole.reason,
+    )
+
+
+def check_range(segment: "Segment", start: int, end: int) -> tuple[int, Hole | None]:
+    """Check batches from the boundary `start` until past `end` or a bad one; how far it is good, and the damage.
+
+    Changes nothing, so that it may run in a thread beside the loop.
+    """
+    place, bounds = place_at(segment, start), Bounds(segment.next_offset, epochs_are_confirmed=True)
+    end = min(end, segment.size)
+    while place.position < end:
+        try:
+            header = examine(segment, place, bounds)
+        except CorruptLog as damage:
+            return place.position, hole_at(segment, place, str(damage), bounds)
+        place = Place(place.position + header.total_bytes, header.next_offset, header.leader_epoch)
+    return place.position, None
+
+
+def place_at(segment: "Segment", position: int) -> Place:
+    """What the batches before it say about the boundary at `position`."""
+    entry = segment.offset_index.last_before_position(position - 1)
+    start, offset, epoch = (entry[1] if entry else 0), UNKNOWN, UNKNOWN
+    if not start:
+        offset = segment.base_offset
+    try:
+        for _, header in segment.headers(start, position):
+            offset, epoch = header.next_offset, header.leader_epoch
+    except CorruptLog:
+        return Place(position, UNKNOWN, UNKNOWN)
+    for hole in segment.holes:
+        if hole.end == position:
+            offset = hole.next_offset
+    return Place(position, offset, epoch)
+
+
+def says_what_is_there(segment: "Segment", entry: tuple[int, int]) -> bool:
+    """Whether an entry of `.index` names the last offset of the batch at its position."""
+    if segment.is_in_hole(entry[1]):
+        return True
+    header = header_at(segment, entry[1])
+    return header is not None and header.last_offset == segment.base_offset + entry[0]
+
+
+def tells_the_time(segment: "Segment", entry: tuple[int, int]) -> bool:
+    """Whether an entry of `.timeindex` names the highest timestamp of the batch that holds its offset."""
+    offset = segment.base_offset + entry[1]
+    if segment.hole_at(offset) is not None:
+        return True
+    header = header_at(segment, segment.position_of(offset))
+    return header is not None and header.base_offset <= offset and header.max_timestamp == entry[0]
