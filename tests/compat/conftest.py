@@ -13,7 +13,7 @@ import pytest
 from confluent_kafka.admin import AdminClient, NewTopic
 
 from headrace.testing import LocalBroker
-from tests.compat.clients import CLIENTS, SECONDS_MAX
+from tests.compat.client_driver import CLIENT_NAMES, SECONDS_MAX, Client
 
 # Room for a few records of several megabytes in one request.
 BROKER_SETTINGS = {"node.id": "0", "message.max.bytes": str(16 * 1024 * 1024)}
@@ -61,7 +61,9 @@ def topic(new_topic: Callable[..., str]) -> str:
     return new_topic()
 
 
-@pytest.fixture(params=list(CLIENTS))
-def client(request: pytest.FixtureRequest, bootstrap: str):
+@pytest.fixture(params=CLIENT_NAMES)
+def client(request: pytest.FixtureRequest, bootstrap: str) -> Client:
     """Each of the clients in turn."""
+    from tests.compat.clients import CLIENTS  # not before pytest_configure: importing kafka-python warns
+
     return CLIENTS[request.param](bootstrap)

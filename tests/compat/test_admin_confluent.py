@@ -16,7 +16,8 @@ from confluent_kafka.admin import (
     ResourceType,
 )
 
-from tests.compat.clients import SECONDS_MAX, Confluent, Sent
+from tests.compat.client_confluent import Confluent
+from tests.compat.client_driver import SECONDS_MAX, Sent
 
 A_TIME_MS = 1_700_000_000_000
 

@@ -13,7 +13,8 @@ from kafka.errors import (
     UnknownTopicOrPartitionError,
 )
 
-from tests.compat.clients import KafkaPython, Sent
+from tests.compat.client_driver import Sent
+from tests.compat.client_kafka_python import KafkaPython
 
 A_TIME_MS = 1_700_000_000_000
 

@@ -34,7 +34,7 @@ from kafka.errors import (
     UnknownTopicOrPartitionError,
 )
 
-from tests.compat.clients import SECONDS_MAX
+from tests.compat.client_driver import SECONDS_MAX
 
 NOWHERE = "there-never-was-such-a-topic"
 

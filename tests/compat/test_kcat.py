@@ -6,7 +6,9 @@ import subprocess
 
 import pytest
 
-from tests.compat.clients import CODECS, SECONDS_MAX, Confluent, Sent
+from tests.compat.client_confluent import Confluent
+from tests.compat.client_driver import SECONDS_MAX, Sent
+from tests.compat.clients import CODECS, stored_codecs
 
 A_TIME_MS = 1_700_000_000_000
 
@@ -28,9 +30,10 @@ def kcat(bootstrap):
 
 
 @pytest.mark.parametrize("codec", CODECS)
-def test_lines_come_back_as_they_went_in(kcat, topic, codec):
+def test_lines_come_back_as_they_went_in(kcat, bootstrap, topic, codec):
     lines = b"".join(b"line %d\n" % number for number in range(1000))
     kcat("-P", "-t", topic, "-p", "0", "-z", codec, stdin=lines)
+    assert codec in stored_codecs(bootstrap, topic)
     assert kcat("-C", "-t", topic, "-p", "0", "-o", "beginning", "-e", "-q") == lines
 
 

@@ -5,7 +5,8 @@ from itertools import pairwise
 
 import pytest
 
-from tests.compat.clients import CLIENTS, CODECS, CREATE_TIME, LOG_APPEND_TIME, Read, Sent
+from tests.compat.client_driver import CREATE_TIME, LOG_APPEND_TIME, Read, Sent
+from tests.compat.clients import CLIENTS, CODECS, stored_codecs
 
 A_TIME_MS = 1_700_000_000_000
 
@@ -31,6 +32,7 @@ def content(record: Sent | Read) -> tuple:
 def test_records_of_one_client_are_read_by_another(bootstrap, topic, writer, reader, codec):
     offsets = CLIENTS[writer](bootstrap).produce(topic, VARIED, codec=codec)
     read = CLIENTS[reader](bootstrap).consume(topic, len(VARIED))
+    assert codec in stored_codecs(bootstrap, topic)
     assert offsets == list(range(len(VARIED)))
     assert [record.offset for record in read] == offsets
     assert [content(record) for record in read] == [content(record) for record in VARIED]

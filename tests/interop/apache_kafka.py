@@ -28,6 +28,7 @@ SHORT_LIVED_JVM = ("-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-Xshare:auto"
 BROKER_JVM = ("-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-Xmx512m")
 TOOL_SECONDS_MAX = 60.0  # the slowest tool takes about 4 s on a busy machine; past this it hangs
 START_SECONDS_MAX = 60.0
+CLUSTER_ID = "headrace-judge-0000000"  # any 22 characters of base64
 # Two cores: a third JVM starting at the same time only slows the first two down.
 TOOLS_AT_ONCE = 2
 
@@ -149,8 +150,8 @@ class ApacheKafka:
     def start(self) -> None:
         properties = self._folder / "server.properties"
         properties.write_text("".join(f"{key}={value}\n" for key, value in self._settings.items()))
-        cluster_id = "headrace-judge-0000000"
-        tool("kafka.tools.StorageTool", "format", "-t", cluster_id, "-c", str(properties))
+        if not (self.log_dir / "meta.properties").exists():
+            tool("kafka.tools.StorageTool", "format", "-t", CLUSTER_ID, "-c", str(properties))
         command = ["java", *BROKER_JVM, "-cp", class_path(), "kafka.Kafka", str(properties)]
         with self._output.open("wb") as output:
             self._process = subprocess.Popen(command, stdout=output, stderr=output, cwd=self._folder)

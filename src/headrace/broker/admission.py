@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 from headrace.model.configs import LogConfig
 from headrace.model.errors import InvalidRecord, InvalidTimestamp, MessageTooLarge
-from headrace.records.batch import BatchHeader, parse_header, produced_batch
+from headrace.records.batch import TIMESTAMP_TYPE_FLAG, BatchHeader, parse_header, produced_batch
 
 NO_LIMIT_MS = 2**63 - 1
 CODEC_OF = {"uncompressed": 0, "gzip": 1, "snappy": 2, "lz4": 3, "zstd": 4}
@@ -61,6 +61,9 @@ def _check_keys(records: memoryview, header: BatchHeader) -> None:
 
 
 def _check_time(records: memoryview, header: BatchHeader, config: LogConfig, now_ms: int) -> None:
+    if header.attributes & TIMESTAMP_TYPE_FLAG:
+        # Readers would take the time of the batch for that of each record, and whatever the producer put there.
+        raise InvalidTimestamp("only the broker says that timestamps are its own (LogAppendTime)")
     if header.max_timestamp - now_ms > config.timestamp_after_max_ms:
         raise InvalidTimestamp(
             f"timestamp {header.max_timestamp} is more than {config.timestamp_after_max_ms} ms ahead of the broker"

@@ -6,13 +6,17 @@ goes offline.
 """
 
 import asyncio
+import logging
 import threading
+from collections import deque
 from queue import SimpleQueue
 from typing import Protocol
 
 from headrace.model.errors import StorageError
 from headrace.storage.files import Durable
 from headrace.storage.log import Log
+
+log = logging.getLogger(__name__)
 
 
 class Syncable(Protocol):
@@ -33,7 +37,9 @@ class GroupCommit:
         self._dirty: dict[Syncable, None] = {}
         self._round_is_due = False  # a round is running or about to start
         self._queue: SimpleQueue[Work | None] = SimpleQueue()
+        self._results: deque[Results] = deque()  # of rounds that the loop has not heard of yet
         self._thread: threading.Thread | None = None
+        self._is_closed = False
 
     def request(self, partition: Syncable) -> None:
         """See that what the partition's log holds now gets to disk soon."""
@@ -44,6 +50,8 @@ class GroupCommit:
             self._loop.call_soon(self._begin_round)
 
     def _begin_round(self) -> None:
+        if self._is_closed:
+            return  # what is dirty is still the log's own, who syncs it when it is closed
         if self._thread is None:
             self._thread = threading.Thread(target=self._sync_until_closed, name="group-commit", daemon=True)
             self._thread.start()
@@ -53,26 +61,31 @@ class GroupCommit:
 
     def _sync_until_closed(self) -> None:
         while (work := self._queue.get()) is not None:
-            results = [_sync(*item) for item in work]
+            self._results.append([_sync(*item) for item in work])
             try:
-                self._loop.call_soon_threadsafe(self._end_round, results)
+                self._loop.call_soon_threadsafe(self._end_rounds)
             except RuntimeError:
                 return  # the loop has ended: nobody is left to answer
 
-    def _end_round(self, results: Results) -> None:
-        self._round_is_due = bool(self._dirty)
-        if self._dirty:
-            self._begin_round()
-        for partition, offset, error in results:
-            if error is None:
-                partition.synced(offset)
-            else:
-                partition.sync_failed(error)
+    def _end_rounds(self) -> None:
+        while self._results:
+            results = self._results.popleft()
+            self._round_is_due = bool(self._dirty)
+            if self._dirty:
+                self._begin_round()
+            for partition, offset, error in results:
+                if error is None:
+                    partition.synced(offset)
+                else:
+                    partition.sync_failed(error)
 
     def close(self) -> None:
+        """No more rounds; returns when the last one is over and told: a failure must not pass for a clean stop."""
+        self._is_closed = True
         if self._thread is not None:
             self._queue.put(None)
             self._thread.join()
+            self._end_rounds()
 
 
 def _sync(partition: Syncable, work: list[Durable], offset: int) -> tuple[Syncable, int, StorageError | None]:
@@ -81,6 +94,8 @@ def _sync(partition: Syncable, work: list[Durable], offset: int) -> tuple[Syncab
             item.sync()
     except StorageError as error:
         return partition, offset, error
-    except OSError as error:
+    except Exception as error:
+        # Whatever it is, it must not end the thread: then nothing would ever be acknowledged again.
+        log.exception("cannot sync %s", partition.log.directory)
         return partition, offset, StorageError(f"cannot sync {partition.log.directory}: {error}")
     return partition, offset, None

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from headrace.broker.partition import Partition
 from headrace.broker.slices import drive, in_slices
-from headrace.model.errors import CorruptLog, StorageError
+from headrace.model.errors import CorruptLog, DiskFull, StorageError
 from headrace.model.ids import TopicPartition
 from headrace.storage.segment import Segment
 
@@ -58,10 +58,25 @@ class LogKeeper:
         )
         if not expired.segments:
             return
-        if expired.segments == len(partition_log.segments):
-            partition_log.roll(now_ms)
+        log_start = expired.log_start_offset
+        if expired.segments == len(partition_log.segments) and not self._roll(partition, now_ms):
+            log_start = partition_log.active.base_offset
         log.info("%s: removing %d segments: %s", partition, expired.segments, expired.reason)
-        partition.move_log_start(expired.log_start_offset)
+        if partition.failure is None:
+            partition.move_log_start(log_start)
+
+    @staticmethod
+    def _roll(partition: Partition, now_ms: int) -> bool:
+        """False when there is no room for another segment: then the oldest go first, and the active one next time."""
+        try:
+            partition.log.roll(now_ms)
+        except DiskFull as error:
+            log.warning("%s: %s", partition, error)
+            return False
+        except StorageError as error:
+            partition.go_offline(error)
+            return False
+        return True
 
     # Compaction
 

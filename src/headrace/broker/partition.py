@@ -83,7 +83,7 @@ class Partition:
         *,
         node_id: int,
         group_commit: GroupCommit | None,
-        let_go: Callable[["Partition", list[Segment]], None],
+        let_go: Callable[["Partition", list[Segment], bool], None],
     ) -> None:
         self.topic, self.index, self.topic_id = topic, index, topic_id
         self.log = log
@@ -190,8 +190,10 @@ class Partition:
 
     def synced(self, offset: int) -> None:
         """Group commit has brought everything below `offset` to disk."""
+        if self.failure is not None:
+            return  # an earlier sync failed: this one may have succeeded because the kernel has given those bytes up
         self.log.synced(offset)
-        if self.waits_for_disk:
+        if offset > self._ends[self._node_id]:
             self._replica_reached(self._node_id, offset)
 
     def sync_failed(self, error: StorageError) -> None:
@@ -270,12 +272,13 @@ class Partition:
         target = self.high_watermark if before == -1 else before
         if target < 0 or target > self.high_watermark:
             raise OffsetOutOfRange(f"offset {before} is beyond the high watermark {self.high_watermark} of {self}")
-        self.move_log_start(target)
+        self.move_log_start(target, at_once=True)
         return self.log.log_start_offset
 
-    def move_log_start(self, offset: int) -> None:
+    def move_log_start(self, offset: int, *, at_once: bool = False) -> None:
+        """With `at_once`, a crash right after this does not bring the records back."""
         if offset > self.log.log_start_offset:
-            self._let_go(self, self.log.advance_log_start(offset))
+            self._let_go(self, self.log.advance_log_start(offset), at_once)
 
     async def settled(self) -> None:
         """Returns when everything that is written now is committed, or cannot be any more."""

@@ -20,10 +20,11 @@ from headrace.core.cluster.image import ClusterImage, TopicImage
 from headrace.core.cluster.values import ConfigResource, ResourceType
 from headrace.model.clock import Clock
 from headrace.model.configs import LogConfig, log_config
-from headrace.model.errors import NotLeader, UnknownTopic, UnknownTopicId
+from headrace.model.errors import DiskFull, NotLeader, StorageError, UnknownTopic, UnknownTopicId
 from headrace.model.ids import TopicPartition
 from headrace.storage.log import Log, remove_segment_files
 from headrace.storage.log_dir import DELETE_SUFFIX, STRAY_SUFFIX, LogDir
+from headrace.storage.partition_metadata import uuid_to_text
 from headrace.storage.segment import Segment
 
 log = logging.getLogger(__name__)
@@ -36,6 +37,7 @@ class Partitions:
         self._node_id = node_id
         self._group_commit = group_commit
         self._held: dict[tuple[str | UUID, int], Partition] = {}
+        self._unopened: dict[tuple[str | UUID, int], StorageError] = {}
         self._topics: dict[str, TopicImage] = {}
         self._broker_configs: Mapping[str, str] = {}
         self._removals: set[asyncio.Task[None]] = set()
@@ -52,6 +54,8 @@ class Partitions:
     get = leader
 
     def _absent(self, topic: str | UUID, index: int) -> Exception:
+        if (topic, index) in self._unopened:
+            return self._unopened[(topic, index)]
         image = self._image_of(topic)
         if image is not None and 0 <= index < len(image.partitions):
             return NotLeader(f"broker {image.partitions[index].leader} leads {image.name}-{index}")
@@ -97,23 +101,46 @@ class Partitions:
         self._broker_configs = broker_configs
         was_deleted = set(deleted)
         for path in self.log_dir.set_aside_before():
-            self.log_dir.files.remove_tree(path)
+            self._remove_tree(path)
         folders = dict(self.log_dir.folders())
         for folder, topic_id in folders.items():
-            topic = image.topics.get(folder.topic)
-            if topic is None or topic.topic_id != topic_id or folder.partition >= len(topic.partitions):
+            if not self._is_claimed(image.topics.get(folder.topic), folder, topic_id, was_deleted):
                 self._set_aside_unclaimed(folder, topic_id in was_deleted)
+        self.log_dir.settle_forgotten()
         for topic in image.topics.values():
             for _ in self.follow_topic(topic):
                 pass
+
+    def _is_claimed(
+        self, topic: TopicImage | None, folder: TopicPartition, topic_id: UUID | None, deleted: set[UUID]
+    ) -> bool:
+        """Whether a folder is the topic's; also if its id cannot be read, or is wrong by one character: a flipped bit.
+
+        Nobody else's folder can be here: a deleted topic's folder is renamed before its name can be used again.
+        """
+        if topic is None or folder.partition >= len(topic.partitions):
+            return False
+        if topic_id == topic.topic_id:
+            return True
+        if topic_id is not None and (topic_id in deleted or not _differ_by_one_character(topic_id, topic.topic_id)):
+            return False
+        log.error("the topic id in the folder of %s is damaged; it is written anew", folder)
+        self.log_dir.restore_topic_id(folder, topic.topic_id)
+        return True
 
     def _set_aside_unclaimed(self, folder: TopicPartition, was_deleted: bool) -> None:
         suffix = DELETE_SUFFIX if was_deleted else STRAY_SUFFIX
         path = self.log_dir.set_aside(folder, uuid4(), suffix)
         if was_deleted:
-            self.log_dir.files.remove_tree(path)
+            self._remove_tree(path)
         else:
             log.error("no topic claims the folder of %s; it is kept as %s", folder, path)
+
+    def _remove_tree(self, path: str) -> None:
+        try:
+            self.log_dir.files.remove_tree(path)
+        except StorageError as error:
+            log.error("could not remove %s: %s; the next start tries again", path, error)
 
     async def follow(self, event: Event, image: ClusterImage, broker_configs: Mapping[str, str]) -> None:
         """Make a change of the cluster's facts true here, before anybody is told of it."""
@@ -122,6 +149,7 @@ class Partitions:
                 await in_slices(self.follow_topic(topic))
             case TopicDeleted(topic):
                 self.drop_topic(topic)
+                await asyncio.to_thread(self.log_dir.settle_forgotten)
             case ConfigsChanged(ConfigResource(ResourceType.TOPIC, name)) if name in image.topics:
                 await in_slices(self.follow_topic(image.topics[name]))
             case ConfigsChanged(ConfigResource(ResourceType.BROKER, _)):
@@ -145,12 +173,18 @@ class Partitions:
             yield
 
     def _hold(self, topic: TopicImage, index: int, config: LogConfig) -> None:
+        """One partition that cannot be opened is offline; the others, and the broker, are not."""
         name = TopicPartition(topic.name, index)
         now_ms = self._clock.wall_ms()
-        if self.log_dir.files.exists(f"{self.log_dir.path}/{name}"):
-            partition_log = self.log_dir.open(name, config, now_ms=now_ms)
-        else:
-            partition_log = self.log_dir.create(name, topic.topic_id, config, now_ms=now_ms)
+        try:
+            if self._has_folder(topic.name, index):
+                partition_log = self.log_dir.open(name, config, now_ms=now_ms)
+            else:
+                partition_log = self.log_dir.create(name, topic.topic_id, config, now_ms=now_ms)
+        except StorageError as error:
+            log.critical("%s is offline until the next start: it cannot be opened: %s", name, error)
+            self._unopened[(topic.name, index)] = self._unopened[(topic.topic_id, index)] = error
+            return
         partition = self._partition(topic, index, partition_log)
         self._held[(topic.name, index)] = partition
         self._held[(topic.topic_id, index)] = partition
@@ -174,20 +208,44 @@ class Partitions:
         for index in range(len(topic.partitions)):
             partition = self._held.pop((name, index), None)
             self._held.pop((topic.topic_id, index), None)
+            self._unopened.pop((topic.topic_id, index), None)
+            was_unopened = self._unopened.pop((name, index), None) is not None
             if partition is not None:
                 partition.retire()
+            if partition is not None or (was_unopened and self._has_folder(name, index)):
                 path = self.log_dir.set_aside(TopicPartition(name, index), uuid4(), DELETE_SUFFIX)
                 self._in_background(self.log_dir.files.remove_tree, path)
 
+    def _has_folder(self, topic: str, index: int) -> bool:
+        return self.log_dir.files.exists(f"{self.log_dir.path}/{TopicPartition(topic, index)}")
+
     # Removing files
 
-    def _let_go(self, partition: Partition, segments: list[Segment]) -> None:
+    def _let_go(self, partition: Partition, segments: list[Segment], at_once: bool) -> None:
         """A log has moved its start: remember it durably, then remove what lies below."""
         self.log_dir.note(TopicPartition(partition.topic, partition.index), partition.log)
-        if partition.log.log_start_offset > partition.log.segments[0].base_offset:
-            self.log_dir.write_log_starts()  # else the next start sees it from the segments that are left
+        if at_once:
+            self._write_log_starts(segments)
+            self._in_background(self._remove_segments, segments)
+        else:
+            self._in_background(self._write_log_starts_and_remove, segments)
+
+    def _write_log_starts(self, segments: list[Segment]) -> None:
+        try:
+            self.log_dir.write_log_starts()
+        except DiskFull:
+            # What is to be removed is what makes room. A crash in between leaves a log that begins a little earlier.
+            self._remove_segments(segments)
+            self.log_dir.write_log_starts()
+
+    def _write_log_starts_and_remove(self, segments: list[Segment]) -> None:
+        self._write_log_starts(segments)
+        self._remove_segments(segments)
+
+    def _remove_segments(self, segments: list[Segment]) -> None:
+        """Oldest first: whenever it stops, what is left has no hole."""
         for segment in segments:
-            self._in_background(remove_segment_files, self.log_dir.files, segment)
+            remove_segment_files(self.log_dir.files, segment)
 
     def _in_background(self, work: Callable[..., None], *arguments: object) -> None:
         """Unlinking a large file takes many milliseconds: not on the loop."""
@@ -212,14 +270,27 @@ class Partitions:
 
     async def close(self) -> None:
         await asyncio.gather(*self._removals, return_exceptions=True)
-        healthy = True
         for partition in self.all():
-            if partition.failure is not None:
-                healthy = False
-                continue
-            partition.log.close()
-            self.log_dir.note(TopicPartition(partition.topic, partition.index), partition.log)
+            self._close(partition)
         watermarks = [(TopicPartition(one.topic, one.index), one.high_watermark) for one in self.all()]
-        self.log_dir.write_high_watermarks(watermarks)
-        if healthy:
-            self.log_dir.mark_clean()
+        try:
+            self.log_dir.write_high_watermarks(watermarks)
+            if not self._unopened and all(partition.failure is None for partition in self.all()):
+                self.log_dir.mark_clean()
+        except StorageError as error:
+            log.error("no clean shutdown, the next start checks every log: %s", error)
+
+    def _close(self, partition: Partition) -> None:
+        if partition.failure is None:
+            try:
+                partition.log.close()
+            except StorageError as error:
+                partition.go_offline(error)
+            else:
+                self.log_dir.note(TopicPartition(partition.topic, partition.index), partition.log)
+
+
+def _differ_by_one_character(one: UUID, other: UUID) -> bool:
+    """As they stand in their files."""
+    pairs = zip(uuid_to_text(one), uuid_to_text(other), strict=True)
+    return sum(a != b for a, b in pairs) == 1

@@ -12,10 +12,11 @@ from itertools import islice, zip_longest
 from headrace.model.errors import CorruptLog
 from headrace.model.ids import NO_EPOCH
 from headrace.records.batch import BatchHeader
-from headrace.storage.checkpoints import read_rows, write_rows
+from headrace.storage.checkpoints import write_rows
 from headrace.storage.files import Files
 from headrace.storage.leader_epochs import FILE_NAME, LeaderEpochs
 from headrace.storage.segment import Segment
+from headrace.storage.segment_check import UNKNOWN
 
 log = logging.getLogger(__name__)
 
@@ -24,31 +25,30 @@ NEAR_END_BYTES = 1024 * 1024  # of a segment: where its last two batches are loo
 
 def read_epochs(files: Files, directory: str) -> LeaderEpochs | None:
     """What the file says; None if it cannot be read."""
-    path = f"{directory}/{FILE_NAME}"
     try:
-        epochs = LeaderEpochs(files, directory)
-        if len(epochs.entries()) != len(read_rows(files, path, columns=2)):
-            raise CorruptLog(f"{path} cannot be read: its rows do not ascend")
+        return LeaderEpochs(files, directory)
     except CorruptLog as damage:
         log.error("%s", damage)
         return None
-    return epochs
 
 
 def confirmed_epochs(
-    files: Files, directory: str, segments: Sequence[Segment], epochs: LeaderEpochs | None
+    files: Files, directory: str, segments: Sequence[Segment], log_start: int, epochs: LeaderEpochs | None
 ) -> LeaderEpochs:
     """The epochs of a log whose segments are open; their file is written anew if it does not fit."""
-    if epochs is not None and _fit(epochs, segments):
+    if epochs is not None and _fit(epochs, segments, log_start):
         return epochs
     log.error("%s/%s does not fit the batches; it is written anew from what they say", directory, FILE_NAME)
     write_rows(files, f"{directory}/{FILE_NAME}", (f"{epoch} {start}" for epoch, start in _from_batches(segments)))
     return LeaderEpochs(files, directory)
 
 
-def _fit(epochs: LeaderEpochs, segments: Sequence[Segment]) -> bool:
+def _fit(epochs: LeaderEpochs, segments: Sequence[Segment], log_start: int) -> bool:
     """Looks at both sides of every beginning of an epoch, and at the end of the log."""
-    log_start, log_end = segments[0].base_offset, segments[-1].next_offset
+    log_end = segments[-1].next_offset
+    last_epoch = next((segment.last_epoch for segment in reversed(segments) if segment.size), UNKNOWN)
+    if epochs.entries() == [(last_epoch, log_start)] and segments[0].first_epoch == last_epoch:
+        return True  # by far the most common case, without another look at the files
     rows = [(epoch, max(start, log_start)) for epoch, start in epochs.entries() if start < log_end]
     rows = [row for row, following in zip_longest(rows, rows[1:]) if following is None or following[1] > row[1]]
     if log_end > log_start and (not rows or rows[0][1] > log_start):

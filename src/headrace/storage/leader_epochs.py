@@ -37,6 +37,8 @@ class LeaderEpochs:
             if epoch < 0 or start < 0:
                 raise CorruptLog(f"{self._path} says that epoch {epoch} began at offset {start}")
             self._assign(epoch, start)
+        if len(self._epochs) != len(rows):
+            raise CorruptLog(f"{self._path} cannot be read: its rows do not ascend")
 
     def entries(self) -> list[tuple[int, int]]:
         return list(zip(self._epochs, self._starts, strict=True))

@@ -103,7 +103,7 @@ class Log:
             recovery_point=0,
             producers=ProducerStates(),
             epochs=LeaderEpochs(files, directory),
-            unsynced=[*(unsynced or []), first.file, NewName(files, directory)],
+            unsynced=[*(unsynced or []), NewName(files, directory), first.file],
         )
 
     @property
@@ -318,11 +318,11 @@ class Log:
             return None
         position = youngest.position_of(youngest.max_timestamp_offset)
         for at, header in youngest.headers(position):
-            if not _is_good(youngest, at, header):
-                raise CorruptLog(f"{youngest.path}: the batch with the highest timestamp is damaged")
+            if not _is_good(youngest, at, header) or youngest.hole_at(youngest.max_timestamp_offset) is not None:
+                break
             found = max_timestamp_record(youngest.file.read(at, header.total_bytes), header)
             return FoundOffset(found[0], found[1], header.leader_epoch) if found is not None else None
-        return None
+        raise CorruptLog(f"{youngest.path}: the batch with the highest timestamp is damaged")
 
     # Shrinking
 

@@ -89,6 +89,9 @@ class LogDir:
             log.error("%s", damage)
             return None
 
+    def restore_topic_id(self, partition: TopicPartition, topic_id: UUID) -> None:
+        write_topic_id(self.files, self._named(str(partition)), topic_id)
+
     def create(self, partition: TopicPartition, topic_id: UUID, config: LogConfig, *, now_ms: int) -> Log:
         """An empty partition. The first commit syncs its files and names: ten thousand folders cost no fsync now."""
         self._forget(partition)

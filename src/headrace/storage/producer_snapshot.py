@@ -20,6 +20,7 @@ Kafka's reader lets a later row of a producer replace the earlier, so it sees wh
 itself, while our own restart forgets none of the batches that a client may still send again.
 """
 
+import logging
 from collections.abc import Collection, Iterable
 from struct import Struct
 from typing import NamedTuple
@@ -27,6 +28,8 @@ from typing import NamedTuple
 from headrace.model.errors import CorruptLog
 from headrace.records.crc import crc32c
 from headrace.storage.files import Files
+
+log = logging.getLogger(__name__)
 
 SNAPSHOT_VERSION = 1
 SNAPSHOT_SUFFIX = ".snapshot"
@@ -94,7 +97,8 @@ def newest_snapshot(files: Files, directory: str, at_most: int) -> tuple[int, li
         path = snapshot_path(directory, offset)
         try:
             return offset, decode_snapshot(files.read(path))
-        except CorruptLog:
+        except CorruptLog as damage:
+            log.error("%s: %s; it is removed, and an older one is used", path, damage)
             files.remove(path)
     return None
 

@@ -16,17 +16,10 @@ from headrace.storage.epoch_check import confirmed_epochs, read_epochs
 from headrace.storage.files import Durable, Files, NewFile, NewName
 from headrace.storage.log import SEGMENT_SUFFIXES, Log
 from headrace.storage.partition_metadata import FILE_NAME as METADATA_FILE
-from headrace.storage.producer_snapshot import (
-    SnapshotRow,
-    newest_snapshot,
-    remove_snapshots,
-    remove_stray_snapshots,
-    snapshot_offsets,
-    snapshot_path,
-)
+from headrace.storage.producer_snapshot import newest_snapshot, remove_snapshots, remove_stray_snapshots
 from headrace.storage.producer_state import ProducerStates
 from headrace.storage.segment import Segment, segment_name
-from headrace.storage.segment_check import UNKNOWN, Bounds, Hole, check_segment
+from headrace.storage.segment_check import UNKNOWN, Bounds, Hole, check_segment, header_at
 from headrace.storage.segment_swap import finish_swaps
 
 log = logging.getLogger(__name__)
@@ -46,14 +39,14 @@ class Checkpoint:
 
 def open_log(files: Files, directory: str, config: LogConfig, checkpoint: Checkpoint, *, now_ms: int) -> Log:
     """The log in `directory`, ready for appends. What is found in it is on disk when this returns."""
-    names_before = files.list(directory)
+    names_before = [] if checkpoint.clean else files.list(directory)
     opened = _open(files, directory, config, checkpoint, now_ms)
     names = _names_of(files, directory) if not checkpoint.recovery_point else []
     if checkpoint.clean or opened.log_end_offset <= checkpoint.recovery_point:
         opened.sync_first(names)
     else:
         _sync(opened, names, checkpoint)
-    if files.list(directory) != names_before:
+    if opened.holes if checkpoint.clean else files.list(directory) != names_before:
         files.sync_dir(directory)  # else a segment that was dropped could come back beside its successor
     return opened
 
@@ -90,17 +83,19 @@ def _open(files: Files, directory: str, config: LogConfig, checkpoint: Checkpoin
     lost = _lost_tail(segments[-1], checkpoint)
     if lost is not None:
         segments.append(_segment_after(files, directory, lost.next_offset, config, now_ms))
+    log_start = max(checkpoint.log_start_offset, segments[0].base_offset)
     opened = Log(
         files,
         directory,
         config,
         segments=segments,
-        log_start_offset=max(checkpoint.log_start_offset, segments[0].base_offset),
+        log_start_offset=log_start,
         recovery_point=segments[-1].next_offset,
         producers=_rebuild_producers(files, directory, segments),
-        epochs=confirmed_epochs(files, directory, segments, epochs),
+        epochs=confirmed_epochs(files, directory, segments, log_start, epochs),
         holes=[lost] if lost is not None else [],
     )
+    _doubt_first_batches(opened)
     opened.epochs.truncate_from_end(opened.log_end_offset)
     remove_stray_snapshots(files, directory, bases)
     for segment in opened.advance_log_start(opened.log_start_offset):
@@ -120,7 +115,7 @@ def _empty_log(files: Files, directory: str, config: LogConfig, checkpoint: Chec
         log_start_offset=base,
         recovery_point=base,
         producers=ProducerStates(),
-        epochs=confirmed_epochs(files, directory, [fresh], read_epochs(files, directory)),
+        epochs=confirmed_epochs(files, directory, [fresh], base, read_epochs(files, directory)),
     )
 
 
@@ -193,6 +188,17 @@ def _loads(segment: Segment) -> bool:
         return False
 
 
+def _doubt_first_batches(opened: Log) -> None:
+    """The only batch of a segment had no neighbour to confirm its leader epoch, and the epochs were not confirmed yet.
+
+    Where the two differ now, whoever wants to read the batch has it checked again.
+    """
+    for segment in opened.segments:
+        header = header_at(segment.file, 0) if segment.checked else None
+        if header is not None and header.leader_epoch != opened.epochs.epoch_of(header.base_offset):
+            segment.checked.clear()
+
+
 def _drop_after(files: Files, segments: list[Segment], number: int) -> None:
     for segment in segments[number + 1 :]:
         log.warning("%s: dropped, it follows a torn write", segment.path)
@@ -217,7 +223,7 @@ def _rebuild_producers(files: Files, directory: str, segments: list[Segment]) ->
     """The newest snapshot that can be read, and every batch since."""
     end = segments[-1].next_offset
     remove_snapshots(files, directory, after=end)  # they speak of batches that were cut
-    snapshot = _newest_readable_snapshot(files, directory, end)
+    snapshot = newest_snapshot(files, directory, end)
     states, since = (ProducerStates.from_rows(snapshot[1]), snapshot[0]) if snapshot else (ProducerStates(), 0)
     for segment in segments:
         if segment.next_offset <= since:
@@ -230,14 +236,6 @@ def _rebuild_producers(files: Files, directory: str, segments: list[Segment]) ->
         except CorruptLog as damage:
             log.error("%s; producers that wrote after it are taken as new", damage)
     return states
-
-
-def _newest_readable_snapshot(files: Files, directory: str, end: int) -> tuple[int, list[SnapshotRow]] | None:
-    there = snapshot_offsets(files, directory)
-    newest = newest_snapshot(files, directory, end)
-    for offset in sorted(set(there) - set(snapshot_offsets(files, directory))):
-        log.error("%s is damaged and removed; using what is older", snapshot_path(directory, offset))
-    return newest
 
 
 def _replay(states: ProducerStates, segment: Segment, position: int, header: BatchHeader) -> None:

@@ -8,7 +8,7 @@ An index is a hint: an entry that was read from a file is believed once the batc
 
 import logging
 from bisect import bisect_right
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import suppress
 from struct import Struct
 
@@ -48,8 +48,10 @@ class Segment:
         "directory",
         "epochs",
         "file",
+        "first_epoch",
         "first_timestamp",
         "holes",
+        "last_epoch",
         "max_timestamp",
         "max_timestamp_offset",
         "next_offset",
@@ -79,6 +81,7 @@ class Segment:
         self.checked: list[tuple[int, int]] = []
         self.holes: list[Hole] = []
         self.epochs: LeaderEpochs | None = None  # of the log that it belongs to
+        self.first_epoch = self.last_epoch = UNKNOWN  # of the batches that were there when it was opened
 
     @property
     def size(self) -> int:
@@ -348,6 +351,7 @@ class Segment:
         self._bytes_since_index_entry = 0
         self.next_offset = self.base_offset
         self.first_timestamp = self.max_timestamp = -1
+        self.first_epoch = self.last_epoch = UNKNOWN
         self.max_timestamp_offset = self.base_offset
         self.checked, self.holes = [], []
 
@@ -355,6 +359,9 @@ class Segment:
         """The file holds a good batch here."""
         if self.first_timestamp < 0:
             self.first_timestamp = header.max_timestamp
+        if self.first_epoch == UNKNOWN:
+            self.first_epoch = header.leader_epoch
+        self.last_epoch = header.leader_epoch
         self.index_batch(position, header)
         self.note_checked(position, position + header.total_bytes)
 
@@ -362,20 +369,30 @@ class Segment:
         """From their files, with what they say about the segment; False where they do not fit the batches."""
         if not (self.offset_index.load() and self.time_index.load()):
             return False
-        last, end = self.offset_index.last, 0
-        if last is not None and not segment_check.says_what_is_there(self, last):
+        last = self.offset_index.last
+        tail = list(self.headers(last[1] if last else 0))
+        if not tail or (last is not None and tail[0][1].last_offset != self.base_offset + last[0]):
             return False
-        for position, header in self.headers(last[1] if last else 0):
-            self.next_offset, end = header.next_offset, position + header.total_bytes
-        if end != self.size:
+        self.next_offset, self.last_epoch = tail[-1][1].next_offset, tail[-1][1].leader_epoch
+        first = tail[0][1] if last is None else segment_check.header_at(self.file, 0)
+        if first is None or not self._load_times(tail):
             return False
+        self.first_timestamp, self.first_epoch = first.max_timestamp, first.leader_epoch
+        return True
+
+    def _load_times(self, tail: list[tuple[int, BatchHeader]]) -> bool:
+        """The highest timestamp, from the closing entry of the time index; usually of a batch at the end."""
         youngest = self.time_index.last
-        if youngest is not None and not segment_check.tells_the_time(self, youngest):
-            return False
+        if youngest is not None:
+            offset = self.base_offset + youngest[1]
+            for number, (_, header) in enumerate(tail):
+                if header.base_offset <= offset <= header.last_offset and header.max_timestamp == youngest[0]:
+                    self.max_timestamp, self.max_timestamp_offset = youngest[0], offset
+                    self._note_times(tail[number:])
+                    return True
+            if not segment_check.tells_the_time(self, youngest):
+                return False
         self.refresh_max_timestamp()
-        first = next(iter(self.headers()), None)
-        if first is not None:
-            self.first_timestamp = first[1].max_timestamp
         return True
 
     def refresh_max_timestamp(self) -> None:
@@ -386,7 +403,10 @@ class Segment:
         if last is not None:
             self.max_timestamp, self.max_timestamp_offset = last[0], last[1] + self.base_offset
             position = self.offset_index.position_at_or_before(last[1])
-        for _, header in self.headers(position):
+        self._note_times(self.headers(position))
+
+    def _note_times(self, headers: Iterable[tuple[int, BatchHeader]]) -> None:
+        for _, header in headers:
             if header.max_timestamp > self.max_timestamp:
                 self.max_timestamp, self.max_timestamp_offset = header.max_timestamp, header.last_offset
 

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from headrace.model.errors import CorruptLog
 from headrace.records.batch import HEADER_BYTES, BatchHeader, batch_crc, parse_header
+from headrace.storage.files import File
 
 if TYPE_CHECKING:
     from headrace.storage.segment import Segment
@@ -26,6 +27,7 @@ UNKNOWN = -1  # an offset or epoch that nobody can tell
 FORMAT_VERSION = 2
 _OFFSET = Struct(">q")
 _PREFIX_BYTES = 4  # of an offset: the same for all batches near each other
+READ_AHEAD_BYTES = 64 * 1024  # many small batches in one read, and no more than a large one would cost anyway
 SEARCH_BYTES = 1024 * 1024  # one read while looking for the next batch behind damage
 RECORDS_MAX = 2**20  # in one batch: bounds what a damaged header can make us skip
 
@@ -58,24 +60,41 @@ class Bounds(NamedTuple):
     epochs_are_confirmed: bool = False  # the log's epochs have been held against its batches
 
 
-def header_at(segment: "Segment", position: int) -> BatchHeader | None:
+class ReadAhead:
+    """The bytes of a file that is read from front to back, some of them before they are asked for."""
+
+    __slots__ = ("_chunk", "_file", "_start")
+
+    def __init__(self, file: File) -> None:
+        self._file = file
+        self._start, self._chunk = 0, memoryview(b"")
+
+    def read(self, position: int, length: int) -> memoryview:
+        at = position - self._start
+        if at < 0 or at + length > len(self._chunk):
+            self._start, at = position, 0
+            self._chunk = memoryview(self._file.read(position, max(length, READ_AHEAD_BYTES)))
+        return self._chunk[at : at + length]
+
+
+def header_at(file: File | ReadAhead, position: int) -> BatchHeader | None:
     """None where no header can be."""
-    data = segment.file.read(position, HEADER_BYTES)
+    data = file.read(position, HEADER_BYTES)
     if len(data) < HEADER_BYTES:
         return None
     header = parse_header(data)
     return header if header.magic == FORMAT_VERSION and header.total_bytes >= HEADER_BYTES else None
 
 
-def examine(segment: "Segment", place: Place, bounds: Bounds) -> BatchHeader:
+def examine(segment: "Segment", bytes_: ReadAhead, place: Place, bounds: Bounds) -> BatchHeader:
     """The header of the batch at the place; raises CorruptLog with what is wrong with it."""
-    header = header_at(segment, place.position)
+    header = header_at(bytes_, place.position)
     if header is None:
         raise CorruptLog("there is no batch header")
     end = place.position + header.total_bytes
     if end > segment.size:
         raise CorruptLog("the file ends in the middle of a batch")
-    if batch_crc(segment.file.read(place.position, header.total_bytes)) != header.crc:
+    if batch_crc(bytes_.read(place.position, header.total_bytes)) != header.crc:
         raise CorruptLog("the checksum is wrong")
     if header.base_offset != place.offset and not _fits_offset(segment, place, header, bounds):
         raise CorruptLog(f"offset {header.base_offset} stands where {place.offset} should")
@@ -86,7 +105,7 @@ def examine(segment: "Segment", place: Place, bounds: Bounds) -> BatchHeader:
 
 def _following(segment: "Segment", place: Place, header: BatchHeader) -> BatchHeader | None:
     end = place.position + header.total_bytes
-    return header_at(segment, end) if end < segment.size else None
+    return header_at(segment.file, end) if end < segment.size else None
 
 
 def _fits_offset(segment: "Segment", place: Place, header: BatchHeader, bounds: Bounds) -> bool:
@@ -122,7 +141,7 @@ def hole_at(segment: "Segment", place: Place, reason: str, bounds: Bounds) -> Ho
             return Hole(place.position, position, place.offset, header.base_offset, reason)
     # Offsets that were handed out, or may have been, are not handed out again.
     next_offset = max(bounds.end_offset, bounds.recovery_point, place.offset)
-    damaged = header_at(segment, place.position)
+    damaged = header_at(segment.file, place.position)
     if damaged is not None and next_offset == place.offset and bounds.end_offset == UNKNOWN:
         next_offset = max(min(damaged.next_offset, place.offset + RECORDS_MAX), place.offset)
     return Hole(place.position, segment.size, place.offset, next_offset, reason)
@@ -130,7 +149,7 @@ def hole_at(segment: "Segment", place: Place, reason: str, bounds: Bounds) -> Ho
 
 def _where_to_go_on(segment: "Segment", place: Place) -> Iterator[int]:
     """Behind the batch, if its length is not what is damaged; else wherever a batch might begin."""
-    header = header_at(segment, place.position)
+    header = header_at(segment.file, place.position)
     if header is not None and place.position + header.total_bytes < segment.size:
         yield place.position + header.total_bytes
     import re
@@ -146,7 +165,7 @@ def _where_to_go_on(segment: "Segment", place: Place) -> Iterator[int]:
 
 
 def _good_batch(segment: "Segment", position: int, after_offset: int) -> BatchHeader | None:
-    header = header_at(segment, position)
+    header = header_at(segment.file, position)
     if header is None or position + header.total_bytes > segment.size or header.base_offset < after_offset:
         return None
     return header if batch_crc(segment.file.read(position, header.total_bytes)) == header.crc else None
@@ -159,10 +178,11 @@ def check_segment(segment: "Segment", bounds: Bounds) -> bool:
     aloud, and not served.
     """
     segment.begin_anew()
+    bytes_ = ReadAhead(segment.file)
     place = Place(0, segment.base_offset, UNKNOWN)
     while place.position < segment.size:
         try:
-            header = examine(segment, place, bounds)
+            header = examine(segment, bytes_, place, bounds)
         except CorruptLog as damage:
             if bounds.may_be_cut and segment.next_offset >= bounds.recovery_point:
                 _cut(segment, place.position, str(damage))
@@ -201,10 +221,10 @@ def check_range(segment: "Segment", start: int, end: int) -> tuple[int, Hole | N
     Changes nothing, so that it may run in a thread beside the loop.
     """
     place, bounds = place_at(segment, start), Bounds(segment.next_offset, epochs_are_confirmed=True)
-    end = min(end, segment.size)
+    bytes_, end = ReadAhead(segment.file), min(end, segment.size)
     while place.position < end:
         try:
-            header = examine(segment, place, bounds)
+            header = examine(segment, bytes_, place, bounds)
         except CorruptLog as damage:
             return place.position, hole_at(segment, place, str(damage), bounds)
         place = Place(place.position + header.total_bytes, header.next_offset, header.leader_epoch)
@@ -232,7 +252,7 @@ def says_what_is_there(segment: "Segment", entry: tuple[int, int]) -> bool:
     """Whether an entry of `.index` names the last offset of the batch at its position."""
     if segment.is_in_hole(entry[1]):
         return True
-    header = header_at(segment, entry[1])
+    header = header_at(segment.file, entry[1])
     return header is not None and header.last_offset == segment.base_offset + entry[0]
 
 
@@ -241,5 +261,5 @@ def tells_the_time(segment: "Segment", entry: tuple[int, int]) -> bool:
     offset = segment.base_offset + entry[1]
     if segment.hole_at(offset) is not None:
         return True
-    header = header_at(segment, segment.position_of(offset))
+    header = header_at(segment.file, segment.position_of(offset))
     return header is not None and header.base_offset <= offset and header.max_timestamp == entry[0]

@@ -99,6 +99,13 @@ class Peer:
         self.socket.close()
 
 
+async def until(condition: Callable[[], bool]) -> None:
+    """For what happens on another thread, or when a timer says so."""
+    async with asyncio.timeout(5):
+        while not condition():  # noqa: ASYNC110 - there is no event to wait for, by design of what is tested
+            await asyncio.sleep(0.001)
+
+
 async def settle() -> None:
     """Every callback that is due, and those that they make due."""
     for _ in range(20):

@@ -14,7 +14,7 @@ from headrace.broker import server as server_module
 from headrace.broker.server import HALF_FRAME_MS_MAX, Server
 from headrace.model.settings import Listener, Settings
 from headrace.testing.clock import SimClock
-from tests.unit.broker.connection_kit import KIB, echo, frame
+from tests.unit.broker.connection_kit import KIB, echo, frame, until
 
 IDLE_MS = 10_000
 Start = Callable[..., Server]
@@ -80,12 +80,6 @@ class Client:
         self._writer.close()
         with suppress(ConnectionError):
             await self._writer.wait_closed()
-
-
-async def until(condition: Callable[[], bool]) -> None:
-    async with asyncio.timeout(5):
-        while not condition():
-            await asyncio.sleep(0.001)
 
 
 # Listening

@@ -1,0 +1,97 @@
+"""A partition on a disk with faults to order, and a group commit that waits for the test."""
+
+from collections.abc import Sequence
+from dataclasses import replace
+from uuid import UUID
+
+from headrace.broker.group_commit import GroupCommit
+from headrace.broker.partition import AppendResult, Partition
+from headrace.core.cluster.image import PartitionState
+from headrace.model.configs import LogConfig
+from headrace.model.errors import HeadraceError, StorageError
+from headrace.storage.files import Files
+from headrace.storage.log import Log
+from headrace.storage.segment import Segment
+from tests.unit.storage.log_kit import batch_of
+
+ACKS_ALL = -1
+CONFIG = replace(LogConfig(), segment_bytes=1_000, index_interval_bytes=100)
+
+
+class CommitByHand:
+    """Group commit without its thread: a round happens when the test says so."""
+
+    def __init__(self) -> None:
+        self.dirty: dict[Partition, None] = {}
+
+    def request(self, partition: Partition) -> None:
+        self.dirty[partition] = None
+
+    def run(self) -> None:
+        dirty, self.dirty = self.dirty, {}
+        work = [(partition, *partition.log.unsynced()) for partition in dirty]
+        for partition, files, offset in work:
+            try:
+                for file in files:
+                    file.sync()
+            except StorageError as error:
+                partition.sync_failed(error)
+            else:
+                partition.synced(offset)
+
+
+class Waiter:
+    """A Produce with acks=all, or a parked Fetch: notes what it is told."""
+
+    def __init__(self) -> None:
+        self.commits = 0
+        self.failures: list[HeadraceError] = []
+        self.woken = 0
+
+    def committed(self) -> None:
+        self.commits += 1
+
+    def failed(self, partition: Partition, error: HeadraceError) -> None:
+        self.failures.append(error)
+
+    def wake(self) -> None:
+        self.woken += 1
+
+
+def state(*, leader: int = 1, isr: tuple[int, ...] = (1,), leader_epoch: int = 0) -> PartitionState:
+    return PartitionState(isr, isr, leader, leader_epoch, 0)
+
+
+def new_partition(
+    files: Files,
+    group_commit: GroupCommit | CommitByHand | None,
+    *,
+    config: LogConfig = CONFIG,
+    index: int = 0,
+    let_go: list[Segment] | None = None,
+) -> Partition:
+    log = Log.create(files, f"/data/t-{index}", config, now_ms=0)
+    gone = let_go if let_go is not None else []
+    return Partition(
+        "t",
+        index,
+        UUID(int=7),
+        log,
+        state(),
+        node_id=1,
+        group_commit=group_commit,  # type: ignore[arg-type]
+        let_go=lambda _, segments, at_once: gone.extend(segments),
+    )
+
+
+def produce(
+    partition: Partition, *values: str, acks: int = ACKS_ALL, now_ms: int = 1_000, **fields: int
+) -> AppendResult:
+    return partition.append(memoryview(bytearray(batch_of(values, **fields))), acks, now_ms)
+
+
+def values_of(partition: Partition, offset: int = 0) -> Sequence[str]:
+    """What a consumer can see."""
+    from tests.unit.storage.log_kit import read_values
+
+    return read_values(partition.log, offset, limit=partition.high_watermark)

@@ -1,0 +1,80 @@
+"""Producers are refused before the disk is full, and served again as soon as there is room (D7)."""
+
+import logging
+
+import pytest
+
+from headrace.broker.disk_reserve import CHECK_EVERY_BYTES, RESERVE_BYTES, DiskReserve
+from headrace.model.errors import DiskFull, ErrorCode
+from headrace.storage.files import MemoryFiles
+
+MIB = 1024 * 1024
+
+
+class Disk(MemoryFiles):
+    def __init__(self, free: int) -> None:
+        super().__init__()
+        self.free = free
+        self.asked = 0
+
+    def free_bytes(self, path: str) -> int:
+        self.asked += 1
+        return self.free
+
+
+def fill(reserve: DiskReserve, disk: Disk, batch: int) -> int:
+    """Write until refused; how much was written."""
+    written = 0
+    while True:
+        try:
+            reserve.check(batch)
+        except DiskFull:
+            return written
+        disk.free -= batch
+        written += batch
+
+
+@pytest.mark.parametrize("batch", [1_000, 100_000, MIB])
+def test_writing_stops_while_there_is_still_room(batch: int) -> None:
+    disk = Disk(1_000 * MIB)
+    reserve = DiskReserve(disk, "/data")
+    assert reserve.reserve_bytes == RESERVE_BYTES
+    fill(reserve, disk, batch)
+    assert RESERVE_BYTES // 2 < disk.free <= RESERVE_BYTES + CHECK_EVERY_BYTES
+
+
+def test_a_small_disk_has_a_small_reserve_and_stays_useful() -> None:
+    disk = Disk(20 * MIB)
+    reserve = DiskReserve(disk, "/data")
+    written = fill(reserve, disk, 10_000)
+    assert written > 15 * MIB
+    assert disk.free > MIB // 2
+
+
+def test_the_refusal_says_what_to_do_and_is_a_storage_error() -> None:
+    disk = Disk(1_000 * MIB)
+    reserve = DiskReserve(disk, "/data")
+    disk.free = 1
+    with pytest.raises(DiskFull, match="delete topics or records") as refused:
+        reserve.check(CHECK_EVERY_BYTES)
+    assert refused.value.code == ErrorCode.KAFKA_STORAGE_ERROR
+
+
+def test_it_heals_by_itself(caplog: pytest.LogCaptureFixture) -> None:
+    disk = Disk(1_000 * MIB)
+    reserve = DiskReserve(disk, "/data")
+    fill(reserve, disk, MIB)
+    with pytest.raises(DiskFull):
+        reserve.check(1)
+    disk.free = 500 * MIB
+    with caplog.at_level(logging.INFO):
+        reserve.check(1)
+
+
+def test_the_file_system_is_asked_seldom_while_there_is_room() -> None:
+    disk = Disk(1_000 * MIB)
+    reserve = DiskReserve(disk, "/data")
+    asked = disk.asked
+    for _ in range(1_000):
+        reserve.check(100)
+    assert disk.asked == asked
