@@ -1,6 +1,7 @@
 """Files that are not as the broker left them: damage is never served, never silently cut, and never spreads."""
 
 import os
+import shutil
 from collections.abc import Iterator
 from pathlib import Path
 from struct import pack, unpack_from
@@ -19,6 +20,7 @@ RECORD_BYTES = 200_000
 RECORDS = 20  # five to a segment
 PRODUCER_ID = 4711
 TOPIC = "t"
+SETTINGS = {"num.partitions": "1", "log.segment.bytes": str(MIB)}
 
 
 def record(number: int) -> bytes:
@@ -31,21 +33,33 @@ def record(number: int) -> bytes:
     )
 
 
-@pytest.fixture
-def broker() -> Iterator[LocalBroker]:
-    """Stopped cleanly, with four segments of five records each in its folder."""
-    with LocalBroker(memory=False, settings={"num.partitions": "1", "log.segment.bytes": str(MIB)}) as one:
-        with RawConnection(one.port) as connection:
-            assert connection.create_topic(TOPIC) == NONE
-            for number in range(RECORDS):
-                assert connection.produce_error(TOPIC, record(number)) == (NONE, number)
-        one.stop()
-        yield one
+@pytest.fixture(scope="module")
+def undamaged(tmp_path_factory) -> Path:
+    """A data directory after a clean shutdown, with four segments of five records each."""
+    data_dir = tmp_path_factory.mktemp("undamaged") / "data"
+    with LocalBroker(data_dir=data_dir, settings=SETTINGS) as broker, RawConnection(broker.port) as connection:
+        assert connection.create_topic(TOPIC) == NONE
+        for number in range(RECORDS):
+            assert connection.produce_error(TOPIC, record(number)) == (NONE, number)
+    return data_dir
 
 
 @pytest.fixture
-def folder(broker) -> Path:
-    return Path(broker.data_dir, f"{TOPIC}-0")
+def data_dir(undamaged, tmp_path) -> Path:
+    return shutil.copytree(undamaged, tmp_path / "data")
+
+
+@pytest.fixture
+def folder(data_dir) -> Path:
+    return data_dir / f"{TOPIC}-0"
+
+
+@pytest.fixture
+def broker(data_dir) -> Iterator[LocalBroker]:
+    """Not started yet: first comes the damage."""
+    one = LocalBroker(data_dir=data_dir, settings=SETTINGS)
+    yield one
+    one.close()
 
 
 def segment(folder: Path, base_offset: int, suffix: str = ".log") -> Path:
@@ -181,8 +195,8 @@ def test_a_lost_producer_snapshot_forgets_no_sequence_number(broker, folder, kil
     "name", ["recovery-point-offset-checkpoint", "log-start-offset-checkpoint", "replication-offset-checkpoint"]
 )
 @pytest.mark.parametrize("content", [None, b"", b"\0garbage\n"], ids=["missing", "empty", "garbage"])
-def test_a_lost_checkpoint_costs_work_and_no_records(broker, name, content):
-    file = Path(broker.data_dir, name)
+def test_a_lost_checkpoint_costs_work_and_no_records(broker, data_dir, name, content):
+    file = data_dir / name
     file.unlink(missing_ok=True)
     if content is not None:
         file.write_bytes(content)

@@ -23,7 +23,7 @@ SECONDS_MAX = 30.0
 BROKERS_IN_A_ROW = int(os.environ.get("HEADRACE_BROKERS_IN_A_ROW", "200"))
 FIRST_ACK_SECONDS_MAX = 0.3
 # Other work on the machine can delay any single start; only a slow broker delays every one of them.
-START_ATTEMPTS = 20
+START_ATTEMPTS = 10
 
 
 def produce(broker: LocalBroker, *values: bytes, topic: str = "topic") -> None:
@@ -98,11 +98,18 @@ def test_memory_and_a_data_dir_exclude_each_other(tmp_path):
 def test_enter_to_first_acknowledged_record_takes_less_than_300_ms():
     seconds = []
     while len(seconds) < START_ATTEMPTS and min(seconds, default=9) >= FIRST_ACK_SECONDS_MAX:
-        start = time.perf_counter()
+        start = time.perf_counter() - waited_for_a_cpu(os.getpid())
         with LocalBroker() as broker:
             produce(broker, b"first")
-            seconds.append(time.perf_counter() - start)
+            elapsed = time.perf_counter() - waited_for_a_cpu(os.getpid()) - start
+            seconds.append(elapsed - waited_for_a_cpu(broker.pid))
     assert min(seconds) < FIRST_ACK_SECONDS_MAX, seconds
+
+
+def waited_for_a_cpu(pid: int) -> float:
+    """Seconds for which a process could have run but others had the processors: not its own slowness."""
+    _, waited_ns, _ = Path(f"/proc/{pid}/schedstat").read_text().split()
+    return int(waited_ns) / 1e9
 
 
 @pytest.mark.timeout(300)
@@ -195,6 +202,14 @@ def test_a_failure_in_the_block_carries_what_the_broker_said():
     with pytest.raises(AssertionError) as failure, LocalBroker():
         raise AssertionError("something unexpected")
     assert "output of the broker" in failure.value.__notes__[0]
+
+
+def test_what_the_broker_said_can_be_read_after_it_has_gone():
+    broker = LocalBroker()
+    assert broker.output() == ""
+    with broker:
+        pass
+    assert "serves PLAINTEXT" in broker.output()
 
 
 def test_the_broker_ends_with_its_parent_however_that_ends():

@@ -1,14 +1,11 @@
 """Apache Kafka as a judge: its jars from Maven Central, its tools as real JVM processes, and a whole broker.
 
-Downloads once into `.cache`, which the benchmarks share. Knows nothing of headrace.
+The jars are those of the benchmarks, fetched once into `.cache`. Knows nothing of headrace.
 """
 
-import fcntl
-import shutil
 import signal
 import socket
 import subprocess
-import tempfile
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -18,10 +15,7 @@ from types import TracebackType
 from confluent_kafka import KafkaException
 from confluent_kafka.admin import AdminClient
 
-VERSION = "4.3.0"
-SCALA = "2.13"
-CACHE = Path(__file__).resolve().parents[2] / ".cache"
-JAR_FOLDER = CACHE / f"kafka-{VERSION}"
+from bench.tools import kafka_classpath
 
 # A tool lives for a second or two: compiling beyond C1 and a parallel collector cost more than they save.
 SHORT_LIVED_JVM = ("-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-Xshare:auto", "-Xmx256m")
@@ -31,51 +25,6 @@ START_SECONDS_MAX = 60.0
 CLUSTER_ID = "headrace-judge-0000000"  # any 22 characters of base64
 # Two cores: a third JVM starting at the same time only slows the first two down.
 TOOLS_AT_ONCE = 2
-
-POM = """<project xmlns="http://maven.apache.org/POM/4.0.0">
-  <modelVersion>4.0.0</modelVersion>
-  <groupId>headrace</groupId><artifactId>judges</artifactId><version>1</version>
-  <dependencies>
-    <dependency>
-      <groupId>org.apache.kafka</groupId><artifactId>kafka_{scala}</artifactId><version>{version}</version>
-    </dependency>
-    <dependency>
-      <groupId>org.apache.kafka</groupId><artifactId>kafka-tools</artifactId><version>{version}</version>
-    </dependency>
-    <dependency><groupId>org.slf4j</groupId><artifactId>slf4j-nop</artifactId><version>1.7.36</version></dependency>
-  </dependencies>
-</project>
-"""
-
-
-def class_path() -> str:
-    """The jars of Apache Kafka, downloaded if they are not there yet."""
-    CACHE.mkdir(exist_ok=True)
-    with open(CACHE / "kafka.lock", "w") as lock:
-        # Parallel test processes, and the benchmarks, would otherwise download side by side.
-        fcntl.flock(lock, fcntl.LOCK_EX)
-        if not _jars():
-            _download()
-    return ":".join(str(jar) for jar in _jars())
-
-
-def _jars() -> list[Path]:
-    found = sorted(JAR_FOLDER.rglob("*.jar"))
-    names = {jar.name for jar in found}
-    needed = {f"kafka_{SCALA}-{VERSION}.jar", f"kafka-tools-{VERSION}.jar", "slf4j-nop-1.7.36.jar"}
-    return found if needed <= names else []
-
-
-def _download() -> None:
-    if shutil.which("mvn") is None or shutil.which("java") is None:
-        raise RuntimeError("Apache Kafka's tools need `mvn` and `java`: apt-get install maven default-jdk-headless")
-    with tempfile.TemporaryDirectory(dir=CACHE) as folder:
-        (Path(folder) / "pom.xml").write_text(POM.format(scala=SCALA, version=VERSION))
-        command = ["mvn", "-q", "-B", "dependency:copy-dependencies", "-DoutputDirectory=jars"]
-        subprocess.run(command, cwd=folder, check=True)
-        JAR_FOLDER.mkdir(exist_ok=True)
-        for jar in (Path(folder) / "jars").iterdir():
-            jar.replace(JAR_FOLDER / jar.name)
 
 
 class ToolFailed(AssertionError):
@@ -94,7 +43,7 @@ class Output:
 
 def tool(main_class: str, *arguments: str, stdin: bytes | None = None, timeout: float = TOOL_SECONDS_MAX) -> Output:
     """One run of a command-line tool, in a JVM of its own; its output, or ToolFailed with all it said."""
-    command = ["java", *SHORT_LIVED_JVM, "-cp", class_path(), main_class, *arguments]
+    command = ["java", *SHORT_LIVED_JVM, "-cp", kafka_classpath(), main_class, *arguments]
     done = subprocess.run(command, input=stdin if stdin is not None else b"", capture_output=True, timeout=timeout)
     output = Output(done.stdout.decode(), done.stderr.decode())
     # Several tools print their stack trace and end with 0.
@@ -152,7 +101,7 @@ class ApacheKafka:
         properties.write_text("".join(f"{key}={value}\n" for key, value in self._settings.items()))
         if not (self.log_dir / "meta.properties").exists():
             tool("kafka.tools.StorageTool", "format", "-t", CLUSTER_ID, "-c", str(properties))
-        command = ["java", *BROKER_JVM, "-cp", class_path(), "kafka.Kafka", str(properties)]
+        command = ["java", *BROKER_JVM, "-cp", kafka_classpath(), "kafka.Kafka", str(properties)]
         with self._output.open("wb") as output:
             self._process = subprocess.Popen(command, stdout=output, stderr=output, cwd=self._folder)
         self._wait_until_serving()

@@ -127,6 +127,8 @@ class LogKeeper:
             log.error("%s is not compacted any more: %s", partition, damage)
             self._uncleanable.add(partition)
             return
+        except DiskFull:
+            raise  # nothing has changed: copies are given up before they count; the next round tries again
         except StorageError as error:
             # Half a swap may be on disk; the next start completes it.
             partition.go_offline(error)

@@ -197,6 +197,11 @@ class Partition:
             self._replica_reached(self._node_id, offset)
 
     def sync_failed(self, error: StorageError) -> None:
+        if self.waits_for_disk and self.failure is None:
+            try:
+                self.log.cut_unsynced()  # nobody was promised any of it
+            except StorageError as another:
+                log.critical("%s: what was not synced cannot be cut: %s", self, another)
         self.go_offline(error)
 
     def _replica_reached(self, broker: int, offset: int) -> None:

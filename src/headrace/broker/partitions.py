@@ -125,7 +125,10 @@ class Partitions:
         if topic_id is not None and (topic_id in deleted or not _differ_by_one_character(topic_id, topic.topic_id)):
             return False
         log.error("the topic id in the folder of %s is damaged; it is written anew", folder)
-        self.log_dir.restore_topic_id(folder, topic.topic_id)
+        try:
+            self.log_dir.restore_topic_id(folder, topic.topic_id)
+        except StorageError as error:
+            log.error("%s", error)
         return True
 
     def _set_aside_unclaimed(self, folder: TopicPartition, was_deleted: bool) -> None:
@@ -285,7 +288,7 @@ class Partitions:
             try:
                 partition.log.close()
             except StorageError as error:
-                partition.go_offline(error)
+                partition.sync_failed(error)
             else:
                 self.log_dir.note(TopicPartition(partition.topic, partition.index), partition.log)
 

@@ -208,6 +208,20 @@ class Log:
     def synced(self, offset: int) -> None:
         self.recovery_point = max(self.recovery_point, offset)
 
+    def cut_unsynced(self) -> None:
+        """After a failed sync: let go of what is not on disk for sure.
+
+        The kernel has marked those pages as clean. The next start would find them in its cache, take them for
+        written, and lose them at the next power cut.
+        """
+        end = self.recovery_point
+        while len(self.segments) > 1 and self.segments[-1].base_offset >= end:
+            remove_segment_files(self.files, self.segments.pop())
+        if self.active.next_offset > end:
+            self.active.truncate(self.active.position_of(end) if end > self.active.base_offset else 0, end)
+        self.log_end_offset = end
+        self._unsynced, self._recent_ends = [], {}
+
     # Reading
 
     def read(self, offset: int, bytes_max: int, limit: int) -> LogSlice | None:

@@ -85,7 +85,7 @@ class LogDir:
     def _topic_id_of(self, name: str) -> UUID | None:
         try:
             return read_topic_id(self.files, self._named(name))
-        except CorruptLog as damage:
+        except StorageError as damage:
             log.error("%s", damage)
             return None
 

@@ -41,7 +41,7 @@ def open_log(files: Files, directory: str, config: LogConfig, checkpoint: Checkp
     """The log in `directory`, ready for appends. What is found in it is on disk when this returns."""
     names_before = [] if checkpoint.clean else files.list(directory)
     opened = _open(files, directory, config, checkpoint, now_ms)
-    names = _names_of(files, directory) if not checkpoint.recovery_point else []
+    names = _names_of(files, directory, checkpoint)
     if checkpoint.clean or opened.log_end_offset <= checkpoint.recovery_point:
         opened.sync_first(names)
     else:
@@ -51,11 +51,17 @@ def open_log(files: Files, directory: str, config: LogConfig, checkpoint: Checkp
     return opened
 
 
-def _names_of(files: Files, directory: str) -> list[Durable]:
-    """What makes the folder of a log that was perhaps never synced be there after a power cut."""
-    names: list[Durable] = [NewName(files, os.path.dirname(directory)), NewName(files, directory)]
-    metadata = f"{directory}/{METADATA_FILE}"
-    return [NewFile(files, metadata), *names] if files.exists(metadata) else names
+def _names_of(files: Files, directory: str, checkpoint: Checkpoint) -> list[Durable]:
+    """Names that the last process may have left without a sync: of segments, and of a folder that was never synced."""
+    names: list[Durable] = []
+    if not checkpoint.clean or not checkpoint.recovery_point:
+        names.append(NewName(files, directory))
+    if not checkpoint.recovery_point:
+        names.append(NewName(files, os.path.dirname(directory)))
+        metadata = f"{directory}/{METADATA_FILE}"
+        if files.exists(metadata):
+            names.append(NewFile(files, metadata))
+    return names
 
 
 def _sync(opened: Log, names: list[Durable], checkpoint: Checkpoint) -> None:

@@ -107,7 +107,7 @@ class Segment:
         """Account for a batch that the file holds at `position`: live and at recovery alike."""
         last_offset = header.base_offset + header.last_offset_delta
         self.next_offset = last_offset + 1
-        if header.max_timestamp > self.max_timestamp:
+        if header.max_timestamp > self.max_timestamp and header.record_count:  # an emptied batch has no time
             self.max_timestamp = header.max_timestamp
             self.max_timestamp_offset = last_offset
         if self._bytes_since_index_entry > self._index_interval_bytes:
@@ -407,7 +407,7 @@ class Segment:
 
     def _note_times(self, headers: Iterable[tuple[int, BatchHeader]]) -> None:
         for _, header in headers:
-            if header.max_timestamp > self.max_timestamp:
+            if header.max_timestamp > self.max_timestamp and header.record_count:
                 self.max_timestamp, self.max_timestamp_offset = header.max_timestamp, header.last_offset
 
     def close(self) -> None:

@@ -13,7 +13,7 @@ import socket
 import tempfile
 from collections.abc import Mapping
 from types import TracebackType
-from typing import Protocol
+from typing import IO, Protocol
 from weakref import WeakSet
 
 from headrace.app.config_file import load_settings
@@ -25,7 +25,7 @@ HOST = "127.0.0.1"
 OUTPUT_SHOWN_BYTES = 16 * 1024  # what a failing test shows of the broker's output: about 150 lines
 
 
-# Those between `__enter__` and `close`: the pytest plugin shows what they said when a test fails.
+# Those between their first start and `close`: the pytest plugin shows what they said when a test fails.
 _open: WeakSet["LocalBroker"] = WeakSet()
 
 
@@ -66,7 +66,8 @@ class LocalBroker:
         self._wanted_port = port
         self._reservation: socket.socket | None = None
         self._data_dir: str | None = None
-        self._output = tempfile.TemporaryFile()  # noqa: SIM115 - lives as long as the broker, over restarts
+        self._output: IO[bytes] | None = None  # one for all restarts
+        self._said = ""
         self._runner: Runner | None = None
 
     @property
@@ -101,6 +102,8 @@ class LocalBroker:
 
     def output(self) -> str:
         """What the broker has said so far: its log, and its last words if it died. Empty in process."""
+        if self._output is None:
+            return self._said
         size = os.fstat(self._output.fileno()).st_size
         start = max(0, size - OUTPUT_SHOWN_BYTES)
         return os.pread(self._output.fileno(), OUTPUT_SHOWN_BYTES, start).decode(errors="replace")
@@ -114,6 +117,7 @@ class LocalBroker:
         if not self._memory and self._data_dir is None:
             self._data_dir = self._given_dir or tempfile.mkdtemp(prefix="headrace-")
         self._runner = self._start_runner(self._settings())
+        _open.add(self)
 
     def _start_runner(self, settings: Settings) -> Runner:
         if self._in_process:
@@ -122,6 +126,8 @@ class LocalBroker:
             return BrokerThread(settings)
         from headrace.testing.broker_process import BrokerProcess
 
+        if self._output is None:
+            self._output = tempfile.TemporaryFile()
         return BrokerProcess(settings, self._output.fileno())
 
     def _settings(self) -> Settings:
@@ -160,7 +166,10 @@ class LocalBroker:
             if self._given_dir is None and self._data_dir is not None:
                 shutil.rmtree(self._data_dir)
             self._data_dir = None
-            self._output.close()
+            if self._output is not None:
+                self._said = self.output()
+                self._output.close()
+                self._output = None
             _open.discard(self)
 
     def __enter__(self) -> "LocalBroker":
@@ -169,7 +178,6 @@ class LocalBroker:
         except BaseException:
             self.close()
             raise
-        _open.add(self)
         return self
 
     def __exit__(
@@ -181,7 +189,7 @@ class LocalBroker:
 
 
 def open_brokers() -> list[LocalBroker]:
-    """Every LocalBroker whose `with` block has not ended."""
+    """Every LocalBroker that has been started and not closed."""
     return list(_open)
 
 

@@ -1,6 +1,7 @@
 """What SimFiles promises to the tests that lean on it: a model of a disk that is itself wrong proves nothing."""
 
 import errno
+import os
 from random import Random
 
 import pytest
@@ -208,7 +209,5 @@ def test_listing_and_missing_files_behave_as_on_disk(files):
 
 
 def test_a_descriptor_shows_the_bytes_for_sendfile(files):
-    import os
-
     file = durable_file(files, "/data/log", b"bytes")
     assert os.pread(file.fileno(), 99, 0) == b"bytes"

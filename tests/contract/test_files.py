@@ -1,0 +1,159 @@
+"""What storage relies on, asked of each file layer: the real disk, memory, and the simulated disk."""
+
+import os
+from collections.abc import Iterator
+
+import pytest
+
+from headrace.storage.files import DiskFiles, Files, MemoryFiles
+from headrace.testing import SimFiles
+
+
+@pytest.fixture(params=["disk", "memory", "simulated"])
+def files(request) -> Iterator[Files]:
+    if request.param == "simulated":
+        with SimFiles() as simulated:
+            yield simulated
+    else:
+        yield DiskFiles() if request.param == "disk" else MemoryFiles()
+
+
+@pytest.fixture
+def folder(files, tmp_path) -> str:
+    path = f"{tmp_path}/data"
+    files.make_dir(path)
+    return path
+
+
+def test_a_file_grows_at_its_end_and_knows_its_size(files, folder):
+    file = files.open(f"{folder}/log", create=True)
+    assert file.size == 0
+    file.append(b"one ")
+    file.append(bytearray(b"two "))
+    file.append(memoryview(b"three"))
+    file.sync()
+    assert (file.size, file.read(0, 100), file.read(4, 3)) == (13, b"one two three", b"two")
+    file.close()
+
+
+def test_reading_past_the_end_gives_what_there_is(files, folder):
+    file = files.open(f"{folder}/log", create=True)
+    file.append(b"12345")
+    assert (file.read(3, 10), file.read(5, 10), file.read(9, 10)) == (b"45", b"", b"")
+    file.close()
+
+
+def test_closing_and_opening_again_keeps_the_bytes(files, folder):
+    file = files.open(f"{folder}/log", create=True)
+    file.append(b"kept")
+    file.close()
+    again = files.open(f"{folder}/log")
+    assert (again.size, again.read(0, 9)) == (4, b"kept")
+    again.append(b" on")
+    assert files.read(f"{folder}/log") == b"kept on"
+    again.close()
+
+
+def test_creating_what_exists_keeps_it(files, folder):
+    files.replace(f"{folder}/log", b"there already")
+    file = files.open(f"{folder}/log", create=True)
+    assert file.size == 13
+    file.close()
+
+
+def test_truncating_forgets_the_tail_and_appending_goes_on_there(files, folder):
+    file = files.open(f"{folder}/log", create=True)
+    file.append(b"0123456789")
+    file.truncate(4)
+    file.append(b"ab")
+    assert (file.size, files.read(f"{folder}/log")) == (6, b"0123ab")
+    file.close()
+
+
+def test_the_descriptor_shows_the_same_bytes(files, folder):
+    file = files.open(f"{folder}/log", create=True)
+    file.append(b"for sendfile")
+    assert os.pread(file.fileno(), 99, 4) == b"sendfile"
+    file.close()
+
+
+def test_what_is_missing_is_a_file_not_found_error(files, folder):
+    for call in (
+        lambda: files.open(f"{folder}/nothing"),
+        lambda: files.read(f"{folder}/nothing"),
+        lambda: files.remove(f"{folder}/nothing"),
+        lambda: files.rename(f"{folder}/nothing", f"{folder}/something"),
+    ):
+        with pytest.raises(FileNotFoundError):
+            call()
+    assert not files.exists(f"{folder}/nothing")
+
+
+@pytest.mark.parametrize("sync", [True, False])
+def test_replacing_is_the_whole_content_and_leaves_nothing_else(files, folder, sync):
+    files.replace(f"{folder}/checkpoint", b"a long first content", sync=sync)
+    files.replace(f"{folder}/checkpoint", b"short", sync=sync)
+    assert files.read(f"{folder}/checkpoint") == b"short"
+    assert files.list(folder) == ["checkpoint"]
+
+
+def test_a_file_may_be_renamed_onto_another(files, folder):
+    files.replace(f"{folder}/new", b"new")
+    files.replace(f"{folder}/old", b"old")
+    files.rename(f"{folder}/new", f"{folder}/old")
+    assert (files.list(folder), files.read(f"{folder}/old")) == (["old"], b"new")
+
+
+def test_a_file_that_is_open_can_be_read_after_it_was_renamed(files, folder):
+    file = files.open(f"{folder}/log", create=True)
+    file.append(b"bytes")
+    files.rename(f"{folder}/log", f"{folder}/log.deleted")
+    assert file.read(0, 9) == b"bytes"
+    file.close()
+
+
+def test_a_folder_is_renamed_with_everything_in_it(files, folder):
+    files.make_dir(f"{folder}/topic-0")
+    files.replace(f"{folder}/topic-0/log", b"bytes")
+    files.rename(f"{folder}/topic-0", f"{folder}/topic-0.gone")
+    assert files.list(folder) == ["topic-0.gone"]
+    assert files.read(f"{folder}/topic-0.gone/log") == b"bytes"
+    assert not files.exists(f"{folder}/topic-0/log")
+
+
+def test_names_are_listed_in_order_files_and_folders_alike(files, folder):
+    files.make_dir(f"{folder}/b")
+    for name in ("c", "a"):
+        files.replace(f"{folder}/{name}", b"")
+    assert files.list(folder) == ["a", "b", "c"]
+    assert files.exists(f"{folder}/a")
+    assert files.exists(f"{folder}/b")
+
+
+def test_making_a_folder_twice_is_no_error_and_makes_those_above_it(files, folder):
+    for _ in range(2):
+        files.make_dir(f"{folder}/one/two")
+    files.replace(f"{folder}/one/two/file", b"x")
+    assert files.list(f"{folder}/one") == ["two"]
+
+
+def test_a_tree_is_removed_with_everything_below_it(files, folder):
+    files.make_dir(f"{folder}/topic-0/below")
+    files.replace(f"{folder}/topic-0/log", b"x")
+    files.replace(f"{folder}/topic-0/below/log", b"x")
+    files.remove_tree(f"{folder}/topic-0")
+    assert files.list(folder) == []
+
+
+def test_a_removed_file_is_gone_and_its_name_is_free(files, folder):
+    files.replace(f"{folder}/log", b"old")
+    files.remove(f"{folder}/log")
+    assert not files.exists(f"{folder}/log")
+    file = files.open(f"{folder}/log", create=True)
+    assert file.size == 0
+    file.close()
+
+
+def test_folders_are_synced_and_asked_for_room(files, folder):
+    files.sync_dir(folder)
+    assert files.free_bytes(folder) > 0
