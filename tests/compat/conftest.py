@@ -16,7 +16,11 @@ from headrace.testing import LocalBroker
 from tests.compat.client_driver import CLIENT_NAMES, SECONDS_MAX, Client
 
 # Room for a few records of several megabytes in one request.
-BROKER_SETTINGS = {"node.id": "0", "message.max.bytes": str(16 * 1024 * 1024)}
+BROKER_SETTINGS = {
+    "node.id": "0",
+    "message.max.bytes": str(16 * 1024 * 1024),
+    "group.initial.rebalance.delay.ms": "0",  # no test gains by waiting for members that do not come
+}
 
 
 def pytest_configure(config: pytest.Config) -> None:

@@ -6,10 +6,15 @@ from headrace.testing import LocalBroker
 from tests.compat import kafka_python_suite
 
 # How many lines the list had when it was last extended. Raise it with the list; never lower it.
-LISTED_AT_LEAST = 45
+LISTED_AT_LEAST = 54
 
-# As the suite configures its own brokers: four partitions by default, and replicas assigned to broker 0.
-SETTINGS = {"node.id": "0", "num.partitions": "4"}
+# As the suite configures its own brokers: replicas are assigned to broker 0, and sessions may be short.
+SETTINGS = {
+    "node.id": "0",
+    "num.partitions": "2",
+    "group.min.session.timeout.ms": "500",
+    "group.initial.rebalance.delay.ms": "0",
+}
 
 
 def test_the_list_of_passing_tests_does_not_shrink():

@@ -3,6 +3,7 @@
 import asyncio
 import logging
 import socket
+from typing import TYPE_CHECKING
 from uuid import uuid4
 
 from headrace.broker.controller import Controller
@@ -13,10 +14,12 @@ from headrace.broker.handlers.fetch import FetchHandler
 from headrace.broker.handlers.produce import ProduceHandler
 from headrace.broker.housekeeping import Housekeeper
 from headrace.broker.partitions import Partitions
+from headrace.broker.producer_ids import ProducerIds
 from headrace.broker.server import Server
 from headrace.core.cluster.events import Event
 from headrace.core.cluster.image import ClusterImage
 from headrace.core.fetch_session import FetchSessions
+from headrace.core.internal_topics import OFFSETS_TOPIC, TRANSACTIONS_TOPIC
 from headrace.metadata.store import Store
 from headrace.model.clock import Clock
 from headrace.model.settings import Listener, Settings
@@ -24,6 +27,10 @@ from headrace.protocol.api import ApiKey
 from headrace.security.access import AllowAll, Authorizer
 from headrace.storage.files import Files
 from headrace.storage.log_dir import LogDir
+
+if TYPE_CHECKING:
+    from headrace.broker.coordinators.group import GroupCoordinator
+    from headrace.broker.coordinators.transaction import TransactionCoordinator
 
 log = logging.getLogger(__name__)
 
@@ -40,6 +47,7 @@ class Broker:
         loop = asyncio.get_running_loop()
         self._group_commit = None if settings.in_memory else GroupCommit(loop)
         self.partitions = Partitions(self.log_dir, clock, settings.node_id, self._group_commit)
+        self.producer_ids = ProducerIds(self.controller)
         self.fetch_sessions = FetchSessions(settings.integer("max.incremental.fetch.session.cache.slots"))
         self._produce = ProduceHandler(self)
         hot: dict[ApiKey, HotHandler] = {
@@ -49,6 +57,8 @@ class Broker:
         self.dispatcher = Dispatcher(self, hot)
         self.server = Server(settings, self.dispatcher, clock)
         self._housekeeper = Housekeeper(self, self._produce)
+        self._groups: GroupCoordinator | None = None
+        self._transactions: TransactionCoordinator | None = None
 
     @property
     def image(self) -> ClusterImage:
@@ -57,6 +67,30 @@ class Broker:
     @property
     def node_id(self) -> int:
         return self.settings.node_id
+
+    @property
+    def groups(self) -> "GroupCoordinator":
+        """Made when it is first needed: a broker that only takes records starts without it."""
+        return self._groups or self._start_groups()
+
+    def _start_groups(self) -> "GroupCoordinator":
+        from headrace.broker.coordinators.group import GroupCoordinator
+
+        self._groups = GroupCoordinator(self)
+        self._groups.start()
+        return self._groups
+
+    @property
+    def transactions(self) -> "TransactionCoordinator":
+        """Made when it is first needed, or at once where transactions may have been left open."""
+        return self._transactions or self._start_transactions()
+
+    def _start_transactions(self) -> "TransactionCoordinator":
+        from headrace.broker.coordinators.transaction import TransactionCoordinator
+
+        self._transactions = TransactionCoordinator(self)
+        self._transactions.start()
+        return self._transactions
 
     def check_room(self, size: int) -> None:
         """Raise DiskFull when `size` more bytes would leave too little room on the disk."""
@@ -69,11 +103,19 @@ class Broker:
         self.log_dir.claim(self.image.cluster_id, self.node_id, uuid4())
         self.partitions.load(self.image, self.controller.broker_configs(), self.controller.deleted_topic_ids())
         self.controller.on_change(self._follow)
+        if OFFSETS_TOPIC in self.image.topics:
+            self._start_groups()
         self.server.serve()
         self._housekeeper.start()
+        if TRANSACTIONS_TOPIC in self.image.topics:
+            self._start_transactions()
 
     async def _follow(self, event: Event) -> None:
         await self.partitions.follow(event, self.image, self.controller.broker_configs())
+        if self._groups is not None:
+            self._groups.follow(event)
+        if self._transactions is not None:
+            self._transactions.follow(event)
 
     def advertised(self) -> tuple[Listener, ...]:
         """What clients are told to connect to: as configured, or where we listen, with the real ports."""
@@ -87,7 +129,11 @@ class Broker:
         """Answer nobody any more, then leave every file as the next start likes it."""
         self.server.close()
         await self._housekeeper.stop()
+        if self._groups is not None:
+            await self._groups.close()
         await self.dispatcher.close()
+        if self._transactions is not None:
+            await self._transactions.close()
         if self._group_commit is not None:
             self._group_commit.close()
         await self.partitions.close()

@@ -52,7 +52,8 @@ class LogKeeper:
             partition_log.segments,
             log_start_offset=partition_log.log_start_offset,
             log_end_offset=partition_log.log_end_offset,
-            high_watermark=partition.high_watermark,
+            # What is not decided stays: its marker would otherwise end a transaction whose records are gone.
+            high_watermark=partition.last_stable_offset,
             config=partition_log.config,
             now_ms=now_ms,
         )

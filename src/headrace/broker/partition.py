@@ -8,7 +8,7 @@ import asyncio
 import logging
 from collections import deque
 from collections.abc import Callable
-from typing import NamedTuple, Protocol
+from typing import TYPE_CHECKING, NamedTuple, Protocol
 from uuid import UUID
 
 from headrace.broker.admission import admit
@@ -27,8 +27,12 @@ from headrace.model.errors import (
     UnknownTopic,
 )
 from headrace.protocol.fetch import AbortedTransaction
-from headrace.storage.log import FoundOffset, Log, LogSlice
+from headrace.records.batch import parse_header
+from headrace.storage.log import Appended, FoundOffset, Log, LogSlice, Producer
 from headrace.storage.segment import Segment
+
+if TYPE_CHECKING:
+    from headrace.records.control import EndMarker
 
 log = logging.getLogger(__name__)
 
@@ -92,6 +96,7 @@ class Partition:
         self._let_go = let_go
         self._ends: dict[int, int] = {node_id: log.log_end_offset}
         self.high_watermark = log.log_end_offset
+        log.producers.high_watermark_advanced(self.high_watermark)
         self._append_waiters: deque[tuple[int, AppendWaiter]] = deque()  # by the offset they wait for, ascending
         self.fetch_waiters: set[FetchWaiter] = set()
         self.failure: HeadraceError | None = None
@@ -123,7 +128,9 @@ class Partition:
     def last_stable_offset(self) -> int:
         """Up to where every transaction is decided."""
         unstable = self.log.producers.first_unstable_offset
-        return self.high_watermark if unstable is None else min(unstable, self.high_watermark)
+        if unstable is None:
+            return self.high_watermark
+        return max(min(unstable, self.high_watermark), self.log.log_start_offset)  # records may be deleted by hand
 
     @property
     def size_bytes(self) -> int:
@@ -158,6 +165,33 @@ class Partition:
         if not duplicate:
             self._appended(next_offset)
         return AppendResult(base_offset, next_offset, append_time_ms, next_offset <= self.high_watermark)
+
+    def append_internal(self, batch: memoryview, now_ms: int) -> int:
+        """A batch of our own making, for a coordinator; returns the offset after it.
+
+        One that names a producer is part of that producer's transaction.
+        """
+        header = parse_header(batch)
+        append = self.log.append if header.producer_id < 0 else self.log.append_for_producer
+        return self._append_ours(lambda: append(batch, header, self.leader_epoch, now_ms))
+
+    def append_marker(self, marker: "EndMarker", producer: Producer, now_ms: int, *, epoch_was_bumped: bool) -> int:
+        """End a producer's transaction in this partition; returns the offset after the marker."""
+        return self._append_ours(
+            lambda: self.log.append_marker(
+                marker, producer, self.leader_epoch, now_ms, epoch_was_bumped=epoch_was_bumped
+            )
+        )
+
+    def _append_ours(self, append: Callable[[], Appended]) -> int:
+        self.check_leader()
+        try:
+            appended = append()
+        except StorageError as error:
+            self._append_failed(error)
+            raise
+        self._appended(appended.next_offset)
+        return appended.next_offset
 
     def _append_failed(self, error: StorageError) -> None:
         """A full disk heals; anything else leaves the log in a state that nobody knows."""

@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from headrace.cli import bench, config, configs, consume, doctor, log, produce, topics
+from headrace.cli import bench, config, configs, consume, doctor, groups, log, produce, topics, transactions
 from headrace.cli.exit_codes import FAILURE, examples
 from headrace.cli.start import start as start_node
 
@@ -50,6 +50,8 @@ def start(
 app.add_typer(topics.app)
 app.command(epilog=produce.EPILOG)(produce.produce)
 app.command(epilog=consume.EPILOG)(consume.consume)
+app.add_typer(groups.app)
+app.add_typer(transactions.app)
 app.add_typer(configs.app)
 app.add_typer(log.app)
 app.add_typer(config.app)

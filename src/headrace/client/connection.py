@@ -34,18 +34,28 @@ class Connection:
         from kio.serial import entity_reader
         from kio.serial.errors import DecodeError
 
+        body = self.exchange(request, response_type)
+        try:
+            response, _ = entity_reader(response_type)(body, 0)  # type: ignore[type-var]
+        except (DecodeError, IndexError, ValueError) as error:
+            raise ProtocolError(f"the broker's answer makes no sense: {error}") from error
+        return response
+
+    def exchange(self, request: Any, response_type: type[Any]) -> bytes:
+        """The same, for a response that the caller reads itself: its body, without the header."""
+        from kio.serial import entity_reader
+        from kio.serial.errors import DecodeError
+
         self._correlation_id += 1
         self._socket.sendall(_frame(request, self._correlation_id))
-        body = self._read_frame()
-        header_type = response_type.__header_schema__  # type: ignore[attr-defined]
+        frame = self._read_frame()
         try:
-            header, used = entity_reader(header_type)(body, 0)
-            response, _ = entity_reader(response_type)(body, used)  # type: ignore[type-var]
+            header, used = entity_reader(response_type.__header_schema__)(frame, 0)
         except (DecodeError, IndexError, ValueError) as error:
             raise ProtocolError(f"the broker's answer makes no sense: {error}") from error
         if header.correlation_id != self._correlation_id:
             raise ProtocolError("the broker answered another request than was asked")
-        return response
+        return frame[used:]
 
     def _read_frame(self) -> bytes:
         (length,) = _LENGTH.unpack(self._read_exactly(_LENGTH.size))

@@ -130,6 +130,7 @@ class ErrorCode(IntEnum):
     STALE_MEMBER_EPOCH = 113
     MISMATCHED_ENDPOINT_TYPE = 114
     UNSUPPORTED_ENDPOINT_TYPE = 115
+    TRANSACTION_ABORTABLE = 120
     INVALID_REGULAR_EXPRESSION = 128
     REBOOTSTRAP_REQUIRED = 129
 
@@ -228,6 +229,14 @@ class NotAuthorized(RequestError):
 
 class TopicDenied(NotAuthorized):
     code = ErrorCode.TOPIC_AUTHORIZATION_FAILED
+
+
+class GroupDenied(NotAuthorized):
+    code = ErrorCode.GROUP_AUTHORIZATION_FAILED
+
+
+class TransactionalIdDenied(NotAuthorized):
+    code = ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED
 
 
 class InvalidRequiredAcks(RequestError):

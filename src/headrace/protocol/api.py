@@ -10,12 +10,26 @@ class ApiKey(IntEnum):
     FETCH = 1
     LIST_OFFSETS = 2
     METADATA = 3
+    OFFSET_COMMIT = 8
+    OFFSET_FETCH = 9
+    FIND_COORDINATOR = 10
+    JOIN_GROUP = 11
+    HEARTBEAT = 12
+    LEAVE_GROUP = 13
+    SYNC_GROUP = 14
+    DESCRIBE_GROUPS = 15
+    LIST_GROUPS = 16
     API_VERSIONS = 18
     CREATE_TOPICS = 19
     DELETE_TOPICS = 20
     DELETE_RECORDS = 21
     INIT_PRODUCER_ID = 22
     OFFSET_FOR_LEADER_EPOCH = 23
+    ADD_PARTITIONS_TO_TXN = 24
+    ADD_OFFSETS_TO_TXN = 25
+    END_TXN = 26
+    WRITE_TXN_MARKERS = 27
+    TXN_OFFSET_COMMIT = 28
     DESCRIBE_ACLS = 29
     CREATE_ACLS = 30
     DELETE_ACLS = 31
@@ -24,13 +38,19 @@ class ApiKey(IntEnum):
     ALTER_REPLICA_LOG_DIRS = 34
     DESCRIBE_LOG_DIRS = 35
     CREATE_PARTITIONS = 37
+    DELETE_GROUPS = 42
     ELECT_LEADERS = 43
     INCREMENTAL_ALTER_CONFIGS = 44
     ALTER_PARTITION_REASSIGNMENTS = 45
     LIST_PARTITION_REASSIGNMENTS = 46
+    OFFSET_DELETE = 47
     DESCRIBE_QUORUM = 55
     DESCRIBE_CLUSTER = 60
     DESCRIBE_PRODUCERS = 61
+    DESCRIBE_TRANSACTIONS = 65
+    LIST_TRANSACTIONS = 66
+    CONSUMER_GROUP_HEARTBEAT = 68
+    CONSUMER_GROUP_DESCRIBE = 69
     LIST_CONFIG_RESOURCES = 74
     DESCRIBE_TOPIC_PARTITIONS = 75
 
@@ -52,12 +72,26 @@ SERVED: Mapping[ApiKey, Versions] = {
     ApiKey.FETCH: _versions(4, 17, 12),
     ApiKey.LIST_OFFSETS: _versions(1, 10, 6),
     ApiKey.METADATA: _versions(0, 13, 9),
+    ApiKey.OFFSET_COMMIT: _versions(2, 10, 8),
+    ApiKey.OFFSET_FETCH: _versions(1, 10, 6),
+    ApiKey.FIND_COORDINATOR: _versions(0, 6, 3),
+    ApiKey.JOIN_GROUP: _versions(0, 9, 6),
+    ApiKey.HEARTBEAT: _versions(0, 4, 4),
+    ApiKey.LEAVE_GROUP: _versions(0, 5, 4),
+    ApiKey.SYNC_GROUP: _versions(0, 5, 4),
+    ApiKey.DESCRIBE_GROUPS: _versions(0, 6, 5),
+    ApiKey.LIST_GROUPS: _versions(0, 5, 3),
     ApiKey.API_VERSIONS: _versions(0, 4, 3),
     ApiKey.CREATE_TOPICS: _versions(2, 7, 5),
     ApiKey.DELETE_TOPICS: _versions(1, 6, 4),
     ApiKey.DELETE_RECORDS: _versions(0, 2, 2),
     ApiKey.INIT_PRODUCER_ID: _versions(0, 5, 2),
     ApiKey.OFFSET_FOR_LEADER_EPOCH: _versions(2, 4, 4),
+    ApiKey.ADD_PARTITIONS_TO_TXN: _versions(0, 5, 3),
+    ApiKey.ADD_OFFSETS_TO_TXN: _versions(0, 4, 3),
+    ApiKey.END_TXN: _versions(0, 5, 3),
+    ApiKey.WRITE_TXN_MARKERS: _versions(1, 2, 1),
+    ApiKey.TXN_OFFSET_COMMIT: _versions(0, 5, 3),
     ApiKey.DESCRIBE_ACLS: _versions(1, 3, 2),
     ApiKey.CREATE_ACLS: _versions(1, 3, 2),
     ApiKey.DELETE_ACLS: _versions(1, 3, 2),
@@ -66,13 +100,19 @@ SERVED: Mapping[ApiKey, Versions] = {
     ApiKey.ALTER_REPLICA_LOG_DIRS: _versions(1, 2, 2),
     ApiKey.DESCRIBE_LOG_DIRS: _versions(1, 4, 2),
     ApiKey.CREATE_PARTITIONS: _versions(0, 3, 2),
+    ApiKey.DELETE_GROUPS: _versions(0, 2, 2),
     ApiKey.ELECT_LEADERS: _versions(0, 2, 2),
     ApiKey.INCREMENTAL_ALTER_CONFIGS: _versions(0, 1, 1),
     ApiKey.ALTER_PARTITION_REASSIGNMENTS: _versions(0, 1, 0),
     ApiKey.LIST_PARTITION_REASSIGNMENTS: _versions(0, 0, 0),
+    ApiKey.OFFSET_DELETE: _versions(0, 0, 1),
     ApiKey.DESCRIBE_QUORUM: _versions(0, 2, 0),
     ApiKey.DESCRIBE_CLUSTER: _versions(0, 2, 0),
     ApiKey.DESCRIBE_PRODUCERS: _versions(0, 0, 0),
+    ApiKey.DESCRIBE_TRANSACTIONS: _versions(0, 0, 0),
+    ApiKey.LIST_TRANSACTIONS: _versions(0, 2, 0),
+    ApiKey.CONSUMER_GROUP_HEARTBEAT: _versions(0, 1, 0),
+    ApiKey.CONSUMER_GROUP_DESCRIBE: _versions(0, 1, 0),
     ApiKey.LIST_CONFIG_RESOURCES: _versions(0, 1, 0),
     ApiKey.DESCRIBE_TOPIC_PARTITIONS: _versions(0, 0, 0),
 }

@@ -17,6 +17,7 @@ TOPIC_IDS_FROM = 13
 LOG_START_FROM = 5
 RECORD_ERRORS_FROM = 8
 CURRENT_LEADER_FROM = 10
+ADDS_PARTITIONS_FROM = 12  # clients leave it to the Produce to add partitions to their transaction
 FLEXIBLE_FROM = SERVED[ApiKey.PRODUCE].first_flexible
 
 # The smallest bytes that an element can take on the wire, so that no announced count is believed beyond the frame.

@@ -5,9 +5,11 @@ makes it allocate 32 GiB and abort the whole process.
 """
 
 from dataclasses import MISSING, fields, is_dataclass
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 from types import NoneType, UnionType
 from typing import Any, NamedTuple, Union, get_args, get_origin
+
+EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 # What a field holds when its version does not have it and the schema names no default.
 _IMPLICIT_DEFAULTS: dict[str, Any] = {
@@ -18,6 +20,7 @@ _IMPLICIT_DEFAULTS: dict[str, Any] = {
     "float64": 0.0,
     "timedelta_i32": timedelta(0),
     "timedelta_i64": timedelta(0),
+    "datetime_i64": EPOCH,
 }
 
 

@@ -11,7 +11,7 @@ from struct import Struct
 from typing import Any, TypeAlias
 from uuid import UUID
 
-from headrace.protocol.schema import FieldSchema, describe
+from headrace.protocol.schema import EPOCH, FieldSchema, describe
 from headrace.protocol.wire import array_length, bytes_length, nullable_string, uvarint
 
 Write: TypeAlias = Callable[[bytearray, Any], None]
@@ -133,6 +133,8 @@ def _primitive(kind: str, flexible: bool) -> Write:
             return lambda out, value: out.extend(_INT32.pack(value // _MILLISECOND))
         case "timedelta_i64":
             return lambda out, value: out.extend(_INT64.pack(value // _MILLISECOND))
+        case "datetime_i64":
+            return lambda out, value: out.extend(_INT64.pack((value - EPOCH) // _MILLISECOND))
         case _:
             raise NotImplementedError(f"no writer for {kind} fields yet")
 

@@ -39,6 +39,7 @@ _OFFSET_AND_LENGTH = Struct(">qi")
 _OFFSET = Struct(">q")
 _EPOCH = Struct(">i")
 _LEADER_EPOCH_AT = 12
+_ATTRIBUTES_LOW_BYTE_AT = 22
 
 CODEC_MASK = 0x07
 CODEC_MAX = 4  # zstd; the other three numbers would be stored and then fail every reader
@@ -113,6 +114,11 @@ class BatchHeader(NamedTuple):
         if self.base_sequence == NO_SEQUENCE:
             return NO_SEQUENCE
         return (self.base_sequence + self.last_offset_delta) & 0x7FFFFFFF
+
+
+def is_transactional(batch: memoryview) -> bool:
+    """Whether these bytes, if they are a batch at all, say that they belong to a transaction."""
+    return len(batch) >= HEADER_BYTES and bool(batch[_ATTRIBUTES_LOW_BYTE_AT] & TRANSACTIONAL_FLAG)
 
 
 def parse_header(buffer: memoryview | bytes | bytearray, position: int = 0) -> BatchHeader:

@@ -58,6 +58,9 @@ _TOPIC_ALTER = Access(ResourceType.TOPIC, Operation.ALTER)
 _TOPIC_DESCRIBE = Access(ResourceType.TOPIC, Operation.DESCRIBE)
 _TOPIC_DESCRIBE_CONFIGS = Access(ResourceType.TOPIC, Operation.DESCRIBE_CONFIGS)
 _TOPIC_ALTER_CONFIGS = Access(ResourceType.TOPIC, Operation.ALTER_CONFIGS)
+_GROUP_READ = Access(ResourceType.GROUP, Operation.READ)
+_GROUP_DELETE = Access(ResourceType.GROUP, Operation.DELETE)
+_GROUP_DESCRIBE = Access(ResourceType.GROUP, Operation.DESCRIBE)
 _GROUP_DESCRIBE_CONFIGS = Access(ResourceType.GROUP, Operation.DESCRIBE_CONFIGS)
 _GROUP_ALTER_CONFIGS = Access(ResourceType.GROUP, Operation.ALTER_CONFIGS)
 _CLUSTER_CREATE = Access(ResourceType.CLUSTER, Operation.CREATE)
@@ -68,6 +71,7 @@ _CLUSTER_DESCRIBE_CONFIGS = Access(ResourceType.CLUSTER, Operation.DESCRIBE_CONF
 _CLUSTER_ALTER_CONFIGS = Access(ResourceType.CLUSTER, Operation.ALTER_CONFIGS)
 _CLUSTER_IDEMPOTENT_WRITE = Access(ResourceType.CLUSTER, Operation.IDEMPOTENT_WRITE)
 _TRANSACTIONAL_ID_WRITE = Access(ResourceType.TRANSACTIONAL_ID, Operation.WRITE)
+_TRANSACTIONAL_ID_DESCRIBE = Access(ResourceType.TRANSACTIONAL_ID, Operation.DESCRIBE)
 
 # API key → everything that its handler may ask. An empty row is an API that is open to everybody on purpose.
 TABLE: Mapping[int, frozenset[Access]] = {
@@ -75,12 +79,26 @@ TABLE: Mapping[int, frozenset[Access]] = {
     1: frozenset({_TOPIC_READ, _CLUSTER_ACTION}),  # Fetch; the second is for replicas
     2: frozenset({_TOPIC_DESCRIBE}),  # ListOffsets
     3: frozenset({_TOPIC_DESCRIBE, _TOPIC_CREATE, _CLUSTER_CREATE, _CLUSTER_DESCRIBE}),  # Metadata
+    8: frozenset({_GROUP_READ, _TOPIC_READ}),  # OffsetCommit
+    9: frozenset({_GROUP_DESCRIBE, _TOPIC_DESCRIBE}),  # OffsetFetch
+    10: frozenset({_GROUP_DESCRIBE, _TRANSACTIONAL_ID_DESCRIBE}),  # FindCoordinator
+    11: frozenset({_GROUP_READ}),  # JoinGroup
+    12: frozenset({_GROUP_READ}),  # Heartbeat
+    13: frozenset({_GROUP_READ}),  # LeaveGroup
+    14: frozenset({_GROUP_READ}),  # SyncGroup
+    15: frozenset({_GROUP_DESCRIBE}),  # DescribeGroups
+    16: frozenset({_CLUSTER_DESCRIBE, _GROUP_DESCRIBE}),  # ListGroups
     18: frozenset(),  # ApiVersions: asked before a client can say who it is
     19: frozenset({_CLUSTER_CREATE, _TOPIC_CREATE, _TOPIC_DESCRIBE_CONFIGS}),  # CreateTopics
     20: frozenset({_TOPIC_DELETE, _TOPIC_DESCRIBE}),  # DeleteTopics
     21: frozenset({_TOPIC_DELETE}),  # DeleteRecords
     22: frozenset({_CLUSTER_IDEMPOTENT_WRITE, _TOPIC_WRITE, _TRANSACTIONAL_ID_WRITE}),  # InitProducerId
     23: frozenset({_TOPIC_DESCRIBE, _CLUSTER_ACTION}),  # OffsetForLeaderEpoch
+    24: frozenset({_TRANSACTIONAL_ID_WRITE, _TOPIC_WRITE, _CLUSTER_ACTION}),  # AddPartitionsToTxn
+    25: frozenset({_TRANSACTIONAL_ID_WRITE, _GROUP_READ}),  # AddOffsetsToTxn
+    26: frozenset({_TRANSACTIONAL_ID_WRITE}),  # EndTxn
+    27: frozenset({_CLUSTER_ACTION, _CLUSTER_ALTER}),  # WriteTxnMarkers; the second is for administrators
+    28: frozenset({_TRANSACTIONAL_ID_WRITE, _GROUP_READ, _TOPIC_READ}),  # TxnOffsetCommit
     29: frozenset({_CLUSTER_DESCRIBE}),  # DescribeAcls
     30: frozenset({_CLUSTER_ALTER}),  # CreateAcls
     31: frozenset({_CLUSTER_ALTER}),  # DeleteAcls
@@ -89,13 +107,19 @@ TABLE: Mapping[int, frozenset[Access]] = {
     34: frozenset({_CLUSTER_ALTER}),  # AlterReplicaLogDirs
     35: frozenset({_CLUSTER_DESCRIBE}),  # DescribeLogDirs
     37: frozenset({_TOPIC_ALTER}),  # CreatePartitions
+    42: frozenset({_GROUP_DELETE}),  # DeleteGroups
     43: frozenset({_CLUSTER_ALTER}),  # ElectLeaders
     44: frozenset({_TOPIC_ALTER_CONFIGS, _CLUSTER_ALTER_CONFIGS, _GROUP_ALTER_CONFIGS}),
     45: frozenset({_CLUSTER_ALTER}),  # AlterPartitionReassignments
     46: frozenset({_CLUSTER_DESCRIBE}),  # ListPartitionReassignments
+    47: frozenset({_GROUP_DELETE, _TOPIC_READ}),  # OffsetDelete
     55: frozenset({_CLUSTER_DESCRIBE}),  # DescribeQuorum
     60: frozenset({_CLUSTER_DESCRIBE}),  # DescribeCluster: only for the cluster's authorized operations
     61: frozenset({_TOPIC_READ}),  # DescribeProducers
+    65: frozenset({_TRANSACTIONAL_ID_DESCRIBE, _TOPIC_DESCRIBE}),  # DescribeTransactions
+    66: frozenset({_TRANSACTIONAL_ID_DESCRIBE}),  # ListTransactions
+    68: frozenset({_GROUP_READ, _TOPIC_DESCRIBE}),  # ConsumerGroupHeartbeat
+    69: frozenset({_GROUP_DESCRIBE, _TOPIC_DESCRIBE}),  # ConsumerGroupDescribe
     74: frozenset({_CLUSTER_DESCRIBE_CONFIGS}),  # ListConfigResources
     75: frozenset({_TOPIC_DESCRIBE}),  # DescribeTopicPartitions
 }

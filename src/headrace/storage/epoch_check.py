@@ -36,7 +36,7 @@ def confirmed_epochs(
     files: Files, directory: str, segments: Sequence[Segment], log_start: int, epochs: LeaderEpochs | None
 ) -> LeaderEpochs:
     """The epochs of a log whose segments are open; their file is written anew if it does not fit."""
-    if epochs is not None and _fit(epochs, segments, log_start):
+    if epochs is not None and _fit(epochs, segments, log_start) and not _is_behind(epochs, segments):
         return epochs
     log.error("%s/%s does not fit the batches; it is written anew from what they say", directory, FILE_NAME)
     write_rows(files, f"{directory}/{FILE_NAME}", (f"{epoch} {start}" for epoch, start in _from_batches(segments)))
@@ -63,6 +63,11 @@ def _fit(epochs: LeaderEpochs, segments: Sequence[Segment], log_start: int) -> b
             return False
         previous = epoch
     return previous is None or previous in _last_epochs(segments)
+
+
+def _is_behind(epochs: LeaderEpochs, segments: Sequence[Segment]) -> bool:
+    """Whether a batch that recovery has just accepted is of an epoch that the file has not heard of."""
+    return any(segment.checked and segment.last_epoch > epochs.latest for segment in segments)
 
 
 def _epochs_from(segments: Sequence[Segment], offset: int) -> list[int]:

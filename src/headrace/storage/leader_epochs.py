@@ -8,7 +8,7 @@ opened log truncates to its real start and end again, so a row too many does no 
 
 from bisect import bisect_left, bisect_right
 
-from headrace.model.errors import CorruptLog
+from headrace.model.errors import CorruptLog, StorageError
 from headrace.model.ids import NO_EPOCH
 from headrace.storage.checkpoints import read_rows, write_rows
 from headrace.storage.files import Files
@@ -45,8 +45,13 @@ class LeaderEpochs:
 
     def assign(self, epoch: int, start_offset: int) -> None:
         """Batches from `start_offset` on are of this epoch. Asked for each batch, written once an epoch."""
+        before = self._epochs[:], self._starts[:], self.latest
         if self._assign(epoch, start_offset):
-            self._write()
+            try:
+                self._write()
+            except StorageError:
+                self._epochs, self._starts, self.latest = before  # else nobody would try to write it again
+                raise
 
     def _assign(self, epoch: int, start_offset: int) -> bool:
         if self._epochs and epoch == self.latest and start_offset >= self._starts[-1]:

@@ -8,11 +8,11 @@ Opening an existing folder is in `recovery.py`, choosing what to delete in `rete
 
 import logging
 from bisect import bisect_right
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from headrace.model.configs import LogConfig
 from headrace.model.errors import CorruptLog, OffsetOutOfRange
-from headrace.records.batch import LENGTH_OVERHEAD, BatchHeader, patch_offset_and_epoch
+from headrace.records.batch import LENGTH_OVERHEAD, BatchHeader, parse_header, patch_offset_and_epoch
 from headrace.records.crc import crc32c
 from headrace.storage.files import Durable, File, Files, NewName
 from headrace.storage.leader_epochs import LeaderEpochs
@@ -20,6 +20,9 @@ from headrace.storage.producer_state import ProducerStates
 from headrace.storage.segment import Segment, segment_name
 from headrace.storage.segment_check import Hole
 from headrace.storage.txn_index import AbortedTxn
+
+if TYPE_CHECKING:
+    from headrace.records.control import EndMarker
 
 log = logging.getLogger(__name__)
 
@@ -37,6 +40,13 @@ class LogSlice(NamedTuple):
 
     def read(self) -> bytes:
         return self.file.read(self.position, self.length)
+
+
+class Producer(NamedTuple):
+    """Who writes: an id, and the epoch that fences its predecessors."""
+
+    producer_id: int
+    epoch: int
 
 
 class Appended(NamedTuple):
@@ -122,6 +132,33 @@ class Log:
             written_at = self.producers.check(header)
             if written_at is not None:
                 return Appended(written_at, written_at + header.last_offset_delta + 1, duplicate=True)
+        return self._write(batch, header, leader_epoch, now_ms)
+
+    def append_for_producer(self, batch: memoryview, header: BatchHeader, leader_epoch: int, now_ms: int) -> Appended:
+        """A batch that a coordinator writes in a producer's transaction: it has no sequence, only an epoch."""
+        self.producers.check_without_sequence(header)
+        return self._write(batch, header, leader_epoch, now_ms)
+
+    def append_marker(
+        self, marker: "EndMarker", producer: Producer, leader_epoch: int, now_ms: int, *, epoch_was_bumped: bool
+    ) -> Appended:
+        """The end of a producer's transaction; it takes one offset."""
+        from headrace.records.control import build_marker_batch
+
+        batch = memoryview(
+            bytearray(
+                build_marker_batch(
+                    marker, producer_id=producer.producer_id, producer_epoch=producer.epoch, timestamp=now_ms
+                )
+            )
+        )
+        header = parse_header(batch)
+        self.producers.check_marker(header, marker.coordinator_epoch, epoch_was_bumped=epoch_was_bumped)
+        return self._write(batch, header, leader_epoch, now_ms, marker)
+
+    def _write(
+        self, batch: memoryview, header: BatchHeader, leader_epoch: int, now_ms: int, marker: "EndMarker | None" = None
+    ) -> Appended:
         base_offset = self.log_end_offset
         header = header.placed(base_offset, leader_epoch)
         segment = self._segment_for(header, now_ms)
@@ -130,11 +167,13 @@ class Log:
             self.epochs.assign(leader_epoch, base_offset)
         patch_offset_and_epoch(batch, base_offset, leader_epoch)
         segment.append(batch, header)
-        return self._appended(segment, header)
+        return self._appended(segment, header, marker)
 
-    def _appended(self, segment: Segment, header: BatchHeader) -> Appended:
+    def _appended(self, segment: Segment, header: BatchHeader, marker: "EndMarker | None") -> Appended:
         next_offset = segment.next_offset
-        if header.producer_id >= 0:
+        if marker is not None:
+            self.has_aborted |= note_marker(self.producers, segment, header, marker)
+        elif header.producer_id >= 0:
             self.producers.applied(header)
         self.log_end_offset = next_offset
         self.has_changed = True
@@ -383,6 +422,15 @@ class Log:
 def _is_good(segment: Segment, position: int, header: BatchHeader) -> bool:
     end = position + header.total_bytes
     return segment.is_checked(position, end) or segment.check(position, end) >= end
+
+
+def note_marker(producers: ProducerStates, segment: Segment, header: BatchHeader, marker: "EndMarker") -> bool:
+    """A marker is in the segment: live and at recovery alike. Whether it aborted a transaction with records here."""
+    ended = producers.applied_marker(header, aborted=not marker.commits, coordinator_epoch=marker.coordinator_epoch)
+    if ended is None or not ended.aborted:
+        return False
+    segment.note_aborted(AbortedTxn(ended.producer_id, ended.first_offset, ended.last_offset, ended.last_stable_offset))
+    return True
 
 
 SEGMENT_SUFFIXES = (".log", ".index", ".timeindex", ".txnindex", ".snapshot")

@@ -14,7 +14,7 @@ from headrace.model.errors import CorruptLog
 from headrace.records.batch import BatchHeader
 from headrace.storage.epoch_check import confirmed_epochs, read_epochs
 from headrace.storage.files import Durable, Files, NewFile, NewName
-from headrace.storage.log import SEGMENT_SUFFIXES, Log
+from headrace.storage.log import SEGMENT_SUFFIXES, Log, note_marker
 from headrace.storage.partition_metadata import FILE_NAME as METADATA_FILE
 from headrace.storage.producer_snapshot import newest_snapshot, remove_snapshots, remove_stray_snapshots
 from headrace.storage.producer_state import ProducerStates
@@ -226,15 +226,16 @@ def _lost_tail(last: Segment, checkpoint: Checkpoint) -> Hole | None:
 
 
 def _rebuild_producers(files: Files, directory: str, segments: list[Segment]) -> ProducerStates:
-    """The newest snapshot that can be read, and every batch since."""
+    """The newest snapshot that can be read, and every batch since; aborted transactions are indexed on the way."""
     end = segments[-1].next_offset
     remove_snapshots(files, directory, after=end)  # they speak of batches that were cut
-    snapshot = newest_snapshot(files, directory, end)
+    snapshot = newest_snapshot(files, directory, _first_bad_txn_index(segments, end))
     states, since = (ProducerStates.from_rows(snapshot[1]), snapshot[0]) if snapshot else (ProducerStates(), 0)
     for segment in segments:
         if segment.next_offset <= since:
             continue
         position = segment.position_of(since) if since > segment.base_offset else 0
+        segment.forget_aborted(max(since, segment.base_offset))
         try:
             for at, header in segment.headers(position):
                 if header.producer_id >= 0 and header.base_offset >= since:
@@ -242,6 +243,18 @@ def _rebuild_producers(files: Files, directory: str, segments: list[Segment]) ->
         except CorruptLog as damage:
             log.error("%s; producers that wrote after it are taken as new", damage)
     return states
+
+
+def _first_bad_txn_index(segments: list[Segment], end: int) -> int:
+    """Where the first index of aborted transactions that makes no sense begins: it is written again from there."""
+    for segment in segments:
+        try:
+            segment.check_aborted()
+        except CorruptLog as damage:
+            log.warning("%s; indexing the aborted transactions again", damage)
+            segment.forget_aborted(segment.base_offset)
+            return segment.base_offset
+    return end
 
 
 def _replay(states: ProducerStates, segment: Segment, position: int, header: BatchHeader) -> None:
@@ -254,4 +267,4 @@ def _replay(states: ProducerStates, segment: Segment, position: int, header: Bat
     if marker is None:
         states.applied_emptied_marker(header)
     else:
-        states.applied_marker(header, aborted=not marker.commits, coordinator_epoch=marker.coordinator_epoch)
+        note_marker(states, segment, header, marker)

@@ -19,6 +19,7 @@ from headrace.storage.files import Bytes, File, Files
 from headrace.storage.index import OffsetIndex, TimeIndex
 from headrace.storage.leader_epochs import LeaderEpochs
 from headrace.storage.segment_check import FORMAT_VERSION, UNKNOWN, Bounds, Hole
+from headrace.storage.txn_index import SUFFIX as TXN_INDEX_SUFFIX
 from headrace.storage.txn_index import AbortedTxn, TxnIndex
 
 log = logging.getLogger(__name__)
@@ -43,6 +44,7 @@ class Segment:
         "_bytes_since_index_entry",
         "_files",
         "_index_interval_bytes",
+        "_txn_index",
         "base_offset",
         "checked",
         "directory",
@@ -68,6 +70,7 @@ class Segment:
         self.base_offset = base_offset
         self._index_interval_bytes = index_interval_bytes
         self._bytes_since_index_entry = 0
+        self._txn_index: TxnIndex | None = None  # open only while this segment is written: most never need it
         stem = f"{directory}/{segment_name(base_offset)}"
         self.file: File = files.open(f"{stem}.log", create=create)
         self.offset_index = OffsetIndex(files, f"{stem}.index")
@@ -123,8 +126,47 @@ class Segment:
             and (len(self.offset_index) + 1) * OffsetIndex.ENTRY.size <= index_bytes
         )
 
+    def note_aborted(self, txn: AbortedTxn) -> None:
+        """A marker in this segment aborts a transaction: live and at recovery alike."""
+        if self._txn_index is None:
+            self._txn_index = TxnIndex(self._files, self._txn_index_path)
+        self._txn_index.append(txn)
+
+    def forget_aborted(self, offset: int) -> None:
+        """Before the log is read again from this offset on: its markers are about to be noted anew."""
+        self._close_txn_index()
+        if not self._files.exists(self._txn_index_path):
+            return
+        if offset <= self.base_offset:
+            self._files.remove(self._txn_index_path)
+        else:
+            self._txn_index = TxnIndex(self._files, self._txn_index_path)
+            self._txn_index.truncate(offset)
+
+    def check_aborted(self) -> None:
+        """CorruptLog if the index of aborted transactions cannot be the one of this segment."""
+        if self._files.exists(self._txn_index_path):
+            index = TxnIndex(self._files, self._txn_index_path)
+            try:
+                index.check(self.base_offset)
+            finally:
+                index.close()
+
+    @property
+    def _txn_index_path(self) -> str:
+        return f"{self.directory}/{segment_name(self.base_offset)}{TXN_INDEX_SUFFIX}"
+
+    def _close_txn_index(self) -> None:
+        if self._txn_index is not None:
+            self._txn_index.close()
+            self._txn_index = None
+
     def seal(self) -> None:
-        """No more appends: the time index gets its closing entry and both indexes go to their files."""
+        """No more appends: the time index gets its closing entry and all indexes go to their files."""
+        if self._txn_index is not None:
+            # On disk before the snapshot that follows: recovery reads markers only from that snapshot on.
+            self._txn_index.sync()
+            self._close_txn_index()
         if self.max_timestamp >= 0:
             self.time_index.note(self.max_timestamp, self.max_timestamp_offset - self.base_offset)
         self.persist_indexes()
@@ -139,6 +181,7 @@ class Segment:
         self.next_offset = next_offset
         self.offset_index.truncate_to_position(position)
         self.time_index.truncate_to_offset(next_offset - self.base_offset)
+        self.forget_aborted(next_offset)
         self.checked = [(start, min(end, position)) for start, end in self.checked if start < position]
         self.refresh_max_timestamp()
 
@@ -279,10 +322,11 @@ class Segment:
 
     def aborted(self, first_offset: int, upper_bound: int) -> tuple[list[AbortedTxn], bool]:
         """Aborted transactions that touch the offsets, and whether later segments cannot hold more of them."""
-        path = f"{self.directory}/{segment_name(self.base_offset)}.txnindex"
-        if not self._files.exists(path):
+        if self._txn_index is not None:
+            return self._txn_index.overlapping(first_offset, upper_bound)
+        if not self._files.exists(self._txn_index_path):
             return [], False
-        index = TxnIndex(self._files, path)
+        index = TxnIndex(self._files, self._txn_index_path)
         try:
             return index.overlapping(first_offset, upper_bound)
         finally:
@@ -411,6 +455,7 @@ class Segment:
                 self.max_timestamp, self.max_timestamp_offset = header.max_timestamp, header.last_offset
 
     def close(self) -> None:
+        self._close_txn_index()
         self.file.close()
 
 

@@ -127,10 +127,12 @@ def _fits_epoch(segment: "Segment", place: Place, header: BatchHeader, bounds: B
     following = _following(segment, place, header)
     if epoch == known or (following is not None and following.leader_epoch == epoch):
         return True
-    if known != UNKNOWN:
-        # Nobody confirms it. Where nobody else speaks for the file either, it is the file that is to be doubted.
-        return place.epoch == UNKNOWN and following is None and not bounds.epochs_are_confirmed
-    return place.epoch <= epoch and (following is None or epoch <= following.leader_epoch)
+    if bounds.epochs_are_confirmed and known != UNKNOWN:
+        return False
+    if following is None:
+        # The file may be what is wrong: rather a wrong epoch in the last batch than a batch that is not there.
+        return epoch > place.epoch
+    return known == UNKNOWN and place.epoch <= epoch <= following.leader_epoch
 
 
 def hole_at(segment: "Segment", place: Place, reason: str, bounds: Bounds) -> Hole:

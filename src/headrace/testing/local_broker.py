@@ -127,7 +127,7 @@ class LocalBroker:
         from headrace.testing.broker_process import BrokerProcess
 
         if self._output is None:
-            self._output = tempfile.TemporaryFile()
+            self._output = tempfile.TemporaryFile()  # noqa: SIM115 - closed by `close`
         return BrokerProcess(settings, self._output.fileno())
 
     def _settings(self) -> Settings:

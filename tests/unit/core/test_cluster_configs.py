@@ -14,6 +14,7 @@ from headrace.core.cluster.config_view import (
     broker_layers,
     describe_broker,
     describe_cluster_default,
+    describe_group,
     describe_topic,
 )
 from headrace.core.cluster.image import ClusterImage
@@ -139,7 +140,7 @@ def test_unknown_resources_are_refused() -> None:
     assert isinstance(alter(image, ConfigResource(ResourceType.TOPIC, "u"), change), UnknownTopic)
     for name in ("2", "x", "-1", "１"):
         assert type(alter(image, ConfigResource(ResourceType.BROKER, name), change)) is RequestError
-    assert type(alter(image, ConfigResource(32, "group"), change)) is RequestError
+    assert type(alter(image, ConfigResource(16, "client-metrics"), change)) is RequestError
     assert type(replace(image, LOGGERS, {"root": "INFO"})) is RequestError
 
 
@@ -268,3 +269,34 @@ def test_wrong_log_levels_are_refused(resource: ConfigResource, alteration: Alte
 def test_a_level_between_two_words_is_shown_as_the_more_talkative_one() -> None:
     assert level_name(25) == "INFO"
     assert level_name(1) == "TRACE"
+
+
+# Groups
+
+GROUP = ConfigResource(ResourceType.GROUP, "a group")
+SESSION = "consumer.session.timeout.ms"
+
+
+def test_a_group_has_configs_of_its_own_within_the_brokers_limits() -> None:
+    image = cluster()
+    assert alter(image, GROUP, Alteration(SESSION, SET, "50000")) is None
+    assert image.group_configs == {"a group": {SESSION: "50000"}}
+    for text in ("44999", "60001", "soon"):
+        assert type(alter(image, GROUP, Alteration(SESSION, SET, text))) is InvalidConfig
+    assert type(alter(image, GROUP, Alteration("consumer.session.timeout", SET, "1"))) is InvalidConfig
+    assert alter(image, GROUP, Alteration(SESSION, DELETE, None)) is None
+    assert image.group_configs == {}
+
+
+def test_the_session_of_a_group_is_longer_than_its_heartbeats_are_apart() -> None:
+    layers = BrokerLayers({}, {}, {"group.consumer.min.session.timeout.ms": "1"})
+    change = {GROUP: (Alteration(SESSION, SET, "5000"),)}
+    assert type(alter_configs(change, cluster(), layers)[GROUP]) is InvalidConfig
+
+
+def test_a_group_is_described_with_what_the_broker_would_say() -> None:
+    rows = {row.name: row for row in describe_group({SESSION: "50000"}, NO_LAYERS)}
+    assert rows[SESSION].value == "50000"
+    assert rows[SESSION].source == ConfigSource.GROUP
+    assert rows[SESSION].synonyms[1] == Synonym("group.consumer.session.timeout.ms", "45000", ConfigSource.DEFAULT)
+    assert rows["consumer.heartbeat.interval.ms"].source == ConfigSource.DEFAULT

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from headrace.model.errors import ErrorCode
 from headrace.protocol.api import SERVED, ApiKey
 from headrace.protocol.kafka_messages import BY_HAND, message_class
-from headrace.protocol.schema import FieldSchema, describe
+from headrace.protocol.schema import EPOCH, FieldSchema, describe
 
 COMPILED = sorted(set(SERVED) - BY_HAND - {ApiKey.PRODUCE, ApiKey.FETCH})
 COMPILED_VERSIONS = [
@@ -30,6 +30,7 @@ NUMBERS = {
     "bool": st.booleans(),
     "error_code": st.sampled_from([ErrorCode.NONE, ErrorCode.UNKNOWN_TOPIC_ID, ErrorCode.INVALID_CONFIG]),
     "timedelta_i32": st.integers(-(2**31), 2**31 - 1).map(lambda ms: timedelta(milliseconds=ms)),
+    "datetime_i64": st.integers(-1, 2**41).map(lambda ms: EPOCH + timedelta(milliseconds=ms)),
     "uuid": st.none() | st.integers(1, 2**128 - 1).map(lambda number: UUID(int=number)),
     "string": TEXT,
     "bytes": st.binary(max_size=6),

@@ -7,7 +7,7 @@ from headrace.broker.call import Call
 from headrace.broker.handlers.shared import allows, repeated
 from headrace.core.cluster.values import ConfigResource
 from headrace.core.cluster.values import ResourceType as ConfigType
-from headrace.model.errors import HeadraceError, NotAuthorized, RequestError, TopicDenied
+from headrace.model.errors import GroupDenied, HeadraceError, NotAuthorized, RequestError, TopicDenied
 from headrace.security.access import Operation, ResourceType, access_for
 
 
@@ -55,6 +55,10 @@ def check_access(resource: AskedResource, call: Call) -> None:
         access = access_for(call.api_key, ResourceType.TOPIC, Operation.ALTER_CONFIGS)
         if not allows(call, access, resource.resource_name):
             raise TopicDenied("Topic authorization failed.")
+    elif resource.resource_type == ConfigType.GROUP:
+        access = access_for(call.api_key, ResourceType.GROUP, Operation.ALTER_CONFIGS)
+        if not allows(call, access, resource.resource_name):
+            raise GroupDenied("Group authorization failed.")
     elif resource.resource_type in (ConfigType.BROKER, ConfigType.BROKER_LOGGER):
         if not allows(call, access_for(call.api_key, ResourceType.CLUSTER, Operation.ALTER_CONFIGS)):
             raise NotAuthorized("Cluster authorization failed.")

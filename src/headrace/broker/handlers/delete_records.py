@@ -9,7 +9,8 @@ from kio.schema.delete_records.v2.response import (
 
 from headrace.broker.call import Call
 from headrace.broker.handlers.kafka_types import NO_ERROR, NO_THROTTLE, i64, wire_error
-from headrace.broker.handlers.shared import INTERNAL_TOPICS, allows
+from headrace.broker.handlers.shared import allows
+from headrace.core.internal_topics import INTERNAL_TOPICS
 from headrace.model.errors import HeadraceError, InvalidTopic, PolicyViolation, TopicDenied
 from headrace.protocol.api import ApiKey
 from headrace.security.access import Operation, ResourceType, access_for

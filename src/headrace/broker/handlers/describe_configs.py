@@ -26,17 +26,19 @@ from headrace.core.cluster.config_view import (
     ConfigSource,
     describe_broker,
     describe_cluster_default,
+    describe_group,
     describe_topic,
 )
 from headrace.core.cluster.names import check_topic_name
 from headrace.core.cluster.values import ResourceType as ConfigType
 from headrace.model.configs import ConfigType as ValueType
-from headrace.model.errors import HeadraceError, NotAuthorized, RequestError, TopicDenied, UnknownTopic
+from headrace.model.errors import GroupDenied, HeadraceError, NotAuthorized, RequestError, TopicDenied, UnknownTopic
 from headrace.protocol.api import ApiKey
 from headrace.protocol.kafka_messages import encode_element
 from headrace.security.access import Operation, ResourceType, access_for
 
 OF_TOPIC = access_for(ApiKey.DESCRIBE_CONFIGS, ResourceType.TOPIC, Operation.DESCRIBE_CONFIGS)
+OF_GROUP = access_for(ApiKey.DESCRIBE_CONFIGS, ResourceType.GROUP, Operation.DESCRIBE_CONFIGS)
 OF_CLUSTER = access_for(ApiKey.DESCRIBE_CONFIGS, ResourceType.CLUSTER, Operation.DESCRIBE_CONFIGS)
 
 
@@ -81,6 +83,8 @@ def _described(resource: DescribeConfigsResource, call: Call) -> Iterable[Config
         case ConfigType.BROKER_LOGGER:
             _check_cluster(call)
             return _of_loggers(resource.resource_name, call)
+        case ConfigType.GROUP:
+            return _of_group(resource.resource_name, call)
         case other:
             raise RequestError(f"there are no configs on resources of type {other}")
 
@@ -105,6 +109,14 @@ def _of_topic(name: str, call: Call) -> Iterable[ConfigRow]:
     if topic is None:
         raise UnknownTopic(f"there is no topic {name}")
     return describe_topic(topic.configs, call.broker.controller.layers())
+
+
+def _of_group(name: str, call: Call) -> Iterable[ConfigRow]:
+    if not allows(call, OF_GROUP, name):
+        raise GroupDenied("Group authorization failed.")
+    if not name:
+        raise RequestError("a group has a name")
+    return describe_group(call.broker.image.group_configs.get(name, {}), call.broker.controller.layers())
 
 
 def _of_broker(name: str, call: Call) -> Iterable[ConfigRow]:

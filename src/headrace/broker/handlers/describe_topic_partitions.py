@@ -13,10 +13,11 @@ from kio.schema.describe_topic_partitions.v0.response import (
 from headrace.broker.call import Call
 from headrace.broker.handlers.kafka_types import NO_ERROR, NO_THROTTLE, BrokerId, TopicName, i32, wire_error
 from headrace.broker.handlers.partition_rows import View, offline_replicas
-from headrace.broker.handlers.shared import INTERNAL_TOPICS, allows, operations_on
+from headrace.broker.handlers.shared import allows, operations_on
 from headrace.broker.handlers.topic_blocks import view_of
 from headrace.core.cluster.names import check_topic_name
 from headrace.core.cluster.values import NO_LEADER, PartitionState, TopicImage
+from headrace.core.internal_topics import INTERNAL_TOPICS
 from headrace.model.errors import ErrorCode, InvalidTopic, RequestError
 from headrace.protocol.api import ApiKey
 from headrace.security.access import Operation, ResourceType, access_for

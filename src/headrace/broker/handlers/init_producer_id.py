@@ -1,53 +1,50 @@
-"""InitProducerId for idempotent producers: an id that nobody else has.
+"""InitProducerId: an id that nobody else has, or the next epoch of a transactional id.
 
-Transactions are not served yet. A transactional id is refused as not authorized: librdkafka and the Java client
-take that as final, whereas the coordinator errors, closer to the truth, make them ask again for ever.
+Without a transactional id, a producer that names its old id and epoch gets a new id too: nothing proves that the old
+one is its own, and to a new id every sequence is fresh.
 """
 
-from asyncio import Lock
-from weakref import WeakKeyDictionary
-
 from headrace.broker.call import Call
-from headrace.broker.controller import Controller
 from headrace.broker.handlers.shared import allows
-from headrace.model.errors import ErrorCode
+from headrace.core.transaction.values import ProducerIdentity
+from headrace.model.errors import ErrorCode, HeadraceError
 from headrace.model.ids import NO_EPOCH, NO_PRODUCER_ID
 from headrace.protocol.api import ApiKey
-from headrace.protocol.init_producer_id import InitProducerIdRequest, InitProducerIdResponse
+from headrace.protocol.init_producer_id import (
+    PRODUCER_FENCED_FROM,
+    InitProducerIdRequest,
+    InitProducerIdResponse,
+)
 from headrace.security.access import Operation, ResourceType, access_for
 
 IDEMPOTENT_WRITE = access_for(ApiKey.INIT_PRODUCER_ID, ResourceType.CLUSTER, Operation.IDEMPOTENT_WRITE)
 WRITE_TOPIC = access_for(ApiKey.INIT_PRODUCER_ID, ResourceType.TOPIC, Operation.WRITE)
-
-
-class ProducerIds:
-    """Hands out the ids of a block, and fetches the next block when it is used up."""
-
-    def __init__(self) -> None:
-        self._next = self._end = 0
-        self._one_at_a_time = Lock()
-
-    async def take(self, controller: Controller) -> int:
-        async with self._one_at_a_time:
-            if self._next == self._end:
-                block = await controller.allocate_producer_ids()
-                self._next, self._end = block.first, block.first + block.count
-            self._next += 1
-            return self._next - 1
-
-
-_PRODUCER_IDS: WeakKeyDictionary[Controller, ProducerIds] = WeakKeyDictionary()
+WRITE_TRANSACTIONAL_ID = access_for(ApiKey.INIT_PRODUCER_ID, ResourceType.TRANSACTIONAL_ID, Operation.WRITE)
 
 
 async def handle(request: InitProducerIdRequest, call: Call) -> InitProducerIdResponse:
     refusal = _refusal(request, call)
     if refusal is not None:
         return InitProducerIdResponse(refusal)
-    # A producer that names its old id and epoch gets a new id too: without a transactional id nothing proves that
-    # the old one is its own, and to a new id every sequence is fresh.
-    controller = call.broker.controller
-    ids = _PRODUCER_IDS.setdefault(controller, ProducerIds())
-    return InitProducerIdResponse(producer_id=await ids.take(controller), producer_epoch=0)
+    if request.transactional_id is None:
+        return InitProducerIdResponse(producer_id=await call.broker.producer_ids.take(), producer_epoch=0)
+    expected = None
+    if request.producer_id != NO_PRODUCER_ID:
+        expected = ProducerIdentity(request.producer_id, request.producer_epoch)
+    try:
+        owner = await call.broker.transactions.init_producer_id(
+            request.transactional_id, request.transaction_timeout_ms, expected
+        )
+    except HeadraceError as error:
+        return InitProducerIdResponse(_code(error.code, call.api_version))
+    return InitProducerIdResponse(producer_id=owner.producer_id, producer_epoch=owner.epoch)
+
+
+def _code(code: ErrorCode, version: int) -> ErrorCode:
+    """Clients before that version know the fence by its older name."""
+    if code is ErrorCode.PRODUCER_FENCED and version < PRODUCER_FENCED_FROM:
+        return ErrorCode.INVALID_PRODUCER_EPOCH
+    return code
 
 
 def _refusal(request: InitProducerIdRequest, call: Call) -> ErrorCode | None:
@@ -60,4 +57,6 @@ def _refusal(request: InitProducerIdRequest, call: Call) -> ErrorCode | None:
         return ErrorCode.CLUSTER_AUTHORIZATION_FAILED
     if not request.transactional_id:
         return ErrorCode.INVALID_REQUEST
-    return ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED
+    if not allows(call, WRITE_TRANSACTIONAL_ID, request.transactional_id):
+        return ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED
+    return None

@@ -11,19 +11,20 @@ from headrace.model.errors import ErrorCode, HeadraceError
 
 if TYPE_CHECKING:
     from kio.schema.errors import ErrorCode as WireError
-    from kio.schema.types import BrokerId, ProducerId, TopicName
+    from kio.schema.types import BrokerId, GroupId, ProducerId, TopicName
     from kio.static.primitive import i8, i16, i32, i32Timedelta, i64, u16
 else:
 
     def _as_it_is(value: Any) -> Any:
         return value
 
-    BrokerId = ProducerId = TopicName = i8 = i16 = i32 = i64 = u16 = _as_it_is
+    BrokerId = GroupId = ProducerId = TopicName = i8 = i16 = i32 = i64 = u16 = _as_it_is
 
 __all__ = [
     "NO_ERROR",
     "NO_THROTTLE",
     "BrokerId",
+    "GroupId",
     "ProducerId",
     "TopicName",
     "error_of",
@@ -31,11 +32,18 @@ __all__ = [
     "i16",
     "i32",
     "i64",
+    "milliseconds",
     "u16",
     "wire_error",
 ]
 
+_MILLISECOND = timedelta(milliseconds=1)
 NO_THROTTLE = cast("i32Timedelta", timedelta(0))
+
+
+def milliseconds(duration: timedelta) -> int:
+    """kio reads durations as what they mean; we count."""
+    return duration // _MILLISECOND
 
 
 def wire_error(code: int) -> "WireError":

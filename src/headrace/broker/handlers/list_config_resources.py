@@ -17,8 +17,7 @@ from headrace.security.access import Operation, ResourceType, access_for
 DESCRIBE_CONFIGS = access_for(ApiKey.LIST_CONFIG_RESOURCES, ResourceType.CLUSTER, Operation.DESCRIBE_CONFIGS)
 
 CLIENT_METRICS = 16
-GROUP = 32
-ALL_TYPES = (ConfigType.TOPIC, ConfigType.BROKER, ConfigType.BROKER_LOGGER, CLIENT_METRICS, GROUP)
+ALL_TYPES = (ConfigType.TOPIC, ConfigType.BROKER, ConfigType.BROKER_LOGGER, CLIENT_METRICS, ConfigType.GROUP)
 
 
 async def handle(request: ListConfigResourcesRequest, call: Call) -> ListConfigResourcesResponse:
@@ -47,5 +46,7 @@ def _names(kind: int, image: ClusterImage) -> Iterable[str]:
             return image.topics
         case ConfigType.BROKER | ConfigType.BROKER_LOGGER:
             return map(str, sorted(image.brokers))
+        case ConfigType.GROUP:
+            return sorted(image.group_configs)
         case _:
-            return ()  # neither client metrics nor groups have configs of their own here
+            return ()  # client metrics have no configs here

@@ -9,11 +9,12 @@ from uuid import UUID
 from weakref import WeakKeyDictionary
 
 from headrace.broker.call import Call
-from headrace.broker.handlers.shared import INTERNAL_TOPICS, allows, controller_id, operations_on, reachable_brokers
+from headrace.broker.handlers.shared import allows, controller_id, operations_on, reachable_brokers
 from headrace.broker.handlers.topic_blocks import TopicBlocks
 from headrace.core.cluster.image import ClusterImage
 from headrace.core.cluster.names import check_topic_name
 from headrace.core.cluster.topics import NewTopic
+from headrace.core.internal_topics import INTERNAL_TOPICS
 from headrace.model.errors import ErrorCode, HeadraceError, InvalidTopic, TopicExists
 from headrace.model.ids import ZERO_UUID
 from headrace.protocol.api import ApiKey

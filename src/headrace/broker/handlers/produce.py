@@ -1,35 +1,51 @@
 """Produce: append every batch, then answer when the acks that were asked for are there."""
 
+import asyncio
+import logging
+from functools import cached_property
 from typing import TYPE_CHECKING
 from uuid import UUID
 
 from headrace.broker.connection import Connection, Reply
 from headrace.broker.partition import ACKS_ALL, Partition
+from headrace.core.internal_topics import INTERNAL_TOPICS
 from headrace.model.errors import (
     ErrorCode,
     HeadraceError,
     InvalidRecord,
     InvalidRequiredAcks,
+    InvalidTopic,
     NotLeader,
     ProtocolError,
     TopicDenied,
+    TransactionalIdDenied,
     UnsupportedCompression,
 )
 from headrace.protocol.api import ApiKey
 from headrace.protocol.frames import Parts, RequestHeader
-from headrace.protocol.produce import PartitionResult, ProduceRequest, decode_request, encode_response
+from headrace.protocol.produce import (
+    ADDS_PARTITIONS_FROM,
+    PartitionResult,
+    ProduceRequest,
+    decode_request,
+    encode_response,
+)
 from headrace.protocol.wire import Reader
-from headrace.records.batch import CODEC_MASK
+from headrace.records.batch import CODEC_MASK, is_transactional
 from headrace.security.access import Operation, ResourceType, access_for
 
 if TYPE_CHECKING:
     from headrace.broker.broker import Broker
+    from headrace.broker.coordinators.guard import TransactionGuard, Unknown
+
+log = logging.getLogger(__name__)
 
 ZSTD = 4
 ZSTD_FROM_VERSION = 7
 _ATTRIBUTES_LOW_BYTE_AT = 22
 
 WRITE_TOPIC = access_for(ApiKey.PRODUCE, ResourceType.TOPIC, Operation.WRITE)
+WRITE_TRANSACTIONAL_ID = access_for(ApiKey.PRODUCE, ResourceType.TRANSACTIONAL_ID, Operation.WRITE)
 
 Results = list[tuple[str | UUID, list[PartitionResult]]]
 
@@ -88,14 +104,58 @@ class ProduceHandler:
         self._clock = broker.clock
         self._partitions = broker.partitions
         self.waits: dict[ProduceWait, None] = {}
+        self._additions: set[asyncio.Task[None]] = set()
 
     def __call__(self, connection: Connection, header: RequestHeader, reader: Reader) -> Parts | None:
         request = decode_request(reader, header.version)
         if request.acks not in (-1, 0, 1):
             results = self._all_refused(request, InvalidRequiredAcks(f"acks={request.acks}; use -1, 0 or 1"))
             return encode_response(header.version, header.correlation_id, results)
+        if request.transactional_id is not None and not self._may_use(connection, request.transactional_id):
+            denied = TransactionalIdDenied(f"{connection.principal} may not use {request.transactional_id}")
+            return encode_response(header.version, header.correlation_id, self._all_refused(request, denied))
+        if header.version >= ADDS_PARTITIONS_FROM and request.transactional_id is not None:
+            unknown = self._guard.unknown_partitions(request)
+            if unknown:
+                # The frame is gone when this returns; nothing else of this producer is read before it is answered.
+                self._add_first(connection, header, _kept(request), unknown)
+                return None
+        return self._append_all(connection, header, request, None)
+
+    @cached_property
+    def _guard(self) -> "TransactionGuard":
+        """Imported when the first transaction comes: most brokers start for something else."""
+        from headrace.broker.coordinators.guard import TransactionGuard
+
+        return TransactionGuard(self._broker)
+
+    def _add_first(
+        self, connection: Connection, header: RequestHeader, request: ProduceRequest, unknown: "Unknown"
+    ) -> None:
+        """The transaction gets to know its partitions, then the batches are appended."""
+        reply = connection.reserve_last_reply()
+
+        async def add_and_append() -> None:
+            try:
+                await self._guard.add(request, unknown)
+                parts = self._append_all(connection, header, request, reply)
+            except Exception:
+                log.exception("a Produce of %s failed", connection.client_host)
+                connection.close("a request could not be answered")
+                return
+            if parts is not None:
+                reply.send(parts)
+
+        task = asyncio.create_task(add_and_append())
+        self._additions.add(task)
+        task.add_done_callback(self._additions.discard)
+
+    def _append_all(
+        self, connection: Connection, header: RequestHeader, request: ProduceRequest, reply: Reply | None
+    ) -> Parts | None:
+        """The answer, or None if it comes later, by `reply` if one is reserved already."""
         now_ms = self._clock.wall_ms()
-        results = []
+        results: Results = []
         uncommitted: list[tuple[Partition, int]] = []
         for topic, partitions in request.topics:
             if not self._may_write(connection, topic):
@@ -104,18 +164,23 @@ class ProduceHandler:
                 continue
             rows = []
             for index, records in partitions:
-                rows.append(self._append(topic, index, records, request.acks, header.version, now_ms, uncommitted))
+                rows.append(self._append(topic, index, records, request, header.version, now_ms, uncommitted))
             results.append((topic, rows))
         if request.acks == 0:
             return self._without_reply(results)
         if not uncommitted:
             return encode_response(header.version, header.correlation_id, results)
         deadline_ms = self._clock.monotonic_ms() + request.timeout_ms
-        wait = ProduceWait(connection.reserve_reply(), header, results, deadline_ms, self.waits)
+        wait = ProduceWait(reply or connection.reserve_reply(), header, results, deadline_ms, self.waits)
         self.waits[wait] = None
         for partition, offset in uncommitted:
             wait.wait_for(partition, offset)
         return None
+
+    def _may_use(self, connection: Connection, transactional_id: str) -> bool:
+        return self._broker.authorizer.allows(
+            connection.principal, connection.client_host, WRITE_TRANSACTIONAL_ID, transactional_id
+        )
 
     def _may_write(self, connection: Connection, topic: str | UUID) -> bool:
         """An id that nobody knows names no resource: it is refused as unknown, later."""
@@ -129,7 +194,7 @@ class ProduceHandler:
         topic: str | UUID,
         index: int,
         records: memoryview | None,
-        acks: int,
+        request: ProduceRequest,
         version: int,
         now_ms: int,
         uncommitted: list[tuple[Partition, int]],
@@ -137,17 +202,21 @@ class ProduceHandler:
         """The row for one partition. One bad partition does not spoil its neighbours."""
         try:
             partition = self._partitions.leader(topic, index)
+            if partition.topic in INTERNAL_TOPICS:
+                raise InvalidTopic(f"{partition.topic} is written by brokers only")
             if not records:
                 raise InvalidRecord("a Produce needs exactly one batch for a partition, this one has none")
             if version < ZSTD_FROM_VERSION and _codec_of(records) == ZSTD:
                 raise UnsupportedCompression(f"zstd needs Produce v{ZSTD_FROM_VERSION} or later")
+            if is_transactional(records):
+                self._guard.check(partition, records, request.transactional_id, version)
             self._broker.check_room(len(records))
-            base_offset, next_offset, append_time_ms, committed = partition.append(records, acks, now_ms)
+            base_offset, next_offset, append_time_ms, committed = partition.append(records, request.acks, now_ms)
         except NotLeader as error:
             return PartitionResult(index, error.code, current_leader=self._partitions.current_leader(topic, index))
         except HeadraceError as error:
             return _refusal(index, error)
-        if acks == ACKS_ALL and not committed:
+        if request.acks == ACKS_ALL and not committed:
             uncommitted.append((partition, next_offset))
         return PartitionResult(index, ErrorCode.NONE, base_offset, append_time_ms, partition.log.log_start_offset)
 
@@ -167,6 +236,15 @@ class ProduceHandler:
     def expire(self, now_ms: int) -> None:
         for wait in [wait for wait in self.waits if wait.deadline_ms <= now_ms]:
             wait.expire()
+
+
+def _kept(request: ProduceRequest) -> ProduceRequest:
+    """The request with batches of its own, for when the frame is gone."""
+    topics = [
+        (topic, [(index, records and memoryview(bytearray(records))) for index, records in partitions])
+        for topic, partitions in request.topics
+    ]
+    return request._replace(topics=topics)
 
 
 def _codec_of(records: memoryview) -> int:

@@ -9,9 +9,6 @@ from headrace.core.cluster.values import BrokerInfo
 from headrace.model.settings import Listener
 from headrace.security.access import CLUSTER_NAME, Access, ResourceType, authorized_operations
 
-# Topics that brokers keep for themselves, by the names that clients know.
-INTERNAL_TOPICS = frozenset({"__consumer_offsets", "__transaction_state", "__share_group_state"})
-
 # What Kafka calls the log of its own facts. Tools ask about it; nobody can have a topic of that name.
 METADATA_TOPIC = "__cluster_metadata"
 

@@ -6,9 +6,9 @@ The image replaces a TopicImage whenever it changes it, so a block is good while
 from typing import NamedTuple
 
 from headrace.broker.handlers.partition_rows import View, partition_rows
-from headrace.broker.handlers.shared import INTERNAL_TOPICS
 from headrace.core.cluster.image import ClusterImage
 from headrace.core.cluster.values import BrokerInfo, TopicImage
+from headrace.core.internal_topics import INTERNAL_TOPICS
 from headrace.protocol.metadata import encode_partitions, encode_topic, partition_layout
 
 # Blocks of deleted topics are dropped when this many more are kept than there are topics.

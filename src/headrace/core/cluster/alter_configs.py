@@ -1,4 +1,4 @@
-"""Changing the configs of topics and brokers: what is allowed, and which facts make it so.
+"""Changing the configs of topics, brokers and groups: what is allowed, and which facts make it so.
 
 Reads the image and the request and answers with a decision per resource, or with the reason why not. Log
 levels are not facts; see loggers.py.
@@ -24,6 +24,7 @@ from headrace.model.configs import (
     unknown_config,
 )
 from headrace.model.errors import InvalidConfig, RequestError, UnknownTopic
+from headrace.model.group_configs import GROUP_CONFIGS, check_group_configs
 
 
 class Operation(IntEnum):
@@ -68,6 +69,8 @@ def _outcome(
             return _topic(resource.name, change, image, layers)
         if resource.type == ResourceType.BROKER:
             return _broker(resource.name, change, image, layers)
+        if resource.type == ResourceType.GROUP:
+            return _group(resource.name, change, image, layers)
         raise RequestError(f"configs cannot be changed on a resource of type {resource.type}")
     except RequestError as error:
         return error
@@ -105,6 +108,30 @@ def _broker(name: str, change: Change, image: ClusterImage, layers: BrokerLayers
     check_topic_configs({}, {**layers.merged(), **configs})
     key = facts.broker_configs_key(name)
     return Decision(None, {key: facts.encode_configs(configs) if configs else None})
+
+
+def _group(name: str, change: Change, image: ClusterImage, layers: BrokerLayers) -> Decision[None]:
+    """A group need not be there to have configs: they are waiting for it when it comes."""
+    if not name:
+        raise RequestError("a group has a name")
+
+    def effective(definition: ConfigDef) -> ConfigValue | None:
+        return None  # no key of a group is a list
+
+    present = image.group_configs.get(name, {})
+    configs = {
+        key: _canonical(_group_definition(key), text)
+        for key, text in _wanted(present, change, _group_definition, effective).items()
+    }
+    check_group_configs(configs, layers.merged())
+    return Decision(None, {facts.group_configs_key(name): facts.encode_configs(configs) if configs else None})
+
+
+def _group_definition(name: str) -> ConfigDef:
+    definition = GROUP_CONFIGS.get(name)
+    if definition is None:
+        raise unknown_config(name, GROUP_CONFIGS, "group")
+    return definition
 
 
 def _dynamic_definition(name: str) -> ConfigDef:

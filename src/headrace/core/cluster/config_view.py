@@ -17,6 +17,7 @@ from headrace.model.configs import (
     render,
     topic_config_value,
 )
+from headrace.model.group_configs import GROUP_CONFIGS
 from headrace.model.settings import Settings
 
 CLUSTER_DEFAULT = ""  # the broker resource that stands for all brokers
@@ -31,6 +32,7 @@ class ConfigSource(IntEnum):
     STATIC_BROKER = 4
     DEFAULT = 5
     DYNAMIC_BROKER_LOGGER = 6
+    GROUP = 8
 
 
 class Synonym(NamedTuple):
@@ -103,6 +105,17 @@ def describe_topic(overrides: Mapping[str, str], layers: BrokerLayers) -> list[C
         for definition in TOPIC_CONFIGS.values()
         if not definition.internal
     ]
+
+
+def describe_group(overrides: Mapping[str, str], layers: BrokerLayers) -> list[ConfigRow]:
+    """Every config of a group, set or not."""
+    rows = []
+    for definition in GROUP_CONFIGS.values():
+        synonyms = [one for name in definition.synonyms for one in layers.synonyms_of(BROKER_CONFIGS[name])]
+        if definition.name in overrides:
+            synonyms.insert(0, Synonym(definition.name, overrides[definition.name], ConfigSource.GROUP))
+        rows.append(_row(definition, synonyms[0].value, tuple(synonyms), read_only=False))
+    return rows
 
 
 def describe_broker(layers: BrokerLayers) -> list[ConfigRow]:

@@ -28,7 +28,7 @@ class PartitionsChanged(NamedTuple):
 
 
 class ConfigsChanged(NamedTuple):
-    """A topic, a broker (by id), or all brokers (name '') have other configs than before."""
+    """A topic, a group, a broker (by id), or all brokers (name '') have other configs than before."""
 
     resource: ConfigResource
 

@@ -8,6 +8,7 @@
     /headrace/deleted/<name>                  {"id", "leader_epoch", "deleted_ms"}
     /headrace/leader-epoch-floor              {"epoch"}
     /headrace/configs/brokers/<node id|default>   {name: value}
+    /headrace/configs/groups/<group id>       {name: value}
     /headrace/producer-ids                    {"next"}
 
 Partition states lie in blocks, so that a new leader for one partition rewrites a few kilobytes and not the
@@ -33,7 +34,8 @@ TOPICS = ROOT + "topics/"
 PARTITIONS = ROOT + "partitions/"
 DELETED = ROOT + "deleted/"
 BROKER_CONFIGS = ROOT + "configs/brokers/"
-_FAMILIES = (TOPICS, PARTITIONS, DELETED, BROKERS, BROKER_CONFIGS)
+GROUP_CONFIGS = ROOT + "configs/groups/"
+_FAMILIES = (TOPICS, PARTITIONS, DELETED, BROKERS, BROKER_CONFIGS, GROUP_CONFIGS)
 _CLUSTER_DEFAULT = "default"  # a key may not end in nothing
 
 # 100 states take about 3 KB: small enough to rewrite for one partition, large enough that ten thousand
@@ -69,6 +71,10 @@ def broker_key(node_id: int) -> str:
 def broker_configs_key(broker: str) -> str:
     """`broker` is a node id as text, or '' for the default of all brokers."""
     return BROKER_CONFIGS + (broker or _CLUSTER_DEFAULT)
+
+
+def group_configs_key(group_id: str) -> str:
+    return GROUP_CONFIGS + group_id
 
 
 def broker_of_configs(name: str) -> str:

@@ -42,6 +42,7 @@ class ClusterImage:
     topic_ids: Mapping[UUID, str]
     brokers: Mapping[int, BrokerInfo]
     broker_configs: Mapping[str, Mapping[str, str]]  # by node id as text; '' is the default of all brokers
+    group_configs: Mapping[str, Mapping[str, str]]  # by group id; a group need not exist to have some
     tombstones: Mapping[str, Tombstone]  # of deleted topics that were not created again, oldest first
 
     def __init__(self) -> None:
@@ -54,6 +55,7 @@ class ClusterImage:
         self._topic_ids: dict[UUID, str] = {}
         self._brokers: dict[int, BrokerInfo] = {}
         self._broker_configs: dict[str, Mapping[str, str]] = {}
+        self._group_configs: dict[str, Mapping[str, str]] = {}
         self._tombstones: dict[str, Tombstone] = {}
         self._collision_names: dict[str, str] = {}
         self._versions: dict[str, int] = {}
@@ -61,6 +63,7 @@ class ClusterImage:
         self.topic_ids = MappingProxyType(self._topic_ids)
         self.brokers = MappingProxyType(self._brokers)
         self.broker_configs = MappingProxyType(self._broker_configs)
+        self.group_configs = MappingProxyType(self._group_configs)
         self.tombstones = MappingProxyType(self._tombstones)
 
     def version_of(self, key: str) -> int:
@@ -155,7 +158,10 @@ class ClusterImage:
             case facts.BROKERS:
                 return self._apply_broker(int(name), value, version)
             case facts.BROKER_CONFIGS:
-                return self._apply_broker_configs(facts.broker_of_configs(name), value)
+                resource = ConfigResource(ResourceType.BROKER, facts.broker_of_configs(name))
+                return self._apply_configs(self._broker_configs, resource, value)
+            case facts.GROUP_CONFIGS:
+                return self._apply_configs(self._group_configs, ConfigResource(ResourceType.GROUP, name), value)
             case facts.DELETED:
                 self._tombstones.pop(name, None)
                 if value is not None:
@@ -170,12 +176,15 @@ class ClusterImage:
                 self.leader_epoch_floor = facts.decode_number("epoch", value) if value is not None else 0
         return []
 
-    def _apply_broker_configs(self, broker: str, value: bytes | None) -> list[Event]:
-        before = self._broker_configs.pop(broker, {})
+    @staticmethod
+    def _apply_configs(
+        table: dict[str, Mapping[str, str]], resource: ConfigResource, value: bytes | None
+    ) -> list[Event]:
+        before = table.pop(resource.name, {})
         after = facts.decode_configs(value) if value is not None else {}
         if after:
-            self._broker_configs[broker] = MappingProxyType(after)
-        return [ConfigsChanged(ConfigResource(ResourceType.BROKER, broker))] if before != after else []
+            table[resource.name] = MappingProxyType(after)
+        return [ConfigsChanged(resource)] if before != after else []
 
     def _apply_broker(self, node_id: int, value: bytes | None, version: int) -> list[Event]:
         gone = self._brokers.pop(node_id, None)

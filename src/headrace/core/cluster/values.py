@@ -65,10 +65,11 @@ class ResourceType(IntEnum):
     TOPIC = 2
     BROKER = 4
     BROKER_LOGGER = 8
+    GROUP = 32
 
 
 class ConfigResource(NamedTuple):
-    """A topic's name, a broker's id as text, or '' for the default of all brokers."""
+    """The name of a topic or group, a broker's id as text, or '' for the default of all brokers."""
 
     type: int
     name: str

@@ -9,5 +9,6 @@ from tests.unit.broker.handlers.handler_kit import HandlerKit
 async def kit() -> AsyncIterator[HandlerKit]:
     started = await HandlerKit().start()
     yield started
+    await started.close()
     await started.partitions.close()
     await started.controller.stop()

@@ -2,6 +2,7 @@
 
 from collections.abc import Collection
 from datetime import timedelta
+from functools import cached_property
 from importlib import import_module
 from typing import Any, cast
 from uuid import UUID
@@ -9,8 +10,11 @@ from uuid import UUID
 from headrace.broker.broker import Broker
 from headrace.broker.call import Call
 from headrace.broker.controller import Controller
+from headrace.broker.coordinators.group import GroupCoordinator
+from headrace.broker.coordinators.transaction import TransactionCoordinator
 from headrace.broker.partition import Partition
 from headrace.broker.partitions import Partitions
+from headrace.broker.producer_ids import ProducerIds
 from headrace.core.cluster.events import Event
 from headrace.core.cluster.image import ClusterImage
 from headrace.core.cluster.topics import CreatedTopic, NewTopic
@@ -63,6 +67,7 @@ class HandlerKit:
         self.controller = Controller(MemoryStore(self.clock), self.settings, self.clock)
         self.log_dir = LogDir(self.files, self.settings.data_dir)
         self.partitions = Partitions(self.log_dir, self.clock, self.settings.node_id, None)
+        self.producer_ids = ProducerIds(self.controller)
 
     @property
     def image(self) -> ClusterImage:
@@ -71,6 +76,14 @@ class HandlerKit:
     @property
     def node_id(self) -> int:
         return self.settings.node_id
+
+    @cached_property
+    def groups(self) -> GroupCoordinator:
+        return GroupCoordinator(cast(Broker, self))
+
+    @cached_property
+    def transactions(self) -> TransactionCoordinator:
+        return TransactionCoordinator(cast(Broker, self))
 
     async def start(self, *, with_logs: bool = True) -> "HandlerKit":
         """Without logs, topics are facts only: ten thousand of them cost no files."""
@@ -82,6 +95,12 @@ class HandlerKit:
 
     async def _follow(self, event: Event) -> None:
         await self.partitions.follow(event, self.image, self.controller.broker_configs())
+        self.groups.follow(event)
+        self.transactions.follow(event)
+
+    async def close(self) -> None:
+        await self.groups.close()
+        await self.transactions.close()
 
     # Arranging
 

@@ -18,11 +18,42 @@ REQUESTS: dict[ApiKey, dict[str, Any]] = {
         "topics": [{"name": "t", "partitions": [{"partition_index": 0, "timestamp": -1}]}],
     },
     ApiKey.METADATA: {"topics": [{"name": "t"}]},
+    ApiKey.OFFSET_COMMIT: {"group_id": "g", "topics": [{"topic_id": None, "partitions": [{"partition_index": 0}]}]},
+    ApiKey.OFFSET_FETCH: {"groups": [{"group_id": "g", "topics": None}]},
+    ApiKey.FIND_COORDINATOR: {"coordinator_keys": ("g",)},
+    ApiKey.JOIN_GROUP: {"group_id": "g", "session_timeout": 10_000, "protocol_type": "consumer"},
+    ApiKey.HEARTBEAT: {"group_id": "g", "member_id": "m", "generation_id": 1},
+    ApiKey.LEAVE_GROUP: {"group_id": "g", "members": [{"member_id": "m"}]},
+    ApiKey.SYNC_GROUP: {"group_id": "g", "member_id": "m", "generation_id": 1},
+    ApiKey.DESCRIBE_GROUPS: {"groups": ("g",)},
+    ApiKey.LIST_GROUPS: {},
     ApiKey.CREATE_TOPICS: {"topics": [{"name": "new", "num_partitions": 1, "replication_factor": 1}]},
     ApiKey.DELETE_TOPICS: {"topics": [{"name": "t"}]},
     ApiKey.DELETE_RECORDS: {"topics": [{"name": "t", "partitions": [{"partition_index": 0, "offset": 1}]}]},
     ApiKey.INIT_PRODUCER_ID: {"transactional_id": None},
     ApiKey.OFFSET_FOR_LEADER_EPOCH: {"topics": [{"topic": "t", "partitions": [{"partition": 0, "leader_epoch": 0}]}]},
+    ApiKey.ADD_PARTITIONS_TO_TXN: {
+        "transactions": [
+            {
+                "transactional_id": "x",
+                "producer_id": 1,
+                "producer_epoch": 0,
+                "topics": [{"name": "t", "partitions": (0,)}],
+            }
+        ]
+    },
+    ApiKey.ADD_OFFSETS_TO_TXN: {"transactional_id": "x", "producer_id": 1, "producer_epoch": 0, "group_id": "g"},
+    ApiKey.END_TXN: {"transactional_id": "x", "producer_id": 1, "producer_epoch": 0, "committed": True},
+    ApiKey.WRITE_TXN_MARKERS: {
+        "markers": [{"producer_id": 1, "producer_epoch": 0, "topics": [{"name": "t", "partition_indexes": (0,)}]}]
+    },
+    ApiKey.TXN_OFFSET_COMMIT: {
+        "transactional_id": "x",
+        "group_id": "g",
+        "topics": [{"name": "t", "partitions": [{"partition_index": 0, "committed_offset": 1}]}],
+    },
+    ApiKey.DESCRIBE_TRANSACTIONS: {"transactional_ids": ("x",)},
+    ApiKey.LIST_TRANSACTIONS: {},
     ApiKey.DESCRIBE_ACLS: {"resource_type_filter": 1, "pattern_type_filter": 1, "operation": 1, "permission_type": 1},
     ApiKey.CREATE_ACLS: {"creations": [{"resource_type": 2, "resource_name": "t", "principal": "User:a", "host": "*"}]},
     ApiKey.DELETE_ACLS: {"filters": [{"resource_type_filter": 1, "pattern_type_filter": 1}]},
@@ -34,6 +65,8 @@ REQUESTS: dict[ApiKey, dict[str, Any]] = {
     ApiKey.ALTER_REPLICA_LOG_DIRS: {"dirs": [{"path": "/data", "topics": [{"name": "t", "partitions": (0,)}]}]},
     ApiKey.DESCRIBE_LOG_DIRS: {"topics": None},
     ApiKey.CREATE_PARTITIONS: {"topics": [{"name": "t", "count": 9, "assignments": None}]},
+    ApiKey.DELETE_GROUPS: {"groups_names": ("g",)},
+    ApiKey.OFFSET_DELETE: {"group_id": "g", "topics": [{"name": "t", "partitions": [{"partition_index": 0}]}]},
     ApiKey.ELECT_LEADERS: {"topic_partitions": [{"topic": "t", "partitions": (0,)}]},
     ApiKey.ALTER_PARTITION_REASSIGNMENTS: {
         "topics": [{"name": "t", "partitions": [{"partition_index": 0, "replicas": (1,)}]}]
@@ -62,6 +95,9 @@ def test_every_handler_that_asks_for_permission_is_tested() -> None:
 async def test_a_denied_caller_changes_nothing(kit: HandlerKit, api: ApiKey) -> None:
     await kit.create("t")
     kit.append("t", "a", "b")
+    if api is ApiKey.LIST_TRANSACTIONS:  # asks about each that there is
+        await kit.transactions.leader_of("x")
+        await kit.transactions.init_producer_id("x", 60_000, None)
     authorizer = kit.authorizer = DenyAll()
     before = (dict(kit.image.topics), kit.partition("t").log_start_offset)
     await kit.ask(api, **REQUESTS[api])

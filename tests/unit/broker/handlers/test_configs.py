@@ -97,7 +97,7 @@ async def test_loggers_show_their_levels(kit: HandlerKit) -> None:
         (BROKER, "one", 42),
         (BROKER_LOGGER, "", 42),
         (BROKER_LOGGER, "2", 42),
-        (GROUP, "g", 42),
+        (GROUP, "", 42),
         (77, "x", 42),
     ],
 )
@@ -178,7 +178,7 @@ async def test_rule_29_validating_changes_nothing(kit: HandlerKit) -> None:
         (BROKER, "1", [("node.id", SET, "2")], 42),
         (BROKER, "9", [("log.retention.ms", SET, "1")], 42),
         (BROKER_LOGGER, "1", [("no.such.logger", SET, "INFO")], 40),
-        (GROUP, "g", [("consumer.session.timeout.ms", SET, "1")], 42),
+        (GROUP, "g", [("consumer.session.timeout.ms", SET, "1")], 40),
         (77, "x", [("a", SET, "b")], 42),
     ],
 )
@@ -278,3 +278,11 @@ async def test_listing_config_resources_needs_permission(kit: HandlerKit) -> Non
     kit.authorizer = DenyAll()
     answer = await kit.ask(ApiKey.LIST_CONFIG_RESOURCES)
     assert (answer.error_code.value, answer.config_resources) == (31, ())
+
+
+async def test_a_group_can_be_given_configs_before_anybody_has_joined_it(kit: HandlerKit) -> None:
+    changed = await alter(kit, GROUP, "g", [("consumer.session.timeout.ms", SET, "60000")])
+    assert changed.error_code.value == 0
+    assert listed(await kit.ask(ApiKey.LIST_CONFIG_RESOURCES, resource_types=(GROUP,))) == [(GROUP, "g")]
+    session = by_name(await describe(kit, GROUP, "g"))["consumer.session.timeout.ms"]
+    assert (session.value, session.config_source) == ("60000", 8)

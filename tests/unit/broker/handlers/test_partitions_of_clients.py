@@ -170,11 +170,6 @@ async def test_rule_13_an_id_comes_with_its_epoch(kit: HandlerKit, fields: dict[
     assert await init_producer_id(kit, **fields) == (42, -1, -1)
 
 
-async def test_transactions_are_refused_in_a_way_that_clients_do_not_retry(kit: HandlerKit) -> None:
-    assert await init_producer_id(kit, transactional_id="tx") == (53, -1, -1)
-    assert await init_producer_id(kit, transactional_id="") == (42, -1, -1)
-
-
 async def test_an_id_needs_permission_to_write_somewhere(kit: HandlerKit) -> None:
     kit.authorizer = DenyAll()
     assert await init_producer_id(kit) == (31, -1, -1)

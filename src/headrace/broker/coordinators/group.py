@@ -1,0 +1,147 @@
+"""The group coordinator: machines of `core/group` over the partitions of `__consumer_offsets`.
+
+Creates the topic when somebody first asks for a coordinator, follows who leads its partitions, and lets offsets expire.
+Handlers ask `call` for a decision about one group, or look at the machines of all of them.
+"""
+
+import asyncio
+import logging
+from collections.abc import Callable, Iterable, Mapping
+from typing import TYPE_CHECKING, Any
+
+from headrace.broker.coordinator_runtime import CoordinatorRuntime, Shard
+from headrace.broker.coordinators.internal_topic import InternalTopic
+from headrace.core.cluster.events import Event, TopicDeleted
+from headrace.core.coordinator import Answer, Decision, Moment, Ticket
+from headrace.core.group.history import History
+from headrace.core.group.machine import GroupMachine
+from headrace.core.group.modern.groups import ConsumerGroups
+from headrace.core.group.modern.topics import Topics
+from headrace.core.group.modern.values import GroupRules
+from headrace.core.group.values import GroupLimits
+from headrace.core.internal_topics import OFFSETS_TOPIC
+from headrace.model.errors import HeadraceError
+from headrace.model.group_configs import group_config
+from headrace.model.settings import Settings
+
+if TYPE_CHECKING:
+    from headrace.broker.broker import Broker
+
+log = logging.getLogger(__name__)
+
+_MINUTE_MS = 60_000
+
+
+class GroupCoordinator:
+    def __init__(self, broker: "Broker") -> None:
+        self._broker = broker
+        self._limits = limits_from(broker.settings)
+        self._rules = rules_from(broker.settings)
+        self._topics = Topics(broker.image)
+        self.runtime = CoordinatorRuntime[GroupMachine](broker, OFFSETS_TOPIC, self.new_machine)
+        self._topic = InternalTopic(
+            broker,
+            self.runtime,
+            OFFSETS_TOPIC,
+            partitions=broker.settings.integer("offsets.topic.num.partitions"),
+            replication_factor=broker.settings.integer("offsets.topic.replication.factor"),
+            configs={
+                "cleanup.policy": "compact",
+                "compression.type": "producer",
+                "segment.bytes": str(broker.settings.integer("offsets.topic.segment.bytes")),
+            },
+        )
+        self._expiry: asyncio.TimerHandle | None = None
+
+    def new_machine(self) -> GroupMachine:
+        history = History()
+        return GroupMachine(self._limits, ConsumerGroups(self._topics, self._rules_of, history), history)
+
+    def _rules_of(self, group_id: str) -> GroupRules:
+        overrides = self._broker.image.group_configs.get(group_id)
+        return self._rules if overrides is None else rules_from(self._broker.settings, overrides)
+
+    # Asking
+
+    async def call(self, group_id: str, decide: Callable[[GroupMachine, Ticket, Moment], Decision[Any]]) -> Any:
+        """Let the group's machine decide; returns the reply, whoever's decision brings it."""
+        return await self.runtime.call(group_id, decide)
+
+    async def ask(self, group_id: str, question: Callable[[GroupMachine], Any]) -> Any:
+        """Look into the group's machine. The answer waits until what it saw is committed."""
+        return await self.runtime.call(
+            group_id, lambda machine, ticket, now: Decision(answers=(Answer(ticket, question(machine)),))
+        )
+
+    def machines(self) -> Iterable[GroupMachine]:
+        """All of them; raises while some are still being read, because an answer without them would mislead."""
+        return [shard.machine for shard in self.runtime.all_shards()]
+
+    def shard(self, index: int) -> Shard[GroupMachine]:
+        """The machine of one partition of the topic; raises unless we lead it and have read it."""
+        return self.runtime.shard(index)
+
+    async def leader_of(self, group_id: str) -> int:
+        """The broker that looks after a group. The first time anybody asks, the topic is made."""
+        topic = await self._topic.ensure()
+        return topic.partitions[self.runtime.partition_of(group_id)].leader
+
+    # Following the cluster
+
+    def start(self) -> None:
+        """Lead what is ours already, and look for expired offsets from now on."""
+        self._topic.lead()
+        self._schedule_expiry()
+
+    def follow(self, event: Event) -> None:
+        self._topic.follow(event)
+        if isinstance(event, TopicDeleted):
+            self._carry_out_everywhere(lambda machine: machine.topic_deleted(event.topic.name))
+
+    def _schedule_expiry(self) -> None:
+        interval_ms = self._broker.settings.integer("offsets.retention.check.interval.ms")
+        self._expiry = asyncio.get_running_loop().call_later(interval_ms / 1000, self._expire_offsets)
+
+    def _expire_offsets(self) -> None:
+        now = self.runtime.now()
+        self._carry_out_everywhere(lambda machine: machine.expire_offsets(now))
+        self._schedule_expiry()
+
+    def _carry_out_everywhere(self, decide: Callable[[GroupMachine], Decision[Any]]) -> None:
+        for shard in self.runtime.shards():
+            try:
+                self.runtime.carry_out(shard, decide(shard.machine))
+            except HeadraceError as error:
+                log.error("offsets in %s could not be forgotten: %s", shard.partition, error)
+
+    async def close(self) -> None:
+        if self._expiry is not None:
+            self._expiry.cancel()
+        await self.runtime.close()
+
+
+def limits_from(settings: Settings) -> GroupLimits:
+    return GroupLimits(
+        session_timeout_min_ms=settings.integer("group.min.session.timeout.ms"),
+        session_timeout_max_ms=settings.integer("group.max.session.timeout.ms"),
+        initial_delay_ms=settings.integer("group.initial.rebalance.delay.ms"),
+        members_max=settings.integer("group.max.size"),
+        offset_metadata_bytes_max=settings.integer("offset.metadata.max.bytes"),
+        offsets_retention_ms=settings.integer("offsets.retention.minutes") * _MINUTE_MS,
+    )
+
+
+def rules_from(settings: Settings, overrides: Mapping[str, str] | None = None) -> GroupRules:
+    """What holds for a group of the new protocol; `overrides` are its own configs."""
+    assignors = settings.config("group.consumer.assignors")
+    assert isinstance(assignors, tuple), "the key is a list"
+    policy = settings.config("group.consumer.migration.policy")
+    own, broker = overrides or {}, settings.broker_configs
+    return GroupRules(
+        session_timeout_ms=group_config("consumer.session.timeout.ms", own, broker),
+        heartbeat_interval_ms=group_config("consumer.heartbeat.interval.ms", own, broker),
+        members_max=settings.integer("group.consumer.max.size"),
+        assignors=assignors,
+        may_upgrade=policy in ("upgrade", "bidirectional"),
+        may_downgrade=policy in ("downgrade", "bidirectional"),
+    )

@@ -1,0 +1,126 @@
+"""Before a producer's first write of a transaction to a partition: does its coordinator know of that partition?
+
+Without this a batch that was held up on its way could open a transaction that nobody will ever end (KIP-890). Older
+clients have added the partition before; for newer ones the Produce itself adds it. Once a transaction is open in the
+partition, later batches of it are let through without asking.
+"""
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+from uuid import UUID
+
+from headrace.broker.coordinator_runtime import CoordinatorLoading, CoordinatorNotAvailable, NotCoordinator
+from headrace.broker.partition import Partition
+from headrace.core.transaction.errors import (
+    ConcurrentTransactions,
+    PartitionNotInTransaction,
+    ProducerFenced,
+)
+from headrace.core.transaction.values import ProducerIdentity
+from headrace.model.errors import (
+    HeadraceError,
+    InvalidProducerEpoch,
+    InvalidTransactionState,
+    NotEnoughReplicas,
+    NotLeader,
+    TransactionalIdDenied,
+    UnknownTopic,
+    UnknownTopicId,
+)
+from headrace.model.ids import TopicPartition
+from headrace.protocol.produce import ADDS_PARTITIONS_FROM, ProduceRequest
+from headrace.records.batch import BatchHeader, is_transactional, parse_header
+
+if TYPE_CHECKING:
+    from headrace.broker.broker import Broker
+
+ABORTABLE_FROM = 11  # clients of this version of Produce know an error that aborting the transaction heals
+ADDING_VERSION = 2  # of `transaction.version`
+
+Unknown = list[tuple[ProducerIdentity, TopicPartition]]
+
+
+class TransactionGuard:
+    def __init__(self, broker: "Broker") -> None:
+        self._broker = broker
+        self._partitions = broker.partitions
+
+    # For clients that leave it to the Produce
+
+    def unknown_partitions(self, request: ProduceRequest) -> Unknown:
+        """Where the request begins to write in its transaction."""
+        return [
+            (_owner(header), TopicPartition(partition.topic, partition.index))
+            for partition, header in self._transactional(request)
+            if not _is_open(partition, header)
+        ]
+
+    def _transactional(self, request: ProduceRequest) -> Iterator[tuple[Partition, BatchHeader]]:
+        for topic, rows in request.topics:
+            for index, records in rows:
+                if records is not None and is_transactional(records):
+                    partition = self._find(topic, index)
+                    if partition is not None:
+                        yield partition, parse_header(records)
+
+    def _find(self, topic: str | UUID, index: int) -> Partition | None:
+        try:
+            return self._partitions.leader(topic, index)
+        except (NotLeader, UnknownTopic, UnknownTopicId):
+            return None  # the append says so, in its row
+
+    async def add(self, request: ProduceRequest, unknown: Unknown) -> None:
+        """What is refused here is refused again, partition by partition, when the append asks."""
+        assert request.transactional_id is not None, "only a transaction has partitions to add"
+        by_owner: dict[ProducerIdentity, list[TopicPartition]] = {}
+        for owner, place in unknown:
+            by_owner.setdefault(owner, []).append(place)
+        for owner, places in by_owner.items():
+            try:
+                await self._broker.transactions.add_partitions(
+                    request.transactional_id, owner, places, client_version=ADDING_VERSION
+                )
+            except HeadraceError:
+                continue
+
+    # For every batch of a transaction
+
+    def check(self, partition: Partition, records: memoryview, transactional_id: str | None, version: int) -> None:
+        """Raise what the producer is to be told, unless its transaction covers the partition."""
+        if transactional_id is None:
+            raise TransactionalIdDenied("a batch of a transaction needs the transactional id beside it")
+        header = parse_header(records)
+        if not self._broker.transactions.verifies or _is_open(partition, header):
+            return
+        try:
+            self._broker.transactions.check_partition(
+                transactional_id, _owner(header), TopicPartition(partition.topic, partition.index)
+            )
+        except HeadraceError as error:
+            raise _as_produce_says(error, version) from error
+
+
+def _owner(header: BatchHeader) -> ProducerIdentity:
+    return ProducerIdentity(header.producer_id, header.producer_epoch)
+
+
+def _is_open(partition: Partition, header: BatchHeader) -> bool:
+    """Whether this producer has written to the partition in the transaction that it has open, or sends that again."""
+    entry = partition.log.producers.get(header.producer_id)
+    if entry is None or entry.epoch != header.producer_epoch:
+        return False
+    return entry.txn_first_offset is not None
+
+
+def _as_produce_says(error: HeadraceError, version: int) -> HeadraceError:
+    """Producers know fewer codes than the clients of a coordinator, and older ones fewer still."""
+    match error:
+        case ProducerFenced():
+            return InvalidProducerEpoch(str(error))
+        case PartitionNotInTransaction() if version < ABORTABLE_FROM:
+            return InvalidTransactionState(str(error))
+        case ConcurrentTransactions() if version >= ADDS_PARTITIONS_FROM:
+            return error
+        case ConcurrentTransactions() | CoordinatorLoading() | CoordinatorNotAvailable() | NotCoordinator():
+            return NotEnoughReplicas(str(error))  # the one code that makes every producer try again
+    return error

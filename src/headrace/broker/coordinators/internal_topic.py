@@ -1,0 +1,84 @@
+"""The topic that a coordinator keeps its facts in: made when first needed, its partitions led by the coordinator."""
+
+import asyncio
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+from headrace.broker.coordinator_runtime import CoordinatorNotAvailable, CoordinatorRuntime
+from headrace.core.cluster.events import Event, PartitionsAdded, PartitionsChanged, TopicCreated, TopicDeleted
+from headrace.core.cluster.image import TopicImage
+from headrace.core.cluster.topics import NewTopic
+from headrace.model.errors import HeadraceError, TopicExists
+
+if TYPE_CHECKING:
+    from headrace.broker.broker import Broker
+
+
+class InternalTopic:
+    def __init__(
+        self,
+        broker: "Broker",
+        runtime: CoordinatorRuntime[Any],
+        name: str,
+        *,
+        partitions: int,
+        replication_factor: int,
+        configs: Mapping[str, str | None],
+    ) -> None:
+        self._broker = broker
+        self._runtime = runtime
+        self.name = name
+        self._partitions = partitions
+        self._replication_factor = replication_factor
+        self._configs = configs
+        self._led: set[int] = set()
+        self._one_at_a_time = asyncio.Lock()
+
+    async def ensure(self) -> TopicImage:
+        """The topic, created if this is the first time that anybody needs it."""
+        async with self._one_at_a_time:
+            image = self._broker.image
+            if self.name not in image.topics:
+                await self._create(min(self._replication_factor, max(len(image.brokers), 1)))
+            topic = self._broker.image.topics.get(self.name)
+        if topic is None:
+            raise CoordinatorNotAvailable(f"{self.name} could not be created")
+        return topic
+
+    async def _create(self, replicas: int) -> None:
+        wanted = NewTopic(
+            name=self.name, partitions=self._partitions, replication_factor=replicas, configs=self._configs
+        )
+        rows = await self._broker.controller.create_topics([wanted])
+        outcome = rows[self.name]
+        if isinstance(outcome, HeadraceError) and not isinstance(outcome, TopicExists):
+            raise CoordinatorNotAvailable(f"{self.name} cannot be created: {outcome}")
+
+    # Following the cluster's facts
+
+    def follow(self, event: Event) -> None:
+        match event:
+            case TopicCreated(topic) | PartitionsAdded(topic, _) | PartitionsChanged(topic, _) if (
+                topic.name == self.name
+            ):
+                self.lead()
+            case TopicDeleted(topic) if topic.name == self.name:
+                for index in list(self._led):
+                    self._resign(index)
+
+    def lead(self) -> None:
+        """Take up every partition that this broker leads, and lay down those that it does not lead any more."""
+        topic = self._broker.image.topics.get(self.name)
+        if topic is None:
+            return
+        for index, state in enumerate(topic.partitions):
+            leads = state.leader == self._broker.node_id
+            if leads and index not in self._led:
+                self._led.add(index)
+                self._runtime.lead(self._broker.partitions.get(self.name, index))
+            elif not leads and index in self._led:
+                self._resign(index)
+
+    def _resign(self, index: int) -> None:
+        self._led.discard(index)
+        self._runtime.resign(index)

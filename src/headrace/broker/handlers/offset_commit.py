@@ -1,0 +1,102 @@
+"""OffsetCommit: how far a group has got. One bad partition does not spoil its neighbours."""
+
+from uuid import UUID
+
+from headrace.broker.call import Call
+from headrace.broker.handlers.shared import allows
+from headrace.core.group.errors import InvalidGroupId
+from headrace.core.group.family import Committer
+from headrace.core.group.machine import NewOffset, Outcomes
+from headrace.model.errors import (
+    ErrorCode,
+    GroupDenied,
+    HeadraceError,
+    TopicDenied,
+    UnknownTopic,
+    UnknownTopicId,
+)
+from headrace.model.ids import TopicPartition
+from headrace.protocol.api import ApiKey
+from headrace.protocol.offset_commit import OffsetCommitRequest, OffsetCommitResponse, TopicCommit, TopicRows
+from headrace.security.access import Operation, ResourceType, access_for
+
+READ_GROUP = access_for(ApiKey.OFFSET_COMMIT, ResourceType.GROUP, Operation.READ)
+READ_TOPIC = access_for(ApiKey.OFFSET_COMMIT, ResourceType.TOPIC, Operation.READ)
+
+
+async def handle(request: OffsetCommitRequest, call: Call) -> OffsetCommitResponse:
+    try:
+        if not allows(call, READ_GROUP, request.group_id):
+            raise GroupDenied(f"no access to group {request.group_id}")
+        if not request.group_id:
+            raise InvalidGroupId("a group has a name")
+        refused, wanted = _sorted_out(request, call)
+        outcomes: Outcomes = await _commit(request, wanted, call) if wanted else {}
+    except HeadraceError as error:
+        code = _code(error)
+        return OffsetCommitResponse(
+            [TopicRows(topic, [(one.partition, code) for one in rows]) for topic, rows in request.topics]
+        )
+    return OffsetCommitResponse([_rows(topic, refused, outcomes, call) for topic in request.topics])
+
+
+def _sorted_out(
+    request: OffsetCommitRequest, call: Call
+) -> tuple[dict[tuple[str | UUID, int], HeadraceError], list[NewOffset]]:
+    """What cannot be committed, whoever asks; and what the group decides about."""
+    refused: dict[tuple[str | UUID, int], HeadraceError] = {}
+    wanted: list[NewOffset] = []
+    for topic in request.topics:
+        for one in topic.partitions:
+            try:
+                name = checked_topic(topic.topic, one.partition, call)
+            except HeadraceError as error:
+                refused[(topic.topic, one.partition)] = error
+                continue
+            partition = TopicPartition(name, one.partition)
+            wanted.append(NewOffset(partition, one.offset, one.leader_epoch, one.metadata or "", request.retention_ms))
+    return refused, wanted
+
+
+def checked_topic(topic: str | UUID, index: int, call: Call) -> str:
+    """The topic's name, if the caller may read it and it has such a partition."""
+    image = call.broker.image
+    if isinstance(topic, UUID):
+        name = image.topic_ids.get(topic)
+        if name is None:
+            raise UnknownTopicId(f"no topic has the id {topic}")
+    else:
+        name = topic
+    if not allows(call, READ_TOPIC, name):
+        raise TopicDenied(f"no access to topic {name}")
+    known = image.topics.get(name)
+    if known is None or not 0 <= index < len(known.partitions):
+        raise UnknownTopic(f"there is no partition {name}-{index}")
+    return name
+
+
+async def _commit(request: OffsetCommitRequest, wanted: list[NewOffset], call: Call) -> Outcomes:
+    committer = Committer(request.member_id, request.instance_id, request.generation, call.api_version)
+    outcomes: Outcomes = await call.broker.groups.call(
+        request.group_id,
+        lambda machine, ticket, now: machine.commit(request.group_id, committer, wanted, ticket, now),
+    )
+    return outcomes
+
+
+def _rows(
+    topic: TopicCommit, refused: dict[tuple[str | UUID, int], HeadraceError], outcomes: Outcomes, call: Call
+) -> TopicRows:
+    name = call.broker.image.topic_ids.get(topic.topic, "") if isinstance(topic.topic, UUID) else topic.topic
+    rows = []
+    for one in topic.partitions:
+        error = refused.get((topic.topic, one.partition)) or outcomes.get(TopicPartition(name, one.partition))
+        rows.append((one.partition, int(ErrorCode.NONE) if error is None else _code(error)))
+    return TopicRows(topic.topic, rows)
+
+
+def _code(error: HeadraceError) -> int:
+    """In the words that clients know from this API."""
+    if error.code is ErrorCode.MESSAGE_TOO_LARGE:
+        return ErrorCode.INVALID_COMMIT_OFFSET_SIZE
+    return error.code

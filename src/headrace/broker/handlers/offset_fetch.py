@@ -1,0 +1,92 @@
+"""OffsetFetch: how far groups have got, for the partitions that are asked for or for all of them."""
+
+from collections.abc import Iterable
+from uuid import UUID
+
+from headrace.broker.call import Call
+from headrace.broker.handlers.shared import allows
+from headrace.core.group.errors import InvalidGroupId
+from headrace.core.group.family import Committer
+from headrace.core.group.machine import FetchedOffsets
+from headrace.model.errors import ErrorCode, GroupDenied, HeadraceError
+from headrace.model.ids import TopicPartition
+from headrace.protocol.api import ApiKey
+from headrace.protocol.offset_fetch import (
+    TOPIC_ID_FROM,
+    GroupRow,
+    GroupWish,
+    OffsetFetchRequest,
+    OffsetFetchResponse,
+    OffsetRow,
+    TopicWish,
+)
+from headrace.security.access import Operation, ResourceType, access_for
+
+DESCRIBE_GROUP = access_for(ApiKey.OFFSET_FETCH, ResourceType.GROUP, Operation.DESCRIBE)
+DESCRIBE_TOPIC = access_for(ApiKey.OFFSET_FETCH, ResourceType.TOPIC, Operation.DESCRIBE)
+
+TopicAnswer = tuple[str | UUID, list[OffsetRow]]
+
+
+async def handle(request: OffsetFetchRequest, call: Call) -> OffsetFetchResponse:
+    return OffsetFetchResponse([await _group(wish, request.require_stable, call) for wish in request.groups])
+
+
+async def _group(wish: GroupWish, require_stable: bool, call: Call) -> GroupRow:
+    try:
+        if not allows(call, DESCRIBE_GROUP, wish.group_id):
+            raise GroupDenied(f"no access to group {wish.group_id}")
+        if not wish.group_id:
+            raise InvalidGroupId("a group has a name")
+        member = Committer(wish.member_id or "", None, wish.member_epoch, call.api_version)
+        found: FetchedOffsets = await call.broker.groups.ask(
+            wish.group_id, lambda machine: machine.fetch(wish.group_id, member, require_stable=require_stable)
+        )
+    except HeadraceError as error:
+        return GroupRow(wish.group_id, error=error.code)
+    if wish.topics is None:
+        return GroupRow(wish.group_id, _everything(found, call))
+    return GroupRow(wish.group_id, [_topic(topic, found, call) for topic in wish.topics])
+
+
+def _everything(found: FetchedOffsets, call: Call) -> list[TopicAnswer]:
+    """All that the caller may know of; from the version with topic ids on, only topics that still exist."""
+    by_topic: dict[str, list[int]] = {}
+    for partition in sorted(found.offsets):
+        by_topic.setdefault(partition.topic, []).append(partition.partition)
+    answers: list[TopicAnswer] = []
+    for name, indexes in by_topic.items():
+        if not allows(call, DESCRIBE_TOPIC, name):
+            continue
+        topic = call.broker.image.topics.get(name)
+        if call.api_version < TOPIC_ID_FROM:
+            answers.append((name, _rows(name, indexes, found)))
+        elif topic is not None:
+            answers.append((topic.topic_id, _rows(name, indexes, found)))
+    return answers
+
+
+def _topic(wish: TopicWish, found: FetchedOffsets, call: Call) -> TopicAnswer:
+    name = call.broker.image.topic_ids.get(wish.topic) if isinstance(wish.topic, UUID) else wish.topic
+    if name is None:
+        return wish.topic, _refused(wish.partitions, ErrorCode.UNKNOWN_TOPIC_ID)
+    if not allows(call, DESCRIBE_TOPIC, name):
+        return wish.topic, _refused(wish.partitions, ErrorCode.TOPIC_AUTHORIZATION_FAILED)
+    return wish.topic, _rows(name, wish.partitions, found)
+
+
+def _rows(name: str, indexes: Iterable[int], found: FetchedOffsets) -> list[OffsetRow]:
+    return [_row(TopicPartition(name, index), found) for index in indexes]
+
+
+def _row(partition: TopicPartition, found: FetchedOffsets) -> OffsetRow:
+    if partition in found.unstable:
+        return OffsetRow(partition.partition, error=ErrorCode.UNSTABLE_OFFSET_COMMIT)
+    committed = found.offsets.get(partition)
+    if committed is None:
+        return OffsetRow(partition.partition)
+    return OffsetRow(partition.partition, committed.offset, committed.leader_epoch, committed.metadata)
+
+
+def _refused(indexes: Iterable[int], code: int) -> list[OffsetRow]:
+    return [OffsetRow(index, error=code) for index in indexes]

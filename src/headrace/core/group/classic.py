@@ -1,0 +1,353 @@
+"""Classic groups: members join, a leader among them shares the partitions out, everybody syncs and sends heartbeats.
+
+Decides which requests are valid and what they lead to. Changes nothing but in `apply`. The mechanics of a rebalance are
+in `classic_draft.py`.
+"""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
+
+from headrace.core.coordinator import Answer, Decision, LogRecord, Moment, Ticket, Timer, merged
+from headrace.core.group.classic_draft import FAMILY, JOIN, PENDING, SESSION, SYNC, Draft, chosen_protocol
+from headrace.core.group.classic_requests import (
+    cause,
+    check_generation,
+    check_group_id,
+    check_names,
+    check_protocols,
+    checked_member,
+    leaving_member,
+    new_member,
+    reads_the_same,
+    rejoined,
+)
+from headrace.core.group.errors import (
+    FencedInstance,
+    GroupFull,
+    InconsistentProtocol,
+    InvalidSessionTimeout,
+    MemberIdRequired,
+    RebalanceInProgress,
+    UnknownMember,
+)
+from headrace.core.group.family import Committer, OffsetsRule, split_timer, timer_name
+from headrace.core.group.records import GROUP_KIND, group_record, read_group, read_group_key
+from headrace.core.group.subscription import subscribed_topics
+from headrace.core.group.values import (
+    CONSUMER_PROTOCOL_TYPE,
+    ClassicFact,
+    ClassicGroup,
+    GroupChanged,
+    GroupForgotten,
+    GroupLimits,
+    GroupListing,
+    GroupState,
+    JoinRequest,
+    Leaving,
+    Member,
+    SyncReply,
+    SyncRequest,
+)
+from headrace.model.errors import RequestError
+
+ClassicDecision = Decision[ClassicFact]
+
+
+class ClassicGroups:
+    name = FAMILY
+    record_kinds = frozenset({GROUP_KIND})
+    fact_types: tuple[type, ...] = (GroupChanged, GroupForgotten)
+
+    def __init__(self, limits: GroupLimits) -> None:
+        self._limits = limits
+        self._groups: dict[str, ClassicGroup] = {}
+
+    def get(self, group_id: str) -> ClassicGroup | None:
+        return self._groups.get(group_id)
+
+    def _draft(self, group: ClassicGroup, now: Moment) -> Draft:
+        return Draft(group, now, self._limits)
+
+    # Joining
+
+    def join(self, request: JoinRequest, new_id: str, ticket: Ticket, now: Moment) -> ClassicDecision:
+        """`new_id` is taken by a member that has none yet."""
+        check_group_id(request.group_id)
+        check_names(request)
+        limits = self._limits
+        if not limits.session_timeout_min_ms <= request.session_timeout_ms <= limits.session_timeout_max_ms:
+            raise InvalidSessionTimeout(f"a session of {request.session_timeout_ms} ms is not between the limits")
+        group = self._groups.get(request.group_id)
+        if group is None:
+            if request.member_id:
+                raise UnknownMember(f"there is no group {request.group_id}")
+            group = ClassicGroup(group_id=request.group_id)
+        if not self._has_room(group, request.member_id):
+            return self._turned_away(group, request.member_id, ticket, now)
+        check_protocols(group, request)
+        if request.member_id:
+            return self._join_again(group, request, ticket, now)
+        return self._join_new(group, request, new_id, ticket, now)
+
+    def _has_room(self, group: ClassicGroup, member_id: str) -> bool:
+        """While members come back, the first who do have a place; afterwards, those who have one keep it."""
+        known = group.members.get(member_id)
+        if group.state is GroupState.EMPTY:
+            return True
+        if group.state is GroupState.PREPARING:
+            waiting = sum(1 for member in group.members.values() if member.joining is not None)
+            return (known is not None and known.joining is not None) or waiting < self._limits.members_max
+        return known is not None or len(group.members) < self._limits.members_max
+
+    def _turned_away(self, group: ClassicGroup, member_id: str, ticket: Ticket, now: Moment) -> ClassicDecision:
+        draft = self._draft(group, now)
+        draft.answer(ticket, GroupFull(f"group {group.group_id} has {self._limits.members_max} members"))
+        if member_id in group.members:
+            draft.remove(member_id)  # nobody has to wait for it
+            draft.members_left(f"there is no place for {member_id} any more")
+        return draft.decision()
+
+    def _join_new(
+        self, group: ClassicGroup, request: JoinRequest, new_id: str, ticket: Ticket, now: Moment
+    ) -> ClassicDecision:
+        draft = self._draft(group, now)
+        member = new_member(request, new_id, ticket)
+        if request.instance_id is not None:
+            known_as = group.member_of_instance(request.instance_id)
+            if known_as is not None:
+                return self._come_back(draft, group, known_as, member, request)
+        elif request.needs_known_id:
+            draft.give_out_id(new_id, request.session_timeout_ms)
+            draft.answer(ticket, MemberIdRequired(new_id))
+            return draft.decision()
+        draft.protocol_type = request.protocol_type
+        draft.add(member)
+        draft.rebalance_or_complete(cause(f"{new_id} joins", request.reason))
+        return draft.decision()
+
+    def _join_again(self, group: ClassicGroup, request: JoinRequest, ticket: Ticket, now: Moment) -> ClassicDecision:
+        draft = self._draft(group, now)
+        member_id = request.member_id
+        if member_id in group.pending and request.instance_id is None:
+            draft.protocol_type = request.protocol_type
+            draft.add(new_member(request, member_id, ticket))
+            draft.rebalance_or_complete(cause(f"{member_id} joins", request.reason))
+            return draft.decision()
+        known = checked_member(group, member_id, request.instance_id)
+        same = known.protocols == request.protocols
+        if group.state is GroupState.EMPTY:
+            raise UnknownMember(f"group {group.group_id} has begun anew")
+        is_current = group.state is GroupState.COMPLETING or (
+            group.state is GroupState.STABLE and group.leader != member_id
+        )
+        if same and is_current:
+            # The reply was lost, or the client is overcautious: nothing has changed, so nobody else is disturbed.
+            draft.answer(ticket, draft.join_reply(member_id))
+            draft.heard_from(known)
+            return draft.decision()
+        draft.rejoin(replace(rejoined(known, request, ticket), is_new=known.is_new))
+        what = "leader joins again" if same else "joins again with another subscription"
+        draft.rebalance_or_complete(cause(f"{member_id} {what}", request.reason))
+        return draft.decision()
+
+    def _come_back(
+        self, draft: Draft, group: ClassicGroup, old_id: str, member: Member, request: JoinRequest
+    ) -> ClassicDecision:
+        """KIP-345: a static member restarts under a new id. The old one is fenced, and its place is kept."""
+        known = group.members[old_id]
+        member = replace(member, assignment=known.assignment, is_new=False)
+        ticket, leader_before = member.joining, group.leader
+        draft.take_over(old_id, member, FencedInstance(f"{request.instance_id} has joined as {member.member_id}"))
+        draft.set_timer(SESSION, None, member.member_id)
+        stays = (
+            group.state is GroupState.STABLE
+            and chosen_protocol(draft.members.values()) == group.protocol
+            and reads_the_same(known, member, group)
+        )
+        if not stays:
+            draft.rebalance_or_complete(cause(f"{request.instance_id} comes back as {member.member_id}", ""))
+            return draft.decision()
+        member = draft.members[member.member_id] = replace(member, joining=None)
+        draft.heard_from(member)
+        draft.is_written = True
+        reply = draft.join_reply(member.member_id)
+        if request.can_skip_assignment:
+            reply = reply._replace(skip_assignment=bool(reply.members))
+        else:
+            # An old client that finds itself leading would share out again: it is told the id it had before.
+            reply = reply._replace(members=(), leader=leader_before or "")
+        draft.answer(ticket, reply)
+        return draft.decision()
+
+    # Syncing, heartbeats, leaving
+
+    def sync(self, request: SyncRequest, ticket: Ticket, now: Moment) -> ClassicDecision:
+        group = self._known_group(request.group_id)
+        member = checked_member(group, request.member_id, request.instance_id)
+        check_generation(group, request.generation)
+        for said, known in ((request.protocol_type, group.protocol_type), (request.protocol, group.protocol)):
+            if said is not None and said != known:
+                raise InconsistentProtocol(f"the group's protocol is {group.protocol_type} {group.protocol}")
+        draft = self._draft(group, now)
+        match group.state:
+            case GroupState.PREPARING:
+                raise RebalanceInProgress("members are joining again")
+            case GroupState.COMPLETING:
+                draft.answer(member.syncing, RebalanceInProgress("a newer request has taken this one's place"))
+                draft.members[member.member_id] = replace(member, syncing=ticket)
+                draft.set_timer(SESSION, None, member.member_id)
+                draft.synced(member.member_id)
+                if member.member_id == group.leader:
+                    draft.share_out(dict(request.assignments))
+            case GroupState.STABLE:
+                draft.synced(member.member_id)
+                draft.heard_from(member)
+                draft.answer(ticket, SyncReply(member.assignment, group.protocol_type, group.protocol))
+            case _:
+                raise UnknownMember(f"group {group.group_id} has no members")
+        return draft.decision()
+
+    def heartbeat(
+        self, group_id: str, member_id: str, instance_id: str | None, generation: int, ticket: Ticket, now: Moment
+    ) -> ClassicDecision:
+        group = self._known_group(group_id)
+        member = checked_member(group, member_id, instance_id)
+        check_generation(group, generation)
+        reply = RebalanceInProgress("members are joining again") if group.state is GroupState.PREPARING else None
+        return Decision(answers=(Answer(ticket, reply),), timers=self._alive(group, member, now))
+
+    def _alive(self, group: ClassicGroup, member: Member, now: Moment) -> tuple[Timer, ...]:
+        if member.is_parked:
+            return ()
+        return (Timer(timer_name(FAMILY, SESSION, group.group_id, member.member_id), now + member.session_timeout_ms),)
+
+    def leave(self, group_id: str, leaving: Sequence[Leaving], ticket: Ticket, now: Moment) -> ClassicDecision:
+        """Answers with an error or None for each of them, in their order."""
+        group = self._known_group(group_id)
+        draft = self._draft(group, now)
+        outcomes: list[RequestError | None] = []
+        causes: list[str] = []
+        for one in leaving:
+            try:
+                member_id = leaving_member(draft, one)
+            except RequestError as error:
+                outcomes.append(error)
+                continue
+            outcomes.append(None)
+            if member_id in draft.pending:
+                draft.drop_pending(member_id)
+            else:
+                draft.remove(member_id)
+            causes.append(cause(f"{member_id} leaves", one.reason))
+        if causes:
+            draft.members_left("; ".join(causes))
+        draft.answer(ticket, outcomes)
+        return draft.decision()
+
+    def _known_group(self, group_id: str) -> ClassicGroup:
+        check_group_id(group_id)
+        group = self._groups.get(group_id)
+        if group is None:
+            raise UnknownMember(f"there is no group {group_id}")
+        return group
+
+    # As a family
+
+    def holds(self, group_id: str) -> bool:
+        return group_id in self._groups
+
+    def is_empty(self, group_id: str) -> bool:
+        return self._groups[group_id].state is GroupState.EMPTY
+
+    def listings(self) -> Iterable[GroupListing]:
+        for group in self._groups.values():
+            yield GroupListing(group.group_id, group.protocol_type or "", group.state, self.name)
+
+    def encode(self, fact: ClassicFact) -> LogRecord | None:
+        if isinstance(fact, GroupForgotten):
+            group = self._groups.get(fact.group_id)
+            return group_record(fact.group_id, None) if group is not None and group.generation else None
+        return group_record(fact.group.group_id, fact.group) if fact.is_written else None
+
+    def apply(self, fact: ClassicFact, offset: int) -> None:
+        if isinstance(fact, GroupForgotten):
+            self._groups.pop(fact.group_id, None)
+        else:
+            self._groups[fact.group.group_id] = fact.group
+
+    def replay(self, kind: int, record: LogRecord, offset: int) -> None:
+        group_id = read_group_key(record)
+        if record.value is None:
+            self._groups.pop(group_id, None)
+        else:
+            self._groups[group_id] = read_group(group_id, record.value)
+
+    def loaded(self, now: Moment) -> ClassicDecision:
+        """Every member gets a whole session to find the new coordinator."""
+        return merged([self._resumed(group, now) for group in self._groups.values()])
+
+    def _resumed(self, group: ClassicGroup, now: Moment) -> ClassicDecision:
+        draft = self._draft(group, now)
+        for member in group.members.values():
+            draft.heard_from(member)
+        if len(group.members) > self._limits.members_max:
+            draft.prepare_rebalance("the group has more members than it may have now")
+        return draft.decision()
+
+    def expire(self, timer: str, now: Moment) -> ClassicDecision:
+        kind, group_id, member_id = split_timer(timer)
+        group = self._groups.get(group_id)
+        if group is None:
+            return Decision()
+        draft = self._draft(group, now)
+        if kind == SESSION and member_id in group.members:
+            draft.remove(member_id)
+            draft.members_left(f"{member_id} was silent for longer than its session")
+        elif kind == PENDING and member_id in group.pending:
+            draft.pending.discard(member_id)
+            draft.complete_join_if_ready()
+        elif kind == JOIN and group.state is GroupState.PREPARING:
+            draft.join_is_due()
+        elif kind == SYNC and group.state in (GroupState.COMPLETING, GroupState.STABLE):
+            draft.sync_is_due()
+        return draft.decision()
+
+    def check_commit(self, group_id: str, committer: Committer, now: Moment) -> Sequence[Timer]:
+        group = self._groups[group_id]
+        if committer.generation < 0 and group.state is GroupState.EMPTY:
+            return ()
+        names_itself = committer.generation >= 0 or committer.member_id or committer.instance_id is not None
+        if not names_itself:
+            if committer.transactional:
+                return ()  # the producer's epoch fences it
+            raise UnknownMember(f"group {group_id} has members, so only they may commit")
+        member = checked_member(group, committer.member_id, committer.instance_id)
+        check_generation(group, committer.generation)
+        if group.state is GroupState.COMPLETING and not committer.transactional:
+            raise RebalanceInProgress("the new generation has not been shared out yet")
+        return self._alive(group, member, now)
+
+    def check_fetch(self, group_id: str, committer: Committer) -> None:
+        """Members of classic groups do not say who they are when they fetch."""
+
+    def subscribed_topics(self, group_id: str) -> frozenset[str] | None:
+        group = self._groups[group_id]
+        if group.protocol_type != CONSUMER_PROTOCOL_TYPE or group.protocol is None:
+            return None
+        read: set[str] = set()
+        for member in group.members.values():
+            topics = subscribed_topics(member.metadata_for(group.protocol))
+            if topics is None:
+                return None
+            read |= topics
+        return frozenset(read)
+
+    def offsets_rule(self, group_id: str) -> OffsetsRule:
+        group = self._groups[group_id]
+        if group.state is GroupState.EMPTY:
+            return OffsetsRule(idle_since_ms=None if group.state_since_ms < 0 else group.state_since_ms)
+        topics = self.subscribed_topics(group_id) if group.state is GroupState.STABLE else None
+        return OffsetsRule(keeps_all=True) if topics is None else OffsetsRule(keeps_topics=topics)
+
+    def forget(self, group_id: str) -> Sequence[ClassicFact]:
+        return (GroupForgotten(group_id),)

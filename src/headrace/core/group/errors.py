@@ -1,0 +1,76 @@
+"""What a group coordinator says no with. One class for each code, so that a reader finds who says it."""
+
+from headrace.model.errors import ErrorCode, RequestError
+
+
+class InvalidGroupId(RequestError):
+    code = ErrorCode.INVALID_GROUP_ID
+
+
+class GroupNotFound(RequestError):
+    code = ErrorCode.GROUP_ID_NOT_FOUND
+
+
+class NonEmptyGroup(RequestError):
+    """Members are using what somebody wants to take away."""
+
+    code = ErrorCode.NON_EMPTY_GROUP
+
+
+class GroupSubscribedToTopic(RequestError):
+    code = ErrorCode.GROUP_SUBSCRIBED_TO_TOPIC
+
+
+class GroupFull(RequestError):
+    code = ErrorCode.GROUP_MAX_SIZE_REACHED
+
+
+class InvalidSessionTimeout(RequestError):
+    code = ErrorCode.INVALID_SESSION_TIMEOUT
+
+
+class InconsistentProtocol(RequestError):
+    """The member speaks none of the protocols that all others speak."""
+
+    code = ErrorCode.INCONSISTENT_GROUP_PROTOCOL
+
+
+class UnknownMember(RequestError):
+    """The member is not, or no longer, in the group: it should join again without an id."""
+
+    code = ErrorCode.UNKNOWN_MEMBER_ID
+
+
+class MemberIdRequired(RequestError):
+    """Join again with this id: a client that never comes back has then taken no place in the group."""
+
+    code = ErrorCode.MEMBER_ID_REQUIRED
+
+    def __init__(self, member_id: str) -> None:
+        super().__init__("join again with the member id given here")
+        self.member_id = member_id
+
+
+class FencedInstance(RequestError):
+    """Another process has joined under the same instance id."""
+
+    code = ErrorCode.FENCED_INSTANCE_ID
+
+
+class IllegalGeneration(RequestError):
+    code = ErrorCode.ILLEGAL_GENERATION
+
+
+class RebalanceInProgress(RequestError):
+    code = ErrorCode.REBALANCE_IN_PROGRESS
+
+
+class OffsetMetadataTooLarge(RequestError):
+    code = ErrorCode.OFFSET_METADATA_TOO_LARGE
+
+
+class UnstableOffset(RequestError):
+    """A transaction that commits this offset is still open."""
+
+    code = ErrorCode.UNSTABLE_OFFSET_COMMIT
+    retriable = True

@@ -1,0 +1,300 @@
+"""The machine of one partition of `__consumer_offsets`: groups of every kind, and the offsets of all of them.
+
+It decides little itself. Each kind of group is a family (`family.py`): `classic.py` has the groups whose members share
+partitions out among themselves; consumer groups of KIP-848 join `families` the same way, with their own kinds of
+records, facts and timers. What concerns all kinds is here: which family a group belongs to, offsets, listing, deletion.
+"""
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
+from typing import Any, NamedTuple
+
+from headrace.core.coordinator import Answer, Decision, LogRecord, Moment, Producer, Ticket, Timer, merged
+from headrace.core.group.classic import ClassicGroups
+from headrace.core.group.classic_requests import check_group_id
+from headrace.core.group.errors import (
+    GroupNotFound,
+    GroupSubscribedToTopic,
+    IllegalGeneration,
+    NonEmptyGroup,
+    OffsetMetadataTooLarge,
+    UnstableOffset,
+)
+from headrace.core.group.family import ClassicDoor, Committer, Family, OffsetsRule
+from headrace.core.group.history import History
+from headrace.core.group.offsets import NO_PRODUCER, OffsetCommitted, OffsetForgotten, Offsets
+from headrace.core.group.records import (
+    OFFSET_KINDS,
+    CommittedOffset,
+    OffsetKey,
+    offset_record,
+    read_offset,
+    read_offset_key,
+    record_kind,
+)
+from headrace.core.group.values import (
+    GroupChanged,
+    GroupLimits,
+    GroupListing,
+    GroupState,
+    JoinRequest,
+    Leaving,
+    SyncRequest,
+)
+from headrace.model.errors import HeadraceError
+from headrace.model.ids import TopicPartition
+
+TIME_MS_MAX = 2**63 - 1  # the last moment that a record can name
+
+Outcomes = dict[TopicPartition, HeadraceError | None]
+
+
+class NewOffset(NamedTuple):
+    partition: TopicPartition
+    offset: int
+    leader_epoch: int = -1
+    metadata: str = ""
+    retention_ms: int = -1  # old clients may ask for an end of their own; -1: the broker's rule
+
+
+class FetchedOffsets(NamedTuple):
+    offsets: Mapping[TopicPartition, CommittedOffset]
+    unstable: frozenset[TopicPartition]
+
+
+class GroupMachine:
+    def __init__(self, limits: GroupLimits, *more_families: Family) -> None:
+        self._limits = limits
+        self.offsets = Offsets()
+        self.classic = ClassicGroups(limits)
+        self.families: tuple[Family, ...] = (self.classic, *more_families)
+        self._history = next((family for family in more_families if isinstance(family, History)), None)
+        self._by_fact = {kind: family for family in self.families for kind in family.fact_types}
+        self._by_record = {kind: family for family in self.families for kind in family.record_kinds}
+
+    def family_of(self, group_id: str) -> Family | None:
+        """The family that holds the group; None for a group of offsets alone, or none at all."""
+        return next((family for family in self.families if family.holds(group_id)), None)
+
+    # The machine's own duties (core/coordinator.py)
+
+    def encode(self, fact: Any) -> LogRecord | None:
+        if isinstance(fact, OffsetCommitted):
+            return offset_record(fact.key, fact.committed)
+        if isinstance(fact, OffsetForgotten):
+            return offset_record(fact.key, None)
+        return self._by_fact[type(fact)].encode(fact)
+
+    def apply(self, fact: Any, offset: int) -> None:
+        if isinstance(fact, OffsetCommitted | OffsetForgotten):
+            self.offsets.apply(fact, offset)
+        else:
+            self._by_fact[type(fact)].apply(fact, offset)
+
+    def replay(self, record: LogRecord, offset: int) -> None:
+        kind = record_kind(record)
+        if kind in OFFSET_KINDS:
+            self._replay_offset(record, offset, NO_PRODUCER)
+        elif kind in self._by_record:
+            self._by_record[kind].replay(kind, record, offset)
+
+    def replay_in_transaction(self, record: LogRecord, offset: int, producer: Producer) -> None:
+        if record_kind(record) in OFFSET_KINDS:
+            self._replay_offset(record, offset, producer.producer_id)
+
+    def _replay_offset(self, record: LogRecord, offset: int, producer_id: int) -> None:
+        key = read_offset_key(record)
+        if record.value is None:
+            self.offsets.forget(key)
+        else:
+            self.offsets.put(key, read_offset(record.value, offset), producer_id)
+
+    def transaction_ended(self, producer_id: int, *, committed: bool) -> None:
+        self.offsets.transaction_ended(producer_id, committed=committed)
+
+    def loaded(self, now_ms: Moment) -> Decision[Any]:
+        return merged([family.loaded(now_ms) for family in self.families])
+
+    def expire(self, timer: str, now_ms: Moment) -> Decision[Any]:
+        name, _, rest = timer.partition(" ")
+        family = next(family for family in self.families if family.name == name)
+        return self._noted(family.expire(rest, now_ms), now_ms)
+
+    def _noted(self, decision: Decision[Any], now: Moment) -> Decision[Any]:
+        """With what the rebalances of classic groups add to their history."""
+        if self._history is None:
+            return decision
+        changes = [fact for fact in decision.facts if isinstance(fact, GroupChanged)]
+        notes = [
+            note
+            for change in changes
+            for note in self._history.of_classic(
+                self.classic.get(change.group.group_id), change.group, change.cause, now
+            )
+        ]
+        return replace(decision, facts=(*decision.facts, *notes)) if notes else decision
+
+    # The classic protocol. A family of another kind may also let clients of it in.
+
+    def join(self, request: JoinRequest, new_id: str, ticket: Ticket, now: Moment) -> Decision[Any]:
+        family = self.family_of(request.group_id)
+        if family is None or family is self.classic or not family.is_empty(request.group_id):
+            return self._noted(self._classic_door(request.group_id).join(request, new_id, ticket, now), now)
+        # A group that nobody uses takes on the kind of its next first member.
+        emptied: Decision[Any] = Decision(facts=family.forget(request.group_id))
+        return merged([emptied, self._noted(self.classic.join(request, new_id, ticket, now), now)])
+
+    def sync(self, request: SyncRequest, ticket: Ticket, now: Moment) -> Decision[Any]:
+        return self._noted(self._classic_door(request.group_id).sync(request, ticket, now), now)
+
+    def heartbeat(
+        self, group_id: str, member_id: str, instance_id: str | None, generation: int, ticket: Ticket, now: Moment
+    ) -> Decision[Any]:
+        return self._classic_door(group_id).heartbeat(group_id, member_id, instance_id, generation, ticket, now)
+
+    def leave(self, group_id: str, leaving: Sequence[Leaving], ticket: Ticket, now: Moment) -> Decision[Any]:
+        return self._noted(self._classic_door(group_id).leave(group_id, leaving, ticket, now), now)
+
+    def _classic_door(self, group_id: str) -> ClassicDoor:
+        family = self.family_of(group_id)
+        return family if isinstance(family, ClassicDoor) else self.classic
+
+    # Offsets
+
+    def commit(
+        self,
+        group_id: str,
+        committer: Committer,
+        wanted: Sequence[NewOffset],
+        ticket: Ticket,
+        now: Moment,
+        producer: Producer | None = None,
+    ) -> Decision[Any]:
+        """Answers with an error or None for each partition."""
+        check_group_id(group_id)
+        timers = self._check_commit(group_id, committer, now)
+        outcomes: Outcomes = {}
+        facts: list[OffsetCommitted] = []
+        producer_id = NO_PRODUCER if producer is None else producer.producer_id
+        for new in wanted:
+            if len(new.metadata.encode()) > self._limits.offset_metadata_bytes_max:
+                outcomes[new.partition] = OffsetMetadataTooLarge(f"the note for {new.partition} is too long")
+                continue
+            outcomes[new.partition] = None
+            expires_ms = -1 if new.retention_ms < 0 else min(now.wall_ms + new.retention_ms, TIME_MS_MAX)
+            committed = CommittedOffset(new.offset, new.leader_epoch, new.metadata, now.wall_ms, expires_ms)
+            facts.append(OffsetCommitted(OffsetKey(group_id, *new.partition), committed, producer_id))
+        return Decision(answers=(Answer(ticket, outcomes),), facts=facts, timers=timers, producer=producer)
+
+    def _check_commit(self, group_id: str, committer: Committer, now: Moment) -> Sequence[Timer]:
+        family = self.family_of(group_id)
+        if family is not None:
+            return family.check_commit(group_id, committer, now)
+        # A consumer without a group, or an administrator, commits under a name that nobody has joined.
+        if committer.generation >= 0:
+            raise IllegalGeneration(f"there is no group {group_id}, so it has no generation {committer.generation}")
+        return ()
+
+    def fetch(self, group_id: str, committer: Committer, *, require_stable: bool) -> FetchedOffsets:
+        family = self.family_of(group_id)
+        if family is not None:
+            family.check_fetch(group_id, committer)
+        unstable = self.offsets.unstable(group_id) if require_stable else frozenset()
+        return FetchedOffsets(dict(self.offsets.of_group(group_id)), unstable)
+
+    def forget_offsets(self, group_id: str, wanted: Iterable[TopicPartition], ticket: Ticket) -> Decision[Any]:
+        """OffsetDelete: answers with an error or None for each partition."""
+        family = self.family_of(group_id)
+        if family is None and not self.offsets.holds(group_id):
+            raise GroupNotFound(f"there is no group {group_id}")
+        in_use: frozenset[str] = frozenset()
+        if family is not None and not family.is_empty(group_id):
+            subscribed = family.subscribed_topics(group_id)
+            if subscribed is None:
+                raise NonEmptyGroup(f"group {group_id} has members, and nobody knows what they read")
+            in_use = subscribed
+        known, unstable = self.offsets.of_group(group_id), self.offsets.unstable(group_id)
+        outcomes: Outcomes = {}
+        for partition in wanted:
+            if partition.topic in in_use:
+                outcomes[partition] = GroupSubscribedToTopic(f"members of {group_id} read {partition.topic}")
+            elif partition in unstable:
+                outcomes[partition] = UnstableOffset(f"a transaction commits an offset for {partition}")
+            else:
+                outcomes[partition] = None
+        gone = [one for one, outcome in outcomes.items() if outcome is None and one in known]
+        facts = [OffsetForgotten(OffsetKey(group_id, *one)) for one in gone]
+        return Decision(answers=(Answer(ticket, outcomes),), facts=facts)
+
+    def topic_deleted(self, topic: str) -> Decision[Any]:
+        """Offsets of a topic that is gone would mislead the readers of a new one of the same name."""
+        return Decision(
+            facts=[
+                OffsetForgotten(OffsetKey(group_id, *partition))
+                for group_id in self.offsets.groups()
+                for partition in self.offsets.of_group(group_id)
+                if partition.topic == topic
+            ]
+        )
+
+    def expire_offsets(self, now: Moment) -> Decision[Any]:
+        """Forget what no member has come back for in time, and groups that have nothing left."""
+        facts: list[Any] = []
+        groups = {listing.group_id for listing in self.listings()}
+        for group_id in groups:
+            facts += self._expired_facts(group_id, now.wall_ms)
+        return Decision(facts=facts)
+
+    def _expired_facts(self, group_id: str, wall_ms: int) -> list[Any]:
+        family = self.family_of(group_id)
+        rule = OffsetsRule() if family is None else family.offsets_rule(group_id)
+        known, unstable = self.offsets.of_group(group_id), self.offsets.unstable(group_id)
+        gone = [
+            partition
+            for partition, committed in known.items()
+            if partition not in unstable and self._is_expired(partition, committed, rule, wall_ms)
+        ]
+        facts: list[Any] = [OffsetForgotten(OffsetKey(group_id, *partition)) for partition in gone]
+        if family is not None and family.is_empty(group_id) and len(gone) == len(known) and not unstable:
+            facts += family.forget(group_id)
+            if self._history is not None:
+                facts += self._history.forget(group_id)
+        return facts
+
+    def _is_expired(
+        self, partition: TopicPartition, committed: CommittedOffset, rule: OffsetsRule, wall_ms: int
+    ) -> bool:
+        if committed.expires_ms >= 0:
+            return wall_ms >= committed.expires_ms
+        if rule.keeps_all or partition.topic in rule.keeps_topics:
+            return False
+        since_ms = committed.committed_ms if rule.idle_since_ms is None else rule.idle_since_ms
+        return wall_ms - max(since_ms, committed.committed_ms) >= self._limits.offsets_retention_ms
+
+    # Groups of every kind
+
+    def listings(self) -> Iterable[GroupListing]:
+        named = set()
+        for family in self.families:
+            for listing in family.listings():
+                named.add(listing.group_id)
+                yield listing
+        for group_id in self.offsets.groups():
+            if group_id not in named:
+                yield GroupListing(group_id, "", GroupState.EMPTY, self.classic.name)
+
+    def delete(self, group_id: str, ticket: Ticket) -> Decision[Any]:
+        """DeleteGroups, for one of them: only a group without members can go, and its offsets go with it."""
+        family = self.family_of(group_id)
+        if family is None and not self.offsets.holds(group_id):
+            raise GroupNotFound(f"there is no group {group_id}")
+        if family is not None and not family.is_empty(group_id):
+            raise NonEmptyGroup(f"group {group_id} has members")
+        if self.offsets.has_pending(group_id):
+            raise NonEmptyGroup(f"a transaction commits offsets of group {group_id}")
+        facts: list[Any] = [OffsetForgotten(OffsetKey(group_id, *one)) for one in self.offsets.of_group(group_id)]
+        if family is not None:
+            facts += family.forget(group_id)
+        if self._history is not None:
+            facts += self._history.forget(group_id)
+        return Decision(answers=(Answer(ticket, None),), facts=facts)

@@ -1,0 +1,105 @@
+"""A group that changes its protocol: from the classic one to the new one, while its members go on reading.
+
+Members of the classic protocol stay members (`classic_members.py`) and keep what they have; each of them can change
+whenever it restarts. The way back is in `downgrade.py`.
+"""
+
+from typing import Any
+
+from headrace.core.coordinator import Answer, Decision, Moment, Ticket, Timer, merged
+from headrace.core.group.classic_draft import FAMILY as CLASSIC
+from headrace.core.group.classic_draft import JOIN, SESSION, SYNC
+from headrace.core.group.errors import GroupNotFound, RebalanceInProgress
+from headrace.core.group.family import timer_name
+from headrace.core.group.machine import GroupMachine
+from headrace.core.group.modern.draft import Draft
+from headrace.core.group.modern.embedded import read_assignment, read_subscription
+from headrace.core.group.modern.group import Group
+from headrace.core.group.modern.groups import consumer_groups
+from headrace.core.group.modern.heartbeat import MayDescribe
+from headrace.core.group.modern.topics import Topics
+from headrace.core.group.modern.values import (
+    JOINING,
+    ClassicSide,
+    GroupEpoch,
+    Heartbeat,
+    Holding,
+    HoldingOf,
+    MemberSubscribed,
+    Subscription,
+    TargetEpoch,
+    TargetOf,
+    session_timer,
+)
+from headrace.core.group.values import CONSUMER_PROTOCOL_TYPE, ClassicGroup, Member
+from headrace.model.errors import ProtocolError
+
+
+def report(
+    machine: GroupMachine, request: Heartbeat, may_describe: MayDescribe, ticket: Ticket, now: Moment
+) -> Decision[Any]:
+    """A heartbeat of the new protocol, also to a group that so far knew the classic one only."""
+    groups = consumer_groups(machine)
+    classic = machine.classic.get(request.group_id)
+    if classic is None:
+        return groups.report(request, may_describe, ticket, now)
+    if request.epoch != JOINING:
+        raise GroupNotFound(f"group {request.group_id} uses the classic protocol")
+    forgotten: Decision[Any] = Decision(facts=machine.classic.forget(request.group_id))
+    if machine.classic.is_empty(request.group_id):
+        return merged([forgotten, groups.report(request, may_describe, ticket, now)])
+    if not groups.rules_of(request.group_id).may_upgrade:
+        raise GroupNotFound(f"group {request.group_id} uses the classic protocol, and keeps it")
+    draft = _upgraded(classic, groups.topics)
+    changed: Decision[Any] = Decision(facts=draft.facts, answers=_called_off(classic), timers=_new_timers(classic, now))
+    return merged([forgotten, changed, groups.report(request, may_describe, ticket, now, draft.group)])
+
+
+def _upgraded(classic: ClassicGroup, topics: Topics) -> Draft:
+    """The same members with the same partitions, as a consumer group."""
+    if classic.protocol_type != CONSUMER_PROTOCOL_TYPE:
+        raise GroupNotFound(f"group {classic.group_id} is not a group of consumers")
+    draft = Draft(Group(classic.group_id))
+    epoch = max(classic.generation, 1)
+    for member in classic.members.values():
+        draft.add(MemberSubscribed(classic.group_id, member.member_id, _subscription(classic, member)))
+    draft.add(GroupEpoch(classic.group_id, epoch, topics.hash_of(draft.group.subscribed_topics())))
+    for member in classic.members.values():
+        assigned = read_assignment(member.assignment, topics)
+        draft.add(TargetOf(classic.group_id, member.member_id, assigned))
+        draft.add(HoldingOf(classic.group_id, member.member_id, Holding(epoch, epoch, assigned=assigned)))
+    draft.add(TargetEpoch(classic.group_id, epoch))
+    return draft
+
+
+def _subscription(classic: ClassicGroup, member: Member) -> Subscription:
+    metadata = member.metadata_for(classic.protocol) or member.protocols[0].metadata
+    try:
+        said = read_subscription(metadata)
+    except ProtocolError:
+        raise GroupNotFound(f"group {classic.group_id} has members that are no consumers") from None
+    return Subscription(
+        topics=said.topics,
+        instance_id=member.instance_id,
+        rack_id=said.rack_id,
+        client_id=member.client_id,
+        client_host=member.client_host,
+        rebalance_timeout_ms=member.rebalance_timeout_ms,
+        classic=ClassicSide(member.session_timeout_ms, tuple((one.name, one.metadata) for one in member.protocols)),
+    )
+
+
+def _called_off(classic: ClassicGroup) -> list[Answer]:
+    """Whoever waits for the others will not see them: it joins again, by the new rules."""
+    error = RebalanceInProgress("the group changes its protocol")
+    tickets = [ticket for member in classic.members.values() for ticket in (member.joining, member.syncing)]
+    return [Answer(ticket, error) for ticket in tickets if ticket is not None]
+
+
+def _new_timers(classic: ClassicGroup, now: Moment) -> list[Timer]:
+    group_id = classic.group_id
+    timers = [Timer(timer_name(CLASSIC, kind, group_id), None) for kind in (JOIN, SYNC)]
+    for member in classic.members.values():
+        timers.append(Timer(timer_name(CLASSIC, SESSION, group_id, member.member_id), None))
+        timers.append(Timer(session_timer(group_id, member.member_id), now + member.session_timeout_ms))
+    return timers

@@ -1,0 +1,213 @@
+"""The records of `__consumer_offsets`, byte for byte as Kafka's own tools read them.
+
+    key    ┌──────┬─────────────────────────┐    kind 0, 1: group, topic, partition → a committed offset
+           │ kind │ what the kind is about  │    kind 2:    group                   → a classic group
+           │ int16│                         │    others belong to other kinds of groups
+           └──────┴─────────────────────────┘
+    value  ┌─────────┬──────────────────────┐    no value: what was said under the key is forgotten
+           │ version │ fields               │
+           │ int16   │                      │
+           └─────────┴──────────────────────┘
+
+Old versions are read, version 3 is written (version 1 for an offset with an end of its own).
+"""
+
+from struct import Struct
+from struct import error as StructError
+from typing import NamedTuple
+
+from headrace.core.coordinator import LogRecord
+from headrace.core.group.values import ClassicGroup, GroupState, Member, Protocol
+from headrace.model.errors import CorruptLog
+
+OFFSET_KINDS = frozenset({0, 1})
+GROUP_KIND = 2
+
+_INT16 = Struct(">h")
+_INT32 = Struct(">i")
+_INT64 = Struct(">q")
+_OFFSET_AND_EPOCH = Struct(">qi")
+_NULL = b"\xff\xff"
+# The first version that adds tagged fields and compact lengths. Kafka can read it and does not write it.
+_FLEXIBLE_FROM = 4
+
+
+class CommittedOffset(NamedTuple):
+    """How far a group has got in a partition. `record_offset` is where that is written down."""
+
+    offset: int
+    leader_epoch: int = -1
+    metadata: str = ""
+    committed_ms: int = -1  # wall time
+    expires_ms: int = -1  # wall time; -1: with the group
+    record_offset: int = -1
+
+
+class OffsetKey(NamedTuple):
+    group_id: str
+    topic: str
+    partition: int
+
+
+def record_kind(record: LogRecord) -> int:
+    """Which table a record belongs to; -1 if it is too short to say."""
+    return int(_INT16.unpack_from(record.key)[0]) if len(record.key) >= _INT16.size else -1
+
+
+# Writing
+
+
+def offset_record(key: OffsetKey, committed: CommittedOffset | None) -> LogRecord:
+    key_bytes = _INT16.pack(1) + _string(key.group_id) + _string(key.topic) + _INT32.pack(key.partition)
+    if committed is None:
+        return LogRecord(key_bytes, None)
+    note = _string(committed.metadata)
+    if committed.expires_ms >= 0:
+        value = _INT16.pack(1) + _INT64.pack(committed.offset) + note
+        value += _INT64.pack(committed.committed_ms) + _INT64.pack(committed.expires_ms)
+    else:
+        value = _INT16.pack(3) + _OFFSET_AND_EPOCH.pack(committed.offset, committed.leader_epoch) + note
+        value += _INT64.pack(committed.committed_ms)
+    return LogRecord(key_bytes, value)
+
+
+def group_record(group_id: str, group: ClassicGroup | None) -> LogRecord:
+    key = _INT16.pack(GROUP_KIND) + _string(group_id)
+    if group is None:
+        return LogRecord(key, None)
+    parts = [
+        _INT16.pack(3),
+        _string(group.protocol_type or ""),
+        _INT32.pack(group.generation),
+        _nullable_string(group.protocol),
+        _nullable_string(group.leader),
+        _INT64.pack(group.state_since_ms),
+        _INT32.pack(len(group.members)),
+    ]
+    for member in group.members.values():
+        parts += [
+            _string(member.member_id),
+            _nullable_string(member.instance_id),
+            _string(member.client_id),
+            _string(member.client_host),
+            _INT32.pack(member.rebalance_timeout_ms),
+            _INT32.pack(member.session_timeout_ms),
+            _bytes(member.metadata_for(group.protocol)),
+            _bytes(member.assignment),
+        ]
+    return LogRecord(key, b"".join(parts))
+
+
+def _string(text: str) -> bytes:
+    encoded = text.encode()
+    return _INT16.pack(len(encoded)) + encoded
+
+
+def _nullable_string(text: str | None) -> bytes:
+    return _NULL if text is None else _string(text)
+
+
+def _bytes(content: bytes) -> bytes:
+    return _INT32.pack(len(content)) + content
+
+
+# Reading
+
+
+class _Fields:
+    """Walks over the fields of one record."""
+
+    def __init__(self, data: bytes, position: int = 0) -> None:
+        self._data = data
+        self._position = position
+
+    def number(self, layout: Struct) -> int:
+        try:
+            value: int = layout.unpack_from(self._data, self._position)[0]
+        except StructError:
+            raise CorruptLog("a record of the offsets topic ends too early") from None
+        self._position += layout.size
+        return value
+
+    def take(self, length: int) -> bytes:
+        content = self._data[self._position : self._position + length]
+        if length < 0 or len(content) != length:
+            raise CorruptLog("a record of the offsets topic ends too early")
+        self._position += length
+        return content
+
+    def nullable_string(self) -> str | None:
+        length = self.number(_INT16)
+        return None if length == -1 else self.take(length).decode("utf-8", "replace")
+
+    def string(self) -> str:
+        return self.nullable_string() or ""
+
+    def bytes(self) -> bytes:
+        return self.take(self.number(_INT32))
+
+
+def read_offset_key(record: LogRecord) -> OffsetKey:
+    fields = _Fields(record.key, _INT16.size)
+    return OffsetKey(fields.string(), fields.string(), fields.number(_INT32))
+
+
+def read_offset(value: bytes, record_offset: int = -1) -> CommittedOffset:
+    fields = _Fields(value)
+    version = _version(fields, "an offset")
+    offset = fields.number(_INT64)
+    leader_epoch = fields.number(_INT32) if version >= 3 else -1
+    metadata = fields.string()
+    committed_ms = fields.number(_INT64)
+    expires_ms = fields.number(_INT64) if version == 1 else -1
+    return CommittedOffset(offset, leader_epoch, metadata, committed_ms, expires_ms, record_offset)
+
+
+def read_group_key(record: LogRecord) -> str:
+    return _Fields(record.key, _INT16.size).string()
+
+
+def read_group(group_id: str, value: bytes) -> ClassicGroup:
+    """The group as its last written generation was: with members it is stable."""
+    fields = _Fields(value)
+    version = _version(fields, "a group")
+    protocol_type, generation = fields.string(), fields.number(_INT32)
+    protocol, leader = fields.nullable_string(), fields.nullable_string()
+    since_ms = fields.number(_INT64) if version >= 2 else -1
+    members = [_read_member(fields, version, protocol or "") for _ in range(fields.number(_INT32))]
+    return ClassicGroup(
+        group_id=group_id,
+        state=GroupState.STABLE if members else GroupState.EMPTY,
+        state_since_ms=since_ms,
+        generation=generation,
+        protocol_type=protocol_type or None,
+        protocol=protocol,
+        leader=leader,
+        members={member.member_id: member for member in members},
+    )
+
+
+def _read_member(fields: _Fields, version: int, protocol: str) -> Member:
+    member_id = fields.string()
+    instance_id = fields.nullable_string() if version >= 3 else None
+    client_id, client_host = fields.string(), fields.string()
+    rebalance_timeout_ms = fields.number(_INT32) if version >= 1 else -1
+    session_timeout_ms = fields.number(_INT32)
+    metadata, assignment = fields.bytes(), fields.bytes()
+    return Member(
+        member_id=member_id,
+        instance_id=instance_id,
+        client_id=client_id,
+        client_host=client_host,
+        session_timeout_ms=session_timeout_ms,
+        rebalance_timeout_ms=session_timeout_ms if rebalance_timeout_ms < 0 else rebalance_timeout_ms,
+        protocols=(Protocol(protocol, metadata),),
+        assignment=assignment,
+    )
+
+
+def _version(fields: _Fields, what: str) -> int:
+    version = fields.number(_INT16)
+    if not 0 <= version < _FLEXIBLE_FROM:
+        raise CorruptLog(f"{what} is written in version {version} of its format, which nobody here writes")
+    return version

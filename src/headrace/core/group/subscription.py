@@ -1,0 +1,36 @@
+"""What a consumer of the classic protocol says it wants to read.
+
+The coordinator needs only the topics; owned partitions, generation and rack behind them are for the group's leader.
+
+    ┌─────────┬────────────────┬─────────────────────────────────────────┐
+    │ version │ topics         │ user data, owned partitions, …          │
+    │ int16   │ array of string│                                         │
+    └─────────┴────────────────┴─────────────────────────────────────────┘
+"""
+
+from struct import Struct
+from struct import error as StructError
+
+_HEADER = Struct(">hi")
+_LENGTH = Struct(">h")
+
+
+def subscribed_topics(metadata: bytes) -> frozenset[str] | None:
+    """None if these are not the bytes of a consumer's subscription."""
+    try:
+        version, count = _HEADER.unpack_from(metadata)
+        position = _HEADER.size
+        if version < 0 or count < 0 or count * _LENGTH.size > len(metadata) - position:
+            return None
+        topics = set()
+        for _ in range(count):
+            (length,) = _LENGTH.unpack_from(metadata, position)
+            position += _LENGTH.size
+            name = metadata[position : position + length]
+            if length < 0 or len(name) != length:
+                return None
+            topics.add(name.decode())
+            position += length
+    except (StructError, UnicodeDecodeError):
+        return None
+    return frozenset(topics)

@@ -1,0 +1,240 @@
+"""The transaction coordinator of one partition of `__transaction_state`: decides, and changes only in `apply`.
+
+Writes no marker: it says in the log that a transaction is prepared, the shell then brings the outcome to every
+partition and comes back with `markers_written`. Producer ids are handed in; a decision that needs one and got none
+raises ProducerIdNeeded.
+"""
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from headrace.core.coordinator import Answer, Decision, LogRecord, Moment, Ticket, Timer
+from headrace.core.transaction import records
+from headrace.core.transaction.ending import end
+from headrace.core.transaction.errors import (
+    ConcurrentTransactions,
+    InvalidTransactionTimeout,
+    PartitionNotInTransaction,
+    ProducerFenced,
+    TransactionalIdNotFound,
+    UnknownTransactionalProducer,
+)
+from headrace.core.transaction.owning import take_over
+from headrace.core.transaction.values import (
+    AT_REST,
+    NEXT,
+    PREPARED,
+    ProducerIdentity,
+    Transaction,
+    TransactionState,
+)
+from headrace.model.errors import RequestError
+from headrace.model.ids import TopicPartition
+
+_TIMEOUT = "timeout "
+_FORGET_IDS = "forget unused ids"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TransactionConfig:
+    timeout_ms_max: int
+    id_expiration_ms: int
+    id_expiration_check_ms: int
+
+
+class Forgotten(NamedTuple):
+    """The transactional id has not been used for so long that nobody needs it."""
+
+    transactional_id: str
+
+
+TransactionFact = Transaction | Forgotten
+TransactionDecision = Decision[TransactionFact]
+
+
+class TransactionMachine:
+    def __init__(self, config: TransactionConfig) -> None:
+        self._config = config
+        self.transactions: dict[str, Transaction] = {}
+
+    # Deciding
+
+    def init_producer_id(
+        self,
+        ticket: Ticket,
+        transactional_id: str,
+        timeout_ms: int,
+        expected: ProducerIdentity | None,
+        *,
+        fresh_id: int | None,
+        now_ms: Moment,
+    ) -> TransactionDecision:
+        """A producer starts, or goes on after an error: it gets an epoch that fences whoever had the id before."""
+        if not 0 < timeout_ms <= self._config.timeout_ms_max:
+            raise InvalidTransactionTimeout(
+                f"a transaction timeout of {timeout_ms} ms; at most {self._config.timeout_ms_max} ms are allowed "
+                "(transaction.max.timeout.ms)"
+            )
+        known = self.transactions.get(transactional_id)
+        taken = take_over(known, transactional_id, timeout_ms, expected, fresh_id, now_ms.wall_ms)
+        if taken.state is TransactionState.PREPARE_ABORT:
+            busy = ConcurrentTransactions("the transaction that was open is being aborted")
+            return self._step(taken, Answer(ticket, busy), now_ms)
+        return self._step(taken, Answer(ticket, taken.owner), now_ms)
+
+    def add_partitions(
+        self,
+        ticket: Ticket,
+        transactional_id: str,
+        owner: ProducerIdentity,
+        partitions: Iterable[TopicPartition],
+        *,
+        client_version: int,
+        now_ms: Moment,
+    ) -> TransactionDecision:
+        """Partitions that the transaction is about to write to; the first ones open it."""
+        transaction = self._owned(transactional_id, owner)
+        wanted = frozenset(partitions)
+        answer = Answer(ticket, None)
+        if transaction.state is TransactionState.ONGOING and wanted <= transaction.partitions:
+            return Decision(answers=(answer,))
+        return self._step(transaction.with_partitions(wanted, client_version, now_ms.wall_ms), answer, now_ms)
+
+    def check_partition(self, transactional_id: str, owner: ProducerIdentity, partition: TopicPartition) -> None:
+        """Raise unless the producer's open transaction knows the partition: asked before its first write there."""
+        if partition not in self._owned(transactional_id, owner).partitions:
+            raise PartitionNotInTransaction(f"{partition} was not added to the transaction of {transactional_id!r}")
+
+    def end(
+        self,
+        ticket: Ticket,
+        transactional_id: str,
+        owner: ProducerIdentity,
+        *,
+        commit: bool,
+        client_version: int,
+        fresh_id: int | None,
+        now_ms: Moment,
+    ) -> TransactionDecision:
+        transaction = self._known(transactional_id)
+        prepared = end(
+            transaction,
+            owner,
+            commit=commit,
+            client_version=client_version,
+            fresh_id=fresh_id,
+            now_ms=now_ms.wall_ms,
+        )
+        if prepared is None:  # the same request again, and it has been carried out already
+            return Decision(answers=(Answer(ticket, transaction.owner),))
+        return self._step(prepared, Answer(ticket, prepared.completed(now_ms.wall_ms).owner), now_ms)
+
+    def markers_written(self, prepared: Transaction, now_ms: Moment) -> TransactionDecision:
+        """Every partition has the outcome."""
+        transaction = self.transactions.get(prepared.transactional_id)
+        if transaction != prepared:
+            return Decision()
+        return self._step(transaction.completed(now_ms.wall_ms), None, now_ms)
+
+    def loaded(self, now_ms: Moment) -> TransactionDecision:
+        timers = [
+            self._timeout(one, now_ms) for one in self.transactions.values() if one.state is TransactionState.ONGOING
+        ]
+        return Decision(timers=(*timers, self._next_check(now_ms)))
+
+    def expire(self, timer: str, now_ms: Moment) -> TransactionDecision:
+        if timer == _FORGET_IDS:
+            return self._forget_unused(now_ms)
+        transaction = self.transactions.get(timer.removeprefix(_TIMEOUT))
+        if transaction is None or transaction.state is not TransactionState.ONGOING:
+            return Decision()
+        if transaction.deadline_ms > now_ms.wall_ms:
+            return Decision(timers=(self._timeout(transaction, now_ms),))
+        return self._step(transaction.fenced(now_ms=now_ms.wall_ms), None, now_ms)
+
+    def _forget_unused(self, now_ms: Moment) -> TransactionDecision:
+        oldest_ms = now_ms.wall_ms - self._config.id_expiration_ms
+        unused = [
+            Forgotten(one.transactional_id)
+            for one in self.transactions.values()
+            if one.state in AT_REST and one.updated_ms <= oldest_ms
+        ]
+        return Decision(facts=unused, timers=(self._next_check(now_ms),))
+
+    def _step(self, to: Transaction, answer: Answer | None, now_ms: Moment) -> TransactionDecision:
+        """The next value of a transactional id, with the timer that it calls for."""
+        before = self.transactions.get(to.transactional_id)
+        assert before is None or to.state in NEXT[before.state], f"{before} cannot become {to}"
+        timers: tuple[Timer, ...] = ()
+        if to.state is TransactionState.ONGOING:
+            if before is None or before.state is not TransactionState.ONGOING:
+                timers = (self._timeout(to, now_ms),)
+        elif before is not None and before.state is TransactionState.ONGOING:
+            timers = (Timer(_TIMEOUT + to.transactional_id, None),)
+        return Decision(answers=() if answer is None else (answer,), facts=(to,), timers=timers)
+
+    @staticmethod
+    def _timeout(transaction: Transaction, now_ms: Moment) -> Timer:
+        left_ms = max(transaction.deadline_ms - now_ms.wall_ms, 0)
+        return Timer(_TIMEOUT + transaction.transactional_id, now_ms + left_ms)
+
+    def _next_check(self, now_ms: Moment) -> Timer:
+        return Timer(_FORGET_IDS, now_ms + self._config.id_expiration_check_ms)
+
+    # Asking
+
+    def _known(self, transactional_id: str) -> Transaction:
+        if not transactional_id:
+            raise RequestError("a transactional id cannot be empty")
+        transaction = self.transactions.get(transactional_id)
+        if transaction is None:
+            raise UnknownTransactionalProducer(f"the transactional id {transactional_id!r} is not known")
+        return transaction
+
+    def _owned(self, transactional_id: str, owner: ProducerIdentity) -> Transaction:
+        """The transaction, if this producer owns it and may go on with it."""
+        transaction = self._known(transactional_id)
+        if transaction.producer_id != owner.producer_id:
+            raise UnknownTransactionalProducer(f"{transactional_id!r} has another producer id")
+        if transaction.epoch != owner.epoch:
+            raise ProducerFenced(f"{transactional_id!r} is at epoch {transaction.epoch}, not {owner.epoch}")
+        if transaction.state in PREPARED:
+            raise ConcurrentTransactions("the transaction before is being completed")
+        return transaction
+
+    def describe(self, transactional_id: str) -> Transaction:
+        if not transactional_id:
+            raise RequestError("a transactional id cannot be empty")
+        transaction = self.transactions.get(transactional_id)
+        if transaction is None:
+            raise TransactionalIdNotFound(f"the transactional id {transactional_id!r} is not known")
+        return transaction
+
+    def prepared(self) -> Iterator[Transaction]:
+        """Decided, and perhaps not yet known to every partition."""
+        return (one for one in list(self.transactions.values()) if one.state in PREPARED)
+
+    # Changing
+
+    def encode(self, fact: TransactionFact) -> LogRecord:
+        if isinstance(fact, Forgotten):
+            return LogRecord(records.encode_key(fact.transactional_id), None)
+        return records.encode(fact)
+
+    def apply(self, fact: TransactionFact, offset: int) -> None:
+        if isinstance(fact, Forgotten):
+            self.transactions.pop(fact.transactional_id, None)
+        else:
+            self.transactions[fact.transactional_id] = fact
+
+    def replay(self, record: LogRecord, offset: int) -> None:
+        transactional_id = records.decode_key(record.key)
+        if transactional_id is None:
+            return
+        if record.value is None:
+            self.apply(Forgotten(transactional_id), offset)
+            return
+        transaction = records.decode_value(transactional_id, record.value)
+        if transaction is not None:
+            self.apply(transaction, offset)

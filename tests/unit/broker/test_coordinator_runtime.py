@@ -1,0 +1,206 @@
+"""The shell of a coordinator: decide, append, apply, answer, in this order and no other."""
+
+import asyncio
+from typing import Any, NamedTuple, cast
+
+import pytest
+
+from headrace.broker.broker import Broker
+from headrace.broker.coordinator_runtime import CoordinatorNotAvailable, CoordinatorRuntime, NotCoordinator, Shard
+from headrace.broker.partition import AppendWaiter, Partition
+from headrace.core.coordinator import Answer, Decision, LogRecord, Moment, Producer, Timer
+from headrace.model.configs import LogConfig
+from headrace.model.errors import DiskFull, MessageTooLarge, RequestError, StorageError
+from headrace.records.batch import parse_header
+from headrace.records.record import decode_records
+from headrace.testing.clock import SimClock
+
+
+class Noted(NamedTuple):
+    text: str
+    is_written: bool = True
+
+
+class Notebook:
+    """The simplest machine: keeps what it is told."""
+
+    def __init__(self) -> None:
+        self.notes: list[tuple[str, int]] = []
+        self.expired: list[str] = []
+
+    def encode(self, fact: Noted) -> LogRecord | None:
+        return LogRecord(b"k", fact.text.encode()) if fact.is_written else None
+
+    def apply(self, fact: Noted, offset: int) -> None:
+        self.notes.append((fact.text, offset))
+
+    def replay(self, record: LogRecord, offset: int) -> None:
+        self.notes.append(((record.value or b"").decode(), offset))
+
+    def loaded(self, now_ms: Moment) -> Decision[Noted]:
+        return Decision()
+
+    def expire(self, timer: str, now_ms: Moment) -> Decision[Noted]:
+        self.expired.append(timer)
+        return Decision()
+
+
+class FakeLog:
+    config = LogConfig(max_message_bytes=1_000)
+
+
+class FakePartition:
+    """A partition whose commits a test decides about."""
+
+    def __init__(self) -> None:
+        self.index = 0
+        self.log = FakeLog()
+        self.batches: list[bytes] = []
+        self.log_start_offset = self.log_end_offset = self.high_watermark = 0
+        self.failure: StorageError | None = None
+        self._waiters: list[tuple[int, AppendWaiter]] = []
+
+    def append_internal(self, batch: memoryview, now_ms: int, **more: Any) -> int:
+        if self.failure is not None:
+            raise self.failure
+        self.batches.append(bytes(batch))
+        self.log_end_offset += parse_header(batch).record_count
+        return self.log_end_offset
+
+    def wait_for_commit(self, offset: int, waiter: AppendWaiter) -> None:
+        self._waiters.append((offset, waiter))
+
+    def commit(self) -> None:
+        self.high_watermark = self.log_end_offset
+        for _, waiter in self._waiters:
+            waiter.committed()
+        self._waiters.clear()
+
+    def fail(self, error: StorageError) -> None:
+        for _, waiter in self._waiters:
+            waiter.failed(cast(Partition, self), error)
+
+
+class FakeBroker:
+    def __init__(self) -> None:
+        self.clock = SimClock()
+
+
+class Office:
+    def __init__(self) -> None:
+        self.broker = FakeBroker()
+        self.partition = FakePartition()
+        self.runtime = CoordinatorRuntime[Notebook](cast(Broker, self.broker), "__notes", Notebook)
+        self.runtime.lead(cast(Partition, self.partition))
+        self.runtime.partition_of = lambda name: 0  # type: ignore[method-assign]
+
+    @property
+    def shard(self) -> Shard[Notebook]:
+        return self.runtime.shard(0)
+
+    @property
+    def notes(self) -> list[tuple[str, int]]:
+        return self.shard.machine.notes
+
+    def note(self, *facts: Noted, reply: object = "done", producer: Producer | None = None) -> "asyncio.Task[Any]":
+        return asyncio.create_task(
+            self.runtime.call(
+                "x",
+                lambda machine, ticket, now: Decision(answers=(Answer(ticket, reply),), facts=facts, producer=producer),
+            )
+        )
+
+
+@pytest.fixture
+def office() -> Office:
+    return Office()
+
+
+async def soon() -> None:
+    for _ in range(3):
+        await asyncio.sleep(0)
+
+
+async def test_an_answer_waits_until_its_facts_are_committed(office: Office) -> None:
+    asked = office.note(Noted("a"), Noted("b"))
+    await soon()
+    assert (office.notes, asked.done()) == ([("a", 0), ("b", 1)], False)
+    office.partition.commit()
+    assert await asked == "done"
+
+
+async def test_an_answer_without_facts_waits_for_what_it_may_have_seen(office: Office) -> None:
+    first, second = office.note(Noted("a")), office.note()
+    await soon()
+    assert not second.done()
+    office.partition.commit()
+    assert [await first, await second] == ["done", "done"]
+
+
+async def test_facts_that_are_not_written_down_are_applied_in_their_place(office: Office) -> None:
+    asked = office.note(Noted("a"), Noted("b", is_written=False), Noted("c"))
+    await soon()
+    assert office.notes == [("a", 0), ("b", 1), ("c", 1)]
+    (batch,) = office.partition.batches
+    assert [record.value for record in decode_records(batch)] == [b"a", b"c"]
+    office.partition.commit()
+    await asked
+
+
+async def test_an_append_that_fails_has_changed_nothing(office: Office) -> None:
+    office.partition.failure = DiskFull("no room")
+    with pytest.raises(DiskFull):
+        await office.note(Noted("a"))
+    assert office.notes == []
+
+
+async def test_a_batch_that_no_reader_could_take_is_refused(office: Office) -> None:
+    with pytest.raises(MessageTooLarge):
+        await office.note(Noted("x" * 1_000))
+    assert (office.notes, office.partition.batches) == ([], [])
+
+
+async def test_facts_of_a_transaction_are_written_in_it(office: Office) -> None:
+    asked = office.note(Noted("a"), producer=Producer(7, 3))
+    await soon()
+    header = parse_header(office.partition.batches[0])
+    assert (header.is_transactional, header.producer_id, header.producer_epoch) == (True, 7, 3)
+    office.partition.commit()
+    await asked
+
+
+async def test_an_error_for_an_answer_is_raised_where_it_is_awaited(office: Office) -> None:
+    with pytest.raises(RequestError):
+        await office.note(reply=RequestError("no"))
+
+
+async def test_a_commit_that_fails_reaches_whoever_waits(office: Office) -> None:
+    asked = office.note(Noted("a"))
+    await soon()
+    office.partition.fail(StorageError("the disk is gone"))
+    with pytest.raises(StorageError):
+        await asked
+
+
+async def test_a_timer_of_the_same_name_replaces_the_one_before(office: Office) -> None:
+    office.runtime.carry_out(office.shard, Decision(timers=[Timer("t", 0), Timer("u", 0), Timer("t", None)]))
+    await asyncio.sleep(0.01)
+    assert office.shard.machine.expired == ["u"]
+
+
+async def test_timers_and_machines_go_with_the_leadership(office: Office) -> None:
+    machine = office.shard.machine
+    office.runtime.carry_out(office.shard, Decision(timers=[Timer("t", 0)]))
+    office.runtime.resign(0)
+    await asyncio.sleep(0.01)
+    assert machine.expired == []
+    with pytest.raises(NotCoordinator):
+        await office.note(Noted("a"))
+
+
+async def test_whoever_waits_is_told_when_the_broker_stops(office: Office) -> None:
+    asked = office.note(Noted("a"))
+    await soon()
+    await office.runtime.close()
+    with pytest.raises(CoordinatorNotAvailable):
+        await asked

@@ -1,0 +1,119 @@
+"""The records of `__consumer_offsets`: Kafka's bytes, both ways."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from headrace.core.coordinator import LogRecord
+from headrace.core.group.records import (
+    CommittedOffset,
+    OffsetKey,
+    group_record,
+    offset_record,
+    read_group,
+    read_group_key,
+    read_offset,
+    read_offset_key,
+    record_kind,
+)
+from headrace.core.group.values import ClassicGroup, GroupState, Member, Protocol
+from headrace.model.errors import CorruptLog
+
+SHORT = st.text(max_size=8)
+INT32 = st.integers(0, 2**31 - 1)
+INT64 = st.integers(0, 2**63 - 1)
+KNOWN = st.tuples(INT64, INT32, SHORT, INT64).map(lambda fields: CommittedOffset(*fields))
+
+
+def member(**more: object) -> Member:
+    values = {
+        "member_id": "m-1",
+        "client_id": "c",
+        "client_host": "/h",
+        "session_timeout_ms": 10_000,
+        "rebalance_timeout_ms": 20_000,
+        "protocols": (Protocol("range", b"S"),),
+        "assignment": b"A",
+    }
+    return Member(**{**values, **more})  # type: ignore[arg-type]
+
+
+def test_an_offset_has_the_bytes_that_kafka_writes() -> None:
+    record = offset_record(OffsetKey("g", "t", 1), CommittedOffset(5, 2, "n", 258))
+    assert record.key == bytes.fromhex("0001 0001 67 0001 74 00000001")
+    assert record.value == bytes.fromhex("0003 0000000000000005 00000002 0001 6e 0000000000000102")
+    assert offset_record(OffsetKey("g", "t", 1), None) == LogRecord(record.key, None)
+
+
+def test_an_offset_with_an_end_of_its_own_has_the_older_bytes() -> None:
+    record = offset_record(OffsetKey("g", "t", 1), CommittedOffset(5, 2, "", 1, 3))
+    assert record.value == bytes.fromhex("0001 0000000000000005 0000 0000000000000001 0000000000000003")
+
+
+def test_a_group_has_the_bytes_that_kafka_writes() -> None:
+    group = ClassicGroup(
+        group_id="g",
+        state=GroupState.STABLE,
+        state_since_ms=7,
+        generation=3,
+        protocol_type="consumer",
+        protocol="range",
+        leader="m-1",
+        members={"m-1": member()},
+    )
+    record = group_record("g", group)
+    assert record.key == bytes.fromhex("0002 0001 67")
+    assert record.value == bytes.fromhex(
+        "0003 0008 636f6e73756d6572 00000003 0005 72616e6765 0003 6d2d31 0000000000000007 00000001"
+        "0003 6d2d31 ffff 0001 63 0002 2f68 00004e20 00002710 00000001 53 00000001 41"
+    )
+    assert read_group("g", record.value) == group
+
+
+@given(SHORT, SHORT, INT32, KNOWN)
+def test_offsets_are_read_as_they_were_written(group: str, topic: str, partition: int, known: CommittedOffset) -> None:
+    key = OffsetKey(group, topic, partition)
+    record = offset_record(key, known)
+    assert record.value is not None
+    assert (record_kind(record), read_offset_key(record), read_offset(record.value)) == (1, key, known)
+
+
+@given(SHORT, st.lists(SHORT, unique=True, max_size=3), st.one_of(st.none(), SHORT), st.binary(max_size=9))
+def test_groups_are_read_as_they_were_written(name: str, ids: list[str], instance: str | None, share: bytes) -> None:
+    members = {one: member(member_id=one, instance_id=instance, assignment=share) for one in ids}
+    group = ClassicGroup(
+        group_id=name,
+        state=GroupState.STABLE if ids else GroupState.EMPTY,
+        generation=1,
+        protocol_type="consumer",
+        protocol="range" if ids else None,
+        leader=ids[0] if ids else None,
+        members=members,
+    )
+    record = group_record(name, group)
+    assert record.value is not None
+    assert (record_kind(record), read_group_key(record)) == (2, name)
+    assert read_group(name, record.value) == group
+
+
+@pytest.mark.parametrize("version", [0, 1, 2])
+def test_groups_that_older_brokers_wrote_are_read(version: int) -> None:
+    value = bytes.fromhex(f"000{version} 0000 00000004 ffff ffff")
+    value += bytes.fromhex("0000000000000007") if version >= 2 else b""
+    value += bytes.fromhex("00000001 0001 6d 0001 63 0001 68")
+    value += bytes.fromhex("00000009") if version >= 1 else b""
+    value += bytes.fromhex("00000008 00000000 00000000")
+    group = read_group("g", value)
+    assert (group.generation, group.state_since_ms) == (4, 7 if version >= 2 else -1)
+    assert group.members["m"].session_timeout_ms == 8
+    assert group.members["m"].rebalance_timeout_ms == (9 if version >= 1 else 8)
+
+
+@pytest.mark.parametrize("value", [b"", b"\x00\x03", b"\x00\x04" + bytes(30), b"\x00\x03" + bytes(11) + b"\x00\x09"])
+def test_damaged_records_are_not_guessed_at(value: bytes) -> None:
+    with pytest.raises(CorruptLog):
+        read_offset(value)
+
+
+def test_a_record_without_a_kind_belongs_to_nobody() -> None:
+    assert record_kind(LogRecord(b"\x00", None)) == -1

@@ -1,0 +1,138 @@
+"""Transactions in a log: markers, what they leave in the `.txnindex`, and what a restart makes of it."""
+
+import pytest
+
+from headrace.model.errors import CoordinatorFenced, InvalidProducerEpoch
+from headrace.records.batch import parse_header
+from headrace.records.control import ControlType, EndMarker
+from headrace.storage.files import Files, MemoryFiles
+from headrace.storage.log import Log, Producer
+from headrace.storage.recovery import Checkpoint, open_log
+from headrace.storage.txn_index import AbortedTxn
+from tests.unit.storage.log_kit import CONFIG, append, batch_of, new_log
+
+COMMIT, ABORT = ControlType.COMMIT, ControlType.ABORT
+TXN_INDEX = "/data/t-0/00000000000000000000.txnindex"
+
+
+def write(log: Log, producer_id: int, *values: str, sequence: int = 0, epoch: int = 0) -> int:
+    appended = append(
+        log, *values, producer_id=producer_id, producer_epoch=epoch, base_sequence=sequence, transactional=True
+    )
+    return appended.base_offset
+
+
+def end(log: Log, producer_id: int, kind: ControlType, *, epoch: int = 0, coordinator: int = 0) -> int:
+    marker = EndMarker(kind, coordinator)
+    appended = log.append_marker(marker, Producer(producer_id, epoch), 0, 2_000, epoch_was_bumped=False)
+    log.producers.high_watermark_advanced(log.log_end_offset)
+    return appended.base_offset
+
+
+def aborted_from(log: Log, offset: int) -> list[AbortedTxn]:
+    piece = log.read(offset, 1_000_000, log.log_end_offset)
+    assert piece is not None
+    return log.aborted_transactions(offset, piece)
+
+
+def reopened(log: Log, files: Files, *, clean: bool = False) -> Log:
+    if clean:
+        log.close()
+    checkpoint = Checkpoint(recovery_point=log.log_end_offset if clean else 0, clean=clean)
+    again = open_log(files, "/data/t-0", CONFIG, checkpoint, now_ms=0)
+    again.producers.high_watermark_advanced(again.log_end_offset)
+    return again
+
+
+def test_an_open_transaction_holds_back_the_stable_end_until_its_marker() -> None:
+    log = new_log()
+    append(log, "plain")
+    write(log, 7, "a", "b")
+    assert log.producers.first_unstable_offset == 1
+    assert end(log, 7, COMMIT) == 3, "a marker takes one offset"
+    assert log.producers.first_unstable_offset is None
+    assert log.log_end_offset == 4
+    assert aborted_from(log, 0) == [], "what was committed is nobody's to leave out"
+
+
+def test_readers_are_told_of_aborted_transactions_that_touch_what_they_read() -> None:
+    log = new_log()
+    first = write(log, 7, "a")
+    write(log, 8, "x")
+    marker = end(log, 7, ABORT)
+    end(log, 8, COMMIT)
+    append(log, "later")
+    assert aborted_from(log, 0) == [AbortedTxn(7, first, marker, 1)]
+    assert aborted_from(log, marker + 1) == []
+
+
+@pytest.mark.parametrize("clean", [True, False])
+def test_a_restart_keeps_aborted_and_open_transactions(clean: bool) -> None:
+    files = MemoryFiles()
+    log = new_log(files)
+    write(log, 7, "a")
+    end(log, 7, ABORT)
+    write(log, 8, "open")
+    again = reopened(log, files, clean=clean)
+    assert aborted_from(again, 0) == [AbortedTxn(7, 0, 1, 2)]
+    assert again.producers.first_unstable_offset == 2
+    end(again, 8, ABORT)
+    assert [txn.producer_id for txn in aborted_from(again, 0)] == [7, 8]
+
+
+@pytest.mark.parametrize("damage", [b"", b"\x00" * 34, b"\xff" * 40], ids=["lost", "zeros", "torn"])
+def test_an_index_of_aborted_transactions_that_a_crash_spoilt_is_written_again(damage: bytes) -> None:
+    files = MemoryFiles()
+    log = new_log(files)
+    write(log, 7, "a")
+    end(log, 7, ABORT)
+    files.replace(TXN_INDEX, damage)
+    assert aborted_from(reopened(log, files), 0) == [AbortedTxn(7, 0, 1, 2)]
+
+
+def test_damage_to_the_index_of_an_old_segment_is_repaired_from_the_snapshot_before_it() -> None:
+    files = MemoryFiles()
+    log = new_log(files)
+    write(log, 7, "a")
+    log.roll(0)
+    end(log, 7, ABORT)
+    log.roll(0)
+    append(log, "later")
+    log.close()
+    files.replace("/data/t-0/00000000000000000001.txnindex", b"\x00" * 34)
+    again = open_log(files, "/data/t-0", CONFIG, Checkpoint(recovery_point=3, clean=True), now_ms=0)
+    assert aborted_from(again, 0) == [AbortedTxn(7, 0, 1, 2)]
+
+
+def test_the_marker_may_stand_in_a_later_segment_than_the_records() -> None:
+    log = new_log()
+    write(log, 7, "a")
+    log.roll(0)
+    end(log, 7, ABORT)
+    assert aborted_from(log, 0) == [AbortedTxn(7, 0, 1, 2)]
+
+
+def test_an_old_producer_is_fenced_by_the_marker_of_a_newer_epoch() -> None:
+    log = new_log()
+    write(log, 7, "a")
+    end(log, 7, ABORT, epoch=1)
+    with pytest.raises(InvalidProducerEpoch):
+        write(log, 7, "late", sequence=1)
+
+
+def test_a_marker_of_an_older_coordinator_is_refused() -> None:
+    log = new_log()
+    write(log, 7, "a")
+    end(log, 7, COMMIT, coordinator=3)
+    with pytest.raises(CoordinatorFenced):
+        end(log, 7, COMMIT, coordinator=2)
+
+
+def test_a_coordinator_writes_in_a_producers_transaction_without_a_sequence() -> None:
+    log = new_log()
+    batch = memoryview(bytearray(batch_of(["offsets"], producer_id=7, producer_epoch=1, transactional=True)))
+    log.append_for_producer(batch, parse_header(batch), 0, 0)
+    assert log.producers.first_unstable_offset == 0
+    stale = memoryview(bytearray(batch_of(["late"], producer_id=7, producer_epoch=0, transactional=True)))
+    with pytest.raises(InvalidProducerEpoch):
+        log.append_for_producer(stale, parse_header(stale), 0, 0)
