@@ -9,7 +9,7 @@ from collections import defaultdict
 from collections.abc import Callable
 from typing import Any, Protocol
 
-from tests.compat.clients import SECONDS_MAX
+from tests.compat.client_driver import SECONDS_MAX
 
 POLL_S = 0.1
 

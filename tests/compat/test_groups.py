@@ -7,7 +7,7 @@ import pytest
 from confluent_kafka import Consumer, ConsumerGroupState, ConsumerGroupTopicPartitions, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient
 
-from tests.compat.clients import SECONDS_MAX
+from tests.compat.client_driver import SECONDS_MAX
 from tests.compat.group_members import MEMBERS, ConfluentMember, owners, until
 
 RECORDS = 60

@@ -209,3 +209,31 @@ def test_kafka_python_commits_and_aborts(transactional: LocalBroker) -> None:
             producer.commit_transaction()
     producer.close()
     assert read_until(transactional, topic, 2) == [b"0", b"2"]
+
+
+async def test_aiokafka_commits_and_aborts(transactional: LocalBroker) -> None:
+    from aiokafka import AIOKafkaProducer
+
+    topic = fresh("async")
+    create(transactional, topic, 1)
+    producer = AIOKafkaProducer(bootstrap_servers=transactional.bootstrap, transactional_id=fresh("aio"))
+    async with producer:
+        for number in range(4):
+            await producer.begin_transaction()
+            await producer.send_and_wait(topic, str(number).encode())
+            if number % 2:
+                await producer.abort_transaction()
+            else:
+                await producer.commit_transaction()
+    assert read_until(transactional, topic, 2) == [b"0", b"2"]
+
+
+def test_the_brokers_own_topics_are_not_for_clients(transactional: LocalBroker) -> None:
+    from confluent_kafka import KafkaError, Producer
+
+    confluent_producer(transactional, fresh("any"))
+    errors: list[int] = []
+    producer = Producer({"bootstrap.servers": transactional.bootstrap})
+    producer.produce("__transaction_state", "nonsense", on_delivery=lambda error, _: errors.append(error.code()))
+    producer.flush(SECONDS_MAX)
+    assert errors == [KafkaError.TOPIC_EXCEPTION]

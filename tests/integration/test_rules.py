@@ -11,9 +11,9 @@ from headrace.model.errors import ErrorCode
 from headrace.protocol.api import SERVED, ApiKey
 from headrace.protocol.kafka_messages import message_class
 from headrace.records.batch import batch_crc, parse_header, walk
-from headrace.records.builder import sealed
+from headrace.records.builder import NewRecord, build_batch, sealed
 from headrace.records.compression import Codec
-from headrace.records.control import ControlType, EndMarker, build_marker_batch
+from headrace.records.control import ControlType, EndMarker, encode_marker
 from headrace.records.record import decode_records
 from tests.integration.rules_kit import NOW_MS, Client, SlowDisk, batch, running
 from tests.unit.protocol.kio_messages import kio_read
@@ -500,7 +500,8 @@ def with_header(**fields: int) -> bytes:
     return bytes(sealed(parse_header(good)._replace(**fields), good[61:]))
 
 
-CONTROL = build_marker_batch(EndMarker(ControlType.COMMIT, 0), producer_id=1, producer_epoch=0, timestamp=NOW_MS)
+# Not transactional: a batch that is, in a request without a transactional id, is refused before anybody looks at it.
+CONTROL = build_batch([NewRecord(NOW_MS, *encode_marker(EndMarker(ControlType.COMMIT, 0)))], control=True)
 REFUSED = {
     "rule_26_magic_0": (with_magic(0), ErrorCode.UNSUPPORTED_FOR_MESSAGE_FORMAT),
     "rule_26_magic_1": (with_magic(1), ErrorCode.UNSUPPORTED_FOR_MESSAGE_FORMAT),

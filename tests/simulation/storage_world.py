@@ -180,6 +180,8 @@ class World:
 
     def produce(self) -> None:
         _, partition, model = self._some_partition()
+        if partition.failure is not None:
+            return
         base, count = partition.log_end_offset, self.random.randrange(1, 4)
         names = [f"{self.generation}/{base + number}/{len(self.happened)}" for number in range(count)]
         fields = {}
@@ -194,10 +196,12 @@ class World:
         now_ms = self.clock.wall_ms()
         try:
             result = produce(partition, *names, timestamp=now_ms, now_ms=now_ms, **fields)
-        except StorageError as error:
-            assert partition.failure is not None or isinstance(error, DiskFull)
+        except DiskFull:
             if partition.failure is None:
                 assert partition.log_end_offset == base, "refused, and written all the same"
+            return
+        except StorageError:
+            assert partition.failure is not None, "only a full disk heals"
             return
         assert result.base_offset == base
         if producer:

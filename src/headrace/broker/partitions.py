@@ -3,6 +3,7 @@
 import asyncio
 import logging
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import suppress
 from uuid import UUID, uuid4
 
 from headrace.broker.group_commit import GroupCommit
@@ -22,7 +23,7 @@ from headrace.model.clock import Clock
 from headrace.model.configs import LogConfig, log_config
 from headrace.model.errors import DiskFull, NotLeader, StorageError, UnknownTopic, UnknownTopicId
 from headrace.model.ids import TopicPartition
-from headrace.storage.log import Log, remove_segment_files
+from headrace.storage.log import Log, set_aside_segment_files
 from headrace.storage.log_dir import DELETE_SUFFIX, STRAY_SUFFIX, LogDir
 from headrace.storage.partition_metadata import uuid_to_text
 from headrace.storage.segment import Segment
@@ -227,28 +228,33 @@ class Partitions:
     def _let_go(self, partition: Partition, segments: list[Segment], at_once: bool) -> None:
         """A log has moved its start: remember it durably, then remove what lies below."""
         self.log_dir.note(TopicPartition(partition.topic, partition.index), partition.log)
+        paths: list[str] = []
+        try:
+            for segment in segments:  # oldest first: whenever it stops, what is left has no hole
+                paths += set_aside_segment_files(self.log_dir.files, segment)
+        except StorageError as error:
+            log.error("%s: could not remove its oldest segments: %s; the next start tries again", partition, error)
         if at_once:
-            self._write_log_starts(segments)
-            self._in_background(self._remove_segments, segments)
+            self._write_log_starts(paths)
+            self._in_background(self._remove, paths)
         else:
-            self._in_background(self._write_log_starts_and_remove, segments)
+            self._in_background(self._write_log_starts_and_remove, paths)
 
-    def _write_log_starts(self, segments: list[Segment]) -> None:
+    def _write_log_starts(self, paths: list[str]) -> None:
         try:
             self.log_dir.write_log_starts()
         except DiskFull:
-            # What is to be removed is what makes room. A crash in between leaves a log that begins a little earlier.
-            self._remove_segments(segments)
+            self._remove(paths)  # what is to be removed is what makes room
             self.log_dir.write_log_starts()
 
-    def _write_log_starts_and_remove(self, segments: list[Segment]) -> None:
-        self._write_log_starts(segments)
-        self._remove_segments(segments)
+    def _write_log_starts_and_remove(self, paths: list[str]) -> None:
+        self._write_log_starts(paths)
+        self._remove(paths)
 
-    def _remove_segments(self, segments: list[Segment]) -> None:
-        """Oldest first: whenever it stops, what is left has no hole."""
-        for segment in segments:
-            remove_segment_files(self.log_dir.files, segment)
+    def _remove(self, paths: list[str]) -> None:
+        for path in paths:
+            with suppress(FileNotFoundError):
+                self.log_dir.files.remove(path)
 
     def _in_background(self, work: Callable[..., None], *arguments: object) -> None:
         """Unlinking a large file takes many milliseconds: not on the loop."""
@@ -272,7 +278,8 @@ class Partitions:
         self.log_dir.write_recovery_points()
 
     async def close(self) -> None:
-        await asyncio.gather(*self._removals, return_exceptions=True)
+        if self._removals:
+            await asyncio.gather(*self._removals, return_exceptions=True)
         for partition in self.all():
             self._close(partition)
         watermarks = [(TopicPartition(one.topic, one.index), one.high_watermark) for one in self.all()]

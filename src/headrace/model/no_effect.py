@@ -6,7 +6,6 @@ neither grow stale nor stay behind.
 """
 
 from headrace.model.broker_configs import CLUSTER_CONFIGS
-from headrace.model.broker_coordinator_configs import COORDINATOR_CONFIGS
 from headrace.model.node_configs import CLUSTER_KEYS, GATEWAY_KEYS
 from headrace.model.topic_configs import TOPIC_CONFIGS
 
@@ -50,6 +49,44 @@ _BROKER_KEYS = frozenset(
         "socket.send.buffer.bytes",
     }
 )
+_COORDINATOR_KEYS = frozenset(
+    {
+        "group.consumer.heartbeat.interval.ms",
+        "group.consumer.max.heartbeat.interval.ms",
+        "group.consumer.max.session.timeout.ms",
+        "group.consumer.min.heartbeat.interval.ms",
+        "group.consumer.min.session.timeout.ms",
+        "group.consumer.session.timeout.ms",
+        "group.coordinator.append.linger.ms",
+        "group.share.delivery.count.limit",
+        "group.share.heartbeat.interval.ms",
+        "group.share.max.heartbeat.interval.ms",
+        "group.share.max.record.lock.duration.ms",
+        "group.share.max.session.timeout.ms",
+        "group.share.max.share.sessions",
+        "group.share.max.size",
+        "group.share.min.heartbeat.interval.ms",
+        "group.share.min.record.lock.duration.ms",
+        "group.share.min.session.timeout.ms",
+        "group.share.partition.max.record.locks",
+        "group.share.record.lock.duration.ms",
+        "group.share.session.timeout.ms",
+        "offsets.commit.timeout.ms",
+        "offsets.load.buffer.size",
+        "offsets.topic.compression.codec",
+        "share.coordinator.append.linger.ms",
+        "share.coordinator.snapshot.update.records.per.snapshot",
+        "share.coordinator.state.topic.min.isr",
+        "share.coordinator.state.topic.num.partitions",
+        "share.coordinator.state.topic.replication.factor",
+        "share.coordinator.state.topic.segment.bytes",
+        "share.coordinator.write.timeout.ms",
+        "transaction.abort.timed.out.transaction.cleanup.interval.ms",
+        "transaction.state.log.load.buffer.size",
+        "transaction.state.log.min.isr",
+        "transaction.two.phase.commit.enable",
+    }
+)
 _BROKER_DEFAULTS_OF_TOPIC_KEYS = frozenset(synonym for key in _TOPIC_KEYS for synonym in TOPIC_CONFIGS[key].synonyms)
 
 NO_EFFECT_YET: frozenset[str] = (
@@ -58,5 +95,6 @@ NO_EFFECT_YET: frozenset[str] = (
     | _BROKER_DEFAULTS_OF_TOPIC_KEYS
     | CLUSTER_KEYS
     | GATEWAY_KEYS
-    | {config.name for config in (*COORDINATOR_CONFIGS, *CLUSTER_CONFIGS)}
+    | _COORDINATOR_KEYS
+    | {config.name for config in CLUSTER_CONFIGS}
 )

@@ -67,7 +67,10 @@ def _fit(epochs: LeaderEpochs, segments: Sequence[Segment], log_start: int) -> b
 
 def _is_behind(epochs: LeaderEpochs, segments: Sequence[Segment]) -> bool:
     """Whether a batch that recovery has just accepted is of an epoch that the file has not heard of."""
-    return any(segment.checked and segment.last_epoch > epochs.latest for segment in segments)
+    if not any(segment.checked and segment.last_epoch > epochs.latest for segment in segments):
+        return False
+    # The epoch of a batch has no checksum, and ours are in the file before the batch is: one batch proves nothing.
+    return all(epoch > epochs.latest for epoch in _last_epochs(segments))
 
 
 def _epochs_from(segments: Sequence[Segment], offset: int) -> list[int]:

@@ -359,7 +359,7 @@ class Log:
             batch = segment.file.read(at, header.total_bytes)
             found = first_at_or_after(batch, header, timestamp, from_offset=self.log_start_offset)
             if found is not None:
-                return FoundOffset(found[0], found[1], header.leader_epoch)
+                return self._found(*found)
         return None
 
     def offset_of_max_timestamp(self) -> FoundOffset | None:
@@ -374,8 +374,12 @@ class Log:
             if not _is_good(youngest, at, header) or youngest.hole_at(youngest.max_timestamp_offset) is not None:
                 break
             found = max_timestamp_record(youngest.file.read(at, header.total_bytes), header)
-            return FoundOffset(found[0], found[1], header.leader_epoch) if found is not None else None
+            return self._found(*found) if found is not None else None
         raise CorruptLog(f"{youngest.path}: the batch with the highest timestamp is damaged")
+
+    def _found(self, offset: int, timestamp: int) -> FoundOffset:
+        """With the epoch that the log's history gives it: the one in a batch's header has no checksum."""
+        return FoundOffset(offset, timestamp, self.epochs.epoch_of(offset))
 
     # Shrinking
 
@@ -433,7 +437,22 @@ def note_marker(producers: ProducerStates, segment: Segment, header: BatchHeader
     return True
 
 
+DELETED_SUFFIX = ".deleted"  # what an interrupted removal leaves with this suffix is removed at the next opening
 SEGMENT_SUFFIXES = (".log", ".index", ".timeindex", ".txnindex", ".snapshot")
+
+
+def set_aside_segment_files(files: Files, segment: Segment) -> list[str]:
+    """Give the files of a segment that left its log names that nobody looks for; returns these, to be removed later.
+
+    By their old names they could be removed later than the topic is, and its successor would lose its own.
+    """
+    stem = f"{segment.directory}/{segment_name(segment.base_offset)}"
+    aside = []
+    for suffix in SEGMENT_SUFFIXES:
+        if files.exists(stem + suffix):
+            files.rename(stem + suffix, stem + suffix + DELETED_SUFFIX)
+            aside.append(stem + suffix + DELETED_SUFFIX)
+    return aside
 
 
 def remove_segment_files(files: Files, segment: Segment) -> None:

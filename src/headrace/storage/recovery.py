@@ -42,8 +42,10 @@ def open_log(files: Files, directory: str, config: LogConfig, checkpoint: Checkp
     names_before = [] if checkpoint.clean else files.list(directory)
     opened = _open(files, directory, config, checkpoint, now_ms)
     names = _names_of(files, directory, checkpoint)
-    if checkpoint.clean or opened.log_end_offset <= checkpoint.recovery_point:
+    if checkpoint.clean:
         opened.sync_first(names)
+    elif opened.log_end_offset <= checkpoint.recovery_point:
+        opened.sync_first([*names, opened.active.file])  # half a write that was cut is cut for good
     else:
         _sync(opened, names, checkpoint)
     if opened.holes if checkpoint.clean else files.list(directory) != names_before:

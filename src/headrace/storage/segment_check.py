@@ -186,6 +186,10 @@ def check_segment(segment: "Segment", bounds: Bounds) -> bool:
         try:
             header = examine(segment, bytes_, place, bounds)
         except CorruptLog as damage:
+            if segment.next_offset == bounds.end_offset:
+                # All that belongs here is here. Half a write that was cut before came back with a power cut.
+                _cut(segment, place.position, str(damage))
+                return True
             if bounds.may_be_cut and segment.next_offset >= bounds.recovery_point:
                 _cut(segment, place.position, str(damage))
                 return False

@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 from headrace.core.coordinator import Decision, LogRecord, Moment, Timer
 from headrace.core.group.family import Committer, OffsetsRule
 from headrace.core.group.modern.group import Group
-from headrace.core.group.modern.values import Rebalance
+from headrace.core.group.modern.values import MemberState, Rebalance
 from headrace.core.group.values import ClassicGroup, GroupListing, GroupState
 from headrace.model.errors import CorruptLog
 
@@ -98,7 +98,9 @@ class History:
         # Members go on reading what they keep: only who waits for something new, or gives something up, stands still.
         pauses = dict(row.pauses_ms)
         for member_id in after.subscriptions:
-            if after.is_settled(member_id) and before.holding(member_id).assigned != after.holding(member_id).assigned:
+            old, new_holding = before.holding(member_id), after.holding(member_id)
+            has_moved = old.state is not MemberState.STABLE or old.assigned != new_holding.assigned
+            if old != new_holding and has_moved and after.is_settled(member_id):
                 pauses[member_id] = now.wall_ms - row.began_ms
         ended_ms = now.wall_ms if after.state in ("Stable", "Empty") else NOT_ENDED
         new = row._replace(members_after=tuple(sorted(after.subscriptions)), pauses_ms=pauses, ended_ms=ended_ms)

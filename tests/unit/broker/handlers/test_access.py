@@ -27,6 +27,8 @@ REQUESTS: dict[ApiKey, dict[str, Any]] = {
     ApiKey.SYNC_GROUP: {"group_id": "g", "member_id": "m", "generation_id": 1},
     ApiKey.DESCRIBE_GROUPS: {"groups": ("g",)},
     ApiKey.LIST_GROUPS: {},
+    ApiKey.CONSUMER_GROUP_HEARTBEAT: {"group_id": "g", "member_id": "m", "member_epoch": 1},
+    ApiKey.CONSUMER_GROUP_DESCRIBE: {"group_ids": ("g",)},
     ApiKey.CREATE_TOPICS: {"topics": [{"name": "new", "num_partitions": 1, "replication_factor": 1}]},
     ApiKey.DELETE_TOPICS: {"topics": [{"name": "t"}]},
     ApiKey.DELETE_RECORDS: {"topics": [{"name": "t", "partitions": [{"partition_index": 0, "offset": 1}]}]},
