@@ -213,9 +213,13 @@ class Log:
         return age > limit_ms
 
     def roll(self, now_ms: int) -> Segment:
-        """Close the active segment and start one at the log's end. The new name is on disk when this returns."""
+        """Close the active segment and start one at the log's end. The new name is on disk when this returns.
+
+        The snapshot need not be, and the loop does not wait for it: one that a power loss tears is passed over for the
+        one before.
+        """
         self.active.seal()
-        self.write_producer_snapshot()
+        self.write_producer_snapshot(sync=False)
         fresh = Segment(
             self.files,
             self.directory,
@@ -229,9 +233,9 @@ class Log:
         self.segments.append(fresh)
         return fresh
 
-    def write_producer_snapshot(self) -> None:
+    def write_producer_snapshot(self, *, sync: bool = True) -> None:
         path = f"{self.directory}/{segment_name(self.log_end_offset)}.snapshot"
-        self.files.replace(path, self.producers.to_snapshot())
+        self.files.replace(path, self.producers.to_snapshot(), sync=sync)
 
     # Syncing
 
