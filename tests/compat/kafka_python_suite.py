@@ -18,6 +18,8 @@ PACKAGE = "kafka-python"
 VERSION = "3.0.12"
 REPOSITORY = Path(__file__).resolve().parents[2]
 CACHE = REPOSITORY / ".cache" / f"kafka-python-{VERSION}"
+# Where the bootstrap had to fetch uv, it made an environment with pip for that.
+BOOTSTRAPPED_PIP = (str(REPOSITORY / ".cache" / "tools" / "bin" / "python"), "-m", "pip")
 PASSING = Path(__file__).with_name("kafka_python_passing.txt")
 
 # The suite tells clients which Kafka they speak to, and expects them to find out the same by themselves: they
@@ -70,7 +72,7 @@ def _download(folder: Path) -> None:
         f"{PACKAGE}=={VERSION}",
     ]
     refusals = []
-    for pip in ([sys.executable, "-m", "pip"], ["uv", "tool", "run", "pip"], ["pip"]):
+    for pip in ([sys.executable, "-m", "pip"], ["uv", "tool", "run", "pip"], [*BOOTSTRAPPED_PIP], ["pip"]):
         try:
             done = subprocess.run([*pip, *arguments], capture_output=True, text=True)
         except FileNotFoundError as error:

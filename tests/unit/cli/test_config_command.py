@@ -84,9 +84,9 @@ def test_the_example_on_the_reference_page_is_a_file_that_loads(tmp_path):
 
 
 def test_settings_without_effect_are_told():
-    result = run("config", "check", "--set", "group.max.size=3", "--set", "num.partitions=2")
+    result = run("config", "check", "--set", "log.cleaner.threads=3", "--set", "num.partitions=2")
     assert result.exit_code == 0
-    assert "--set group.max.size=3: group.max.size has no effect in this version" in result.stderr
+    assert "--set log.cleaner.threads=3: log.cleaner.threads has no effect in this version" in result.stderr
     assert "num.partitions has no effect" not in result.stderr
 
 
