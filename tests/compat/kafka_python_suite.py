@@ -54,7 +54,10 @@ def fetch() -> Path:
         _download(CACHE)
         (archive,) = CACHE.glob("*.tar.gz")
         with tarfile.open(archive) as package:
-            package.extractall(CACHE, filter="data")
+            if hasattr(tarfile, "data_filter"):
+                package.extractall(CACHE, filter="data")
+            else:  # Python 3.11.2, Debian's, is older than filters
+                package.extractall(CACHE)
         (folder / "test" / "__init__.py").touch()
         (folder / "test" / "service.py").write_text(SERVICE_STUB)
     return folder

@@ -1,7 +1,5 @@
 """A short, seeded run of each fuzz target on every test run; longer runs are made by hand."""
 
-import subprocess
-import sys
 from collections.abc import Iterator
 from importlib.util import find_spec
 from pathlib import Path
@@ -12,6 +10,7 @@ from headrace.records.batch import HEADER_BYTES
 from headrace.records.builder import NewRecord, build_batch
 from headrace.records.compression import Codec
 from headrace.records.control import ControlType, EndMarker, build_marker_batch
+from tests.fuzz.bounded_run import run_fuzzer
 
 FUZZER = Path(__file__).with_name("fuzz_batch.py")
 RUNS = 20_000
@@ -52,8 +51,4 @@ def test_only_promised_errors_come_out_of(target: str, tmp_path: Path):
         "-max_total_time=60",
         f"-artifact_prefix={tmp_path}/",
     ]
-    run = subprocess.run(
-        [sys.executable, str(FUZZER), *arguments], capture_output=True, text=True, timeout=100, check=False
-    )
-    assert run.returncode == 0, run.stdout + run.stderr[-4_000:]
-    assert "Done" in run.stderr
+    run_fuzzer(FUZZER, arguments)
