@@ -77,6 +77,7 @@ class World:
         self.models: dict[int, Model] = {0: Model(), 1: Model()}
         self.generation = 1  # of the topic: it is deleted and created again now and then
         self.leader_epoch = 0
+        self.values_made = 0
         self.happened: list[str] = []
         self._start()
 
@@ -178,12 +179,16 @@ class World:
         index = self.random.choice(list(self.models))
         return index, self.partitions.get("t", index), self.models[index]
 
+    def _new_value(self) -> str:
+        self.values_made += 1
+        return f"value {self.values_made}"
+
     def produce(self) -> None:
         _, partition, model = self._some_partition()
         if partition.failure is not None:
             return
         base, count = partition.log_end_offset, self.random.randrange(1, 4)
-        names = [f"{self.generation}/{base + number}/{len(self.happened)}" for number in range(count)]
+        names = [self._new_value() for _ in range(count)]
         fields = {}
         producer = self.random.randrange(PRODUCERS + 1)
         if producer:
@@ -219,7 +224,7 @@ class World:
         base = partition.log_end_offset
         if partition.failure is not None:
             return
-        value = f"{self.generation}/{base}/{len(self.happened)}"
+        value = self._new_value()
         sequence = sent[-1][0] + 1 if sent else 0
         del model.values[base:]
         model.values.append(value)
