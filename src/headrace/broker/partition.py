@@ -8,6 +8,7 @@ import asyncio
 import logging
 from collections import deque
 from collections.abc import Callable
+from contextlib import suppress
 from typing import TYPE_CHECKING, NamedTuple, Protocol
 from uuid import UUID
 
@@ -22,6 +23,7 @@ from headrace.model.errors import (
     NotEnoughReplicas,
     NotLeader,
     OffsetOutOfRange,
+    RequestTimedOut,
     StorageError,
     UnknownLeaderEpoch,
     UnknownTopic,
@@ -310,6 +312,8 @@ class Partition:
         """Move the log's start forward; -1 stands for the high watermark. Returns the new start."""
         target = self.high_watermark if before == -1 else before
         if target < 0 or target > self.high_watermark:
+            if self.high_watermark < target <= self.log.log_end_offset:
+                raise RequestTimedOut(f"offset {before} of {self} is written and not committed yet")
             raise OffsetOutOfRange(f"offset {before} is beyond the high watermark {self.high_watermark} of {self}")
         self.move_log_start(target, at_once=True)
         return self.log.log_start_offset
@@ -322,6 +326,12 @@ class Partition:
     async def settled(self) -> None:
         """Returns when everything that is written now is committed, or cannot be any more."""
         if self.failure is None and self.high_watermark < self.log.log_end_offset:
-            waiter = Settled(asyncio.get_running_loop().create_future())
-            self.wait_for_commit(self.log.log_end_offset, waiter)
-            await waiter.future
+            place = (self.log.log_end_offset, Settled(asyncio.get_running_loop().create_future()))
+            self.wait_for_commit(*place)
+            try:
+                await place[1].future
+            except asyncio.CancelledError:
+                # Whoever gives up leaves no trace: a commit that never comes would otherwise gather waiters.
+                with suppress(ValueError):
+                    self._append_waiters.remove(place)
+                raise

@@ -30,6 +30,10 @@ from headrace.storage.segment import Segment
 
 log = logging.getLogger(__name__)
 
+# How long a question about a partition's end waits for commits that are on their way. A sync takes milliseconds; a disk
+# that needs longer than this is in trouble, and clients (whose requests time out after 30 s) are told what is certain.
+SETTLE_MS_MAX = 5_000
+
 
 class Partitions:
     def __init__(self, log_dir: LogDir, clock: Clock, node_id: int, group_commit: GroupCommit | None) -> None:
@@ -88,12 +92,14 @@ class Partitions:
     def all(self) -> Iterable[Partition]:
         return [partition for (topic, _), partition in self._held.items() if isinstance(topic, str)]
 
-    async def settled(self, topic: str, indexes: Iterable[int]) -> None:
-        """Returns when everything that is written in these partitions now is committed."""
-        for index in indexes:
-            partition = self._held.get((topic, index))
-            if partition is not None:
-                await partition.settled()
+    async def settled(self, places: Iterable[tuple[str, int]], wait_ms: int) -> None:
+        """Returns when everything that is written in these partitions now is committed, or when the time is over."""
+        with suppress(TimeoutError):
+            async with asyncio.timeout(min(max(wait_ms, 0), SETTLE_MS_MAX) / 1000):
+                for place in places:
+                    partition = self._held.get(place)
+                    if partition is not None:
+                        await partition.settled()
 
     # Following the cluster's facts
 

@@ -195,6 +195,13 @@ class OffsetOutOfRange(RequestError):
     code = ErrorCode.OFFSET_OUT_OF_RANGE
 
 
+class RequestTimedOut(RequestError):
+    """What the request waits for has not happened in its time. It may still happen."""
+
+    code = ErrorCode.REQUEST_TIMED_OUT
+    retriable = True
+
+
 class InvalidTopic(RequestError):
     code = ErrorCode.INVALID_TOPIC_EXCEPTION
 

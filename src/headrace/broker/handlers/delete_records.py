@@ -8,7 +8,7 @@ from kio.schema.delete_records.v2.response import (
 )
 
 from headrace.broker.call import Call
-from headrace.broker.handlers.kafka_types import NO_ERROR, NO_THROTTLE, i64, wire_error
+from headrace.broker.handlers.kafka_types import NO_ERROR, NO_THROTTLE, i64, milliseconds, wire_error
 from headrace.broker.handlers.shared import allows
 from headrace.core.internal_topics import INTERNAL_TOPICS
 from headrace.model.errors import HeadraceError, InvalidTopic, PolicyViolation, TopicDenied
@@ -21,9 +21,10 @@ NO_LOW_WATERMARK = -1
 
 
 async def handle(request: DeleteRecordsRequest, call: Call) -> DeleteRecordsResponse:
-    for topic in request.topics:
-        # A record that was acknowledged can be deleted, though its commit may still be on the way.
-        await call.broker.partitions.settled(topic.name, [asked.partition_index for asked in topic.partitions])
+    allowed = [topic for topic in request.topics if allows(call, DELETE_TOPIC, topic.name)]
+    # A record that was acknowledged can be deleted, though its commit may still be on the way.
+    places = [(topic.name, asked.partition_index) for topic in allowed for asked in topic.partitions]
+    await call.broker.partitions.settled(places, milliseconds(request.timeout))
     topics = tuple(
         DeleteRecordsTopicResult(
             name=topic.name, partitions=tuple(_row(topic.name, partition, call) for partition in topic.partitions)

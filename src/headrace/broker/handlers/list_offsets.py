@@ -3,6 +3,7 @@
 from headrace.broker.call import Call
 from headrace.broker.handlers.shared import allows, repeated
 from headrace.broker.partition import Partition
+from headrace.broker.partitions import SETTLE_MS_MAX
 from headrace.model.errors import ErrorCode, HeadraceError
 from headrace.protocol.api import ApiKey
 from headrace.protocol.list_offsets import (
@@ -25,11 +26,14 @@ DESCRIBE_TOPIC = access_for(ApiKey.LIST_OFFSETS, ResourceType.TOPIC, Operation.D
 
 async def handle(request: ListOffsetsRequest, call: Call) -> ListOffsetsResponse:
     twice = repeated((topic.name, query.partition) for topic in request.topics for query in topic.partitions)
+    allowed = {topic.name for topic in request.topics if allows(call, DESCRIBE_TOPIC, topic.name)}
+    if request.replica_id == CONSUMER:
+        # Whoever was told that a record is written, with whatever acks, finds it counted here.
+        places = [(topic.name, one.partition) for topic in request.topics for one in topic.partitions]
+        await call.broker.partitions.settled([place for place in places if place[0] in allowed], _patience_ms(request))
     topics = []
     for topic in request.topics:
-        if allows(call, DESCRIBE_TOPIC, topic.name):
-            # Whoever was told that a record is written, with whatever acks, finds it counted here.
-            await call.broker.partitions.settled(topic.name, [query.partition for query in topic.partitions])
+        if topic.name in allowed:
             answers = [
                 _answer(topic.name, query, request, call)
                 if (topic.name, query.partition) not in twice
@@ -42,6 +46,11 @@ async def handle(request: ListOffsetsRequest, call: Call) -> ListOffsetsResponse
             ]
         topics.append((topic.name, answers))
     return ListOffsetsResponse(topics)
+
+
+def _patience_ms(request: ListOffsetsRequest) -> int:
+    """Older clients do not say how long they wait."""
+    return request.timeout_ms or SETTLE_MS_MAX
 
 
 def _answer(topic: str, query: PartitionQuery, request: ListOffsetsRequest, call: Call) -> PartitionAnswer:

@@ -1,4 +1,3 @@
-from collections.abc import Iterable
 from typing import Any
 
 import pytest
@@ -87,19 +86,27 @@ async def test_special_times_that_a_version_does_not_have_are_refused(
     assert found(await ask(kit, timestamp, version)) == (35, -1, -1)
 
 
-async def test_clients_see_only_what_is_committed(kit: HandlerKit, monkeypatch: pytest.MonkeyPatch) -> None:
-    async def do_not_wait(topic: str, indexes: Iterable[int]) -> None:
-        """As if a replica were behind: what is written stays uncommitted."""
-
-    monkeypatch.setattr(kit.partitions, "settled", do_not_wait)
+async def test_clients_see_only_what_is_committed(kit: HandlerKit) -> None:
     await kit.create("t")
     kit.append("t", "a", timestamp=1_000)
     kit.append("t", "b", timestamp=2_000)
+    kit.partition("t").high_watermark = 1  # as if a replica were behind: what is written stays uncommitted
+    assert found(await ask(kit, LATEST, timeout=1)) == (0, 1, -1)
+    assert found(await ask(kit, 2_000, timeout=1)) == (0, -1, -1)
+    assert found(await ask(kit, MAX_TIMESTAMP, timeout=1)) == (0, -1, -1)
+    assert found(await ask(kit, LATEST, replica_id=2)) == (0, 2, -1), "a replica asks for the log's end, and at once"
+
+
+@pytest.mark.parametrize(("version", "timeout"), [(9, {}), (10, {"timeout": -5}), (10, {"timeout": 2**31 - 1})])
+async def test_a_commit_that_never_comes_is_not_waited_for_without_end(
+    kit: HandlerKit, monkeypatch: pytest.MonkeyPatch, version: int, timeout: dict[str, int]
+) -> None:
+    monkeypatch.setattr("headrace.broker.partitions.SETTLE_MS_MAX", 1)
+    await kit.create("t")
+    kit.append("t", "a", "b")
     kit.partition("t").high_watermark = 1
-    assert found(await ask(kit, LATEST)) == (0, 1, -1)
-    assert found(await ask(kit, 2_000)) == (0, -1, -1)
-    assert found(await ask(kit, MAX_TIMESTAMP)) == (0, -1, -1)
-    assert found(await ask(kit, LATEST, replica_id=2)) == (0, 2, -1), "a replica asks for the log's end"
+    assert found(await ask(kit, LATEST, version, **timeout)) == (0, 1, -1)
+    assert not kit.partition("t")._append_waiters, "who gave up waits no more"
 
 
 async def test_rule_08_read_committed_ends_at_the_last_stable_offset(

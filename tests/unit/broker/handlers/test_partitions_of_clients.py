@@ -46,6 +46,27 @@ async def test_offsets_outside_of_the_log_are_refused(kit: HandlerKit, offset: i
     assert await delete_records(kit, offset) == (1, -1)
 
 
+async def test_records_whose_commit_does_not_come_in_time_are_not_deleted(kit: HandlerKit) -> None:
+    await kit.create("t")
+    kit.append("t", "a", "b", "c")
+    kit.partition("t").high_watermark = 1
+    assert await delete_records(kit, 3) == (7, -1)
+    assert await delete_records(kit, 4) == (1, -1)
+    assert await delete_records(kit, -1) == (0, 1)
+
+
+async def test_who_may_not_delete_records_does_not_make_the_broker_wait(kit: HandlerKit) -> None:
+    await kit.create("t")
+    kit.append("t", "a", "b", "c")
+    kit.partition("t").high_watermark = 1
+    kit.authorizer = DenyAll()
+    asked = [{"name": "t", "partitions": [{"partition_index": 0, "offset": 3}]}]
+    waiting = asyncio.create_task(kit.ask(ApiKey.DELETE_RECORDS, topics=asked, timeout=60_000))
+    await asyncio.sleep(0)
+    assert not kit.partition("t")._append_waiters
+    assert (await waiting).topics[0].partitions[0].error_code.value == 29
+
+
 async def test_compacted_topics_keep_their_records(kit: HandlerKit) -> None:
     await kit.create("t", cleanup_policy="compact")
     assert await delete_records(kit, 0) == (44, -1)
