@@ -2,7 +2,7 @@
 
 Nothing of the suite is kept in this repository: it lives in `.cache`. By hand, against any broker:
 
-    python tests/compat/kafka_python_suite.py 127.0.0.1:9092 --version 4.3
+    python tests/compat/kafka_python_suite.py 127.0.0.1:9092 --version 4.0
 """
 
 import argparse
@@ -23,8 +23,8 @@ BOOTSTRAPPED_PIP = (str(REPOSITORY / ".cache" / "tools" / "bin" / "python"), "-m
 PASSING = Path(__file__).with_name("kafka_python_passing.txt")
 
 # The suite tells clients which Kafka they speak to, and expects them to find out the same by themselves: they
-# look at the highest versions advertised, and ours (Produce 13, ListOffsets 10) are those of Kafka 4.1.
-SPOKEN_VERSION = "4.1"
+# look at the highest versions advertised, and ours (ListOffsets 11, DescribeLogDirs 5) are those of Kafka 4.3.
+SPOKEN_VERSION = "4.3"
 
 SUITE_SECONDS_MAX = 600.0
 

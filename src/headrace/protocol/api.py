@@ -69,8 +69,8 @@ def _versions(lowest: int, highest: int, first_flexible: int, advertised_lowest:
 SERVED: Mapping[ApiKey, Versions] = {
     # librdkafka silently turns compression off unless Produce is advertised from 0; versions 0-2 are refused.
     ApiKey.PRODUCE: _versions(3, 13, 9, advertised_lowest=0),
-    ApiKey.FETCH: _versions(4, 17, 12),
-    ApiKey.LIST_OFFSETS: _versions(1, 10, 6),
+    ApiKey.FETCH: _versions(4, 18, 12),
+    ApiKey.LIST_OFFSETS: _versions(1, 11, 6),
     ApiKey.METADATA: _versions(0, 13, 9),
     ApiKey.OFFSET_COMMIT: _versions(2, 10, 8),
     ApiKey.OFFSET_FETCH: _versions(1, 10, 6),
@@ -98,7 +98,7 @@ SERVED: Mapping[ApiKey, Versions] = {
     ApiKey.DESCRIBE_CONFIGS: _versions(1, 4, 4),
     ApiKey.ALTER_CONFIGS: _versions(0, 2, 2),
     ApiKey.ALTER_REPLICA_LOG_DIRS: _versions(1, 2, 2),
-    ApiKey.DESCRIBE_LOG_DIRS: _versions(1, 4, 2),
+    ApiKey.DESCRIBE_LOG_DIRS: _versions(1, 5, 2),
     ApiKey.CREATE_PARTITIONS: _versions(0, 3, 2),
     ApiKey.DELETE_GROUPS: _versions(0, 2, 2),
     ApiKey.ELECT_LEADERS: _versions(0, 2, 2),

@@ -1,4 +1,4 @@
-"""Fetch, versions 4 to 17, by hand: the reply refers to batches in their files and never reads them."""
+"""Fetch, versions 4 to 18, by hand: the reply refers to batches in their files and never reads them."""
 
 from collections.abc import Sequence
 from struct import Struct

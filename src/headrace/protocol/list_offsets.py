@@ -1,4 +1,4 @@
-"""ListOffsets, versions 1 to 10, by hand: a consumer's way to its first fetch."""
+"""ListOffsets, versions 1 to 11, by hand: a consumer's way to its first fetch."""
 
 from collections.abc import Sequence
 from struct import Struct
@@ -19,8 +19,16 @@ EARLIEST = -2
 MAX_TIMESTAMP = -3
 EARLIEST_LOCAL = -4
 LATEST_TIERED = -5
+EARLIEST_PENDING_UPLOAD = -6
 # The version that brought each of the special times; an older request that asks for one is refused.
-SPECIAL_TIMES_FROM = {LATEST: 0, EARLIEST: 0, MAX_TIMESTAMP: 7, EARLIEST_LOCAL: 8, LATEST_TIERED: 9}
+SPECIAL_TIMES_FROM = {
+    LATEST: 0,
+    EARLIEST: 0,
+    MAX_TIMESTAMP: 7,
+    EARLIEST_LOCAL: 8,
+    LATEST_TIERED: 9,
+    EARLIEST_PENDING_UPLOAD: 11,
+}
 
 CONSUMER = -1  # the replica id of an ordinary client
 DEBUGGING = -2

@@ -90,10 +90,10 @@ def test_a_missing_id_is_written_as_zeros() -> None:
 
 
 def test_rule_05_compact_lengths_are_one_more_and_null_is_zero() -> None:
-    newest = kio_class(ApiKey.DESCRIBE_LOG_DIRS, 4, "request")
-    assert read_request(ApiKey.DESCRIBE_LOG_DIRS, 4, memoryview(b"\x00\x00")).topics is None
-    assert read_request(ApiKey.DESCRIBE_LOG_DIRS, 4, memoryview(b"\x01\x00")).topics == ()
-    one = read_request(ApiKey.DESCRIBE_LOG_DIRS, 4, memoryview(b"\x02\x02t\x01\x00\x00"))
+    newest = kio_class(ApiKey.DESCRIBE_LOG_DIRS, 5, "request")
+    assert read_request(ApiKey.DESCRIBE_LOG_DIRS, 5, memoryview(b"\x00\x00")).topics is None
+    assert read_request(ApiKey.DESCRIBE_LOG_DIRS, 5, memoryview(b"\x01\x00")).topics == ()
+    one = read_request(ApiKey.DESCRIBE_LOG_DIRS, 5, memoryview(b"\x02\x02t\x01\x00\x00"))
     assert isinstance(one, newest)
     assert one.topics[0].topic == "t"
     assert one.topics[0].partitions == ()

@@ -4,8 +4,8 @@ import os
 from collections.abc import Iterable, Iterator
 from typing import cast
 
-from kio.schema.describe_log_dirs.v4.request import DescribeLogDirsRequest
-from kio.schema.describe_log_dirs.v4.response import (
+from kio.schema.describe_log_dirs.v5.request import DescribeLogDirsRequest
+from kio.schema.describe_log_dirs.v5.response import (
     DescribeLogDirsPartition,
     DescribeLogDirsResponse,
     DescribeLogDirsResult,
@@ -38,6 +38,7 @@ async def handle(request: DescribeLogDirsRequest, call: Call) -> DescribeLogDirs
         topics=await _topics(_asked(request, call), call),
         total_bytes=i64(total),
         usable_bytes=i64(usable),
+        is_cordoned=False,  # new partitions may always be placed here: there is no other directory
     )
     return DescribeLogDirsResponse(throttle_time=NO_THROTTLE, error_code=NO_ERROR, results=(result,))
 

@@ -10,6 +10,7 @@ from headrace.protocol.list_offsets import (
     CONSUMER,
     EARLIEST,
     EARLIEST_LOCAL,
+    EARLIEST_PENDING_UPLOAD,
     LATEST,
     LATEST_TIERED,
     MAX_TIMESTAMP,
@@ -79,8 +80,8 @@ def _find(partition: Partition, query: PartitionQuery, end: int) -> PartitionAns
         case t if t in (EARLIEST, EARLIEST_LOCAL):
             start = partition.log_start_offset
             return nothing._replace(offset=start, leader_epoch=partition.log.epochs.epoch_of(start))
-        case t if t == LATEST_TIERED:
-            return nothing  # no offset has ever left for remote storage
+        case t if t in (LATEST_TIERED, EARLIEST_PENDING_UPLOAD):
+            return nothing  # no offset has ever left for remote storage, and none waits to leave
         case t if t == MAX_TIMESTAMP:
             found = partition.offset_of_max_timestamp()
         case timestamp:

@@ -67,7 +67,7 @@ async def test_describing_the_quorum_needs_permission(kit: HandlerKit) -> None:
     assert (await kit.ask(ApiKey.DESCRIBE_QUORUM)).error_code.value == 31
 
 
-@pytest.mark.parametrize("version", range(1, 5))
+@pytest.mark.parametrize("version", range(1, 6))
 async def test_log_dirs_show_what_every_partition_holds(kit: HandlerKit, version: int) -> None:
     await kit.create("t", 2)
     kit.append("t", "a", index=1)
@@ -79,6 +79,8 @@ async def test_log_dirs_show_what_every_partition_holds(kit: HandlerKit, version
     assert {(row.offset_lag, row.is_future_key) for row in log_dir.topics[0].partitions} == {(0, False)}
     if version >= 4:
         assert (log_dir.total_bytes, log_dir.usable_bytes) == (-1, -1), "memory has no disk behind it"
+    if version >= 5:
+        assert not log_dir.is_cordoned
 
 
 async def test_log_dirs_show_only_what_was_asked_for(kit: HandlerKit) -> None:

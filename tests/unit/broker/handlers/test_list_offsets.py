@@ -8,11 +8,11 @@ from headrace.model.errors import StorageError
 from headrace.protocol.api import ApiKey
 from tests.unit.broker.handlers.handler_kit import DenyAll, HandlerKit
 
-VERSIONS = range(1, 11)
-LATEST, EARLIEST, MAX_TIMESTAMP, EARLIEST_LOCAL, LATEST_TIERED = -1, -2, -3, -4, -5
+VERSIONS = range(1, 12)
+LATEST, EARLIEST, MAX_TIMESTAMP, EARLIEST_LOCAL, LATEST_TIERED, EARLIEST_PENDING_UPLOAD = -1, -2, -3, -4, -5, -6
 
 
-async def ask(kit: HandlerKit, timestamp: int, version: int = 10, *, topic: str = "t", **fields: Any) -> Any:
+async def ask(kit: HandlerKit, timestamp: int, version: int = 11, *, topic: str = "t", **fields: Any) -> Any:
     partition = {"partition_index": 0, "timestamp": timestamp}
     for name in ("partition_index", "current_leader_epoch"):
         if name in fields:
@@ -74,10 +74,12 @@ async def test_the_local_start_is_the_start_and_nothing_was_ever_tiered(kit: Han
     kit.append("t", "a", "b")
     assert found(await ask(kit, EARLIEST_LOCAL)) == (0, 0, -1)
     assert found(await ask(kit, LATEST_TIERED)) == (0, -1, -1)
+    assert found(await ask(kit, EARLIEST_PENDING_UPLOAD)) == (0, -1, -1)
 
 
 @pytest.mark.parametrize(
-    ("timestamp", "version"), [(MAX_TIMESTAMP, 6), (EARLIEST_LOCAL, 7), (LATEST_TIERED, 8), (-6, 10), (-100, 10)]
+    ("timestamp", "version"),
+    [(MAX_TIMESTAMP, 6), (EARLIEST_LOCAL, 7), (LATEST_TIERED, 8), (EARLIEST_PENDING_UPLOAD, 10), (-100, 11)],
 )
 async def test_special_times_that_a_version_does_not_have_are_refused(
     kit: HandlerKit, timestamp: int, version: int
