@@ -11,6 +11,7 @@ from headrace.metadata.memory import MemoryStore
 from headrace.metadata.sqlite import SqliteStore
 from headrace.metadata.store import Store
 from headrace.testing.clock import SimClock
+from headrace.testing.shared_store import StoreConnection
 
 
 @dataclass
@@ -19,16 +20,31 @@ class StoreCase:
 
     `let_pass_ms`: time passes for its leases (a store with a clock of its own really waits).
     `forget_history`: it forgets the changes so far, after adding at least one.
+    `connect`: another broker's store, with the same facts; None where only one broker can have them.
     """
 
     store: Store
     let_pass_ms: Callable[[int], Awaitable[None]]
     forget_history: Callable[[], Awaitable[None]]
+    connect: Callable[[], Awaitable[Store]] | None = None
 
 
 async def memory(directory: Path) -> StoreCase:
     clock = SimClock()
     return _embedded(MemoryStore(clock), clock)
+
+
+async def shared(directory: Path) -> StoreCase:
+    """Facts in memory that several brokers of this process share."""
+    clock = SimClock()
+    facts = MemoryStore(clock)
+
+    async def connect() -> Store:
+        return StoreConnection(facts)
+
+    case = _embedded(await connect(), clock)
+    case.connect = connect
+    return case
 
 
 async def sqlite(directory: Path) -> StoreCase:
@@ -47,7 +63,10 @@ def _embedded(store: Store, clock: SimClock) -> StoreCase:
     return StoreCase(store, let_pass_ms, forget_history)
 
 
-FACTORIES = {"memory": memory, "sqlite": sqlite}
+FACTORIES = {"memory": memory, "shared": shared, "sqlite": sqlite}
+
+
+SHARED = ("shared",)  # those that several brokers can use at once
 
 
 @pytest.fixture(params=FACTORIES)

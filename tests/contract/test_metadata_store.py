@@ -125,6 +125,21 @@ async def test_a_commit_has_a_limit_of_keys(store: Store) -> None:
         await store.commit({}, {f"/{number}": b"" for number in range(KEYS_PER_COMMIT_MAX + 1)})
 
 
+async def test_what_is_expected_has_the_same_limit(store: Store) -> None:
+    expect = {f"/{number}": 0 for number in range(KEYS_PER_COMMIT_MAX)}
+    await store.commit(expect, {"/a": b""})
+    with pytest.raises(ValueError, match="at most"):
+        await store.commit({**expect, "/one-more": 0}, {"/a": b""})
+
+
+async def test_a_commit_without_writes_confirms_the_expected_versions(store: Store) -> None:
+    revision = await store.commit({}, {"/a": b"1"})
+    assert await store.commit({"/a": revision, "/b": 0}, {}) == revision
+    with pytest.raises(Conflict):
+        await store.commit({"/a": revision, "/b": revision}, {})
+    assert (await store.load("/")).revision == revision
+
+
 async def test_of_racing_commits_on_one_version_exactly_one_wins(store: Store) -> None:
     version = await store.commit({}, {"/a": b"0"})
     racers = (store.commit({"/a": version}, {"/a": str(number).encode()}) for number in range(10))

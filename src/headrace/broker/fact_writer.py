@@ -175,12 +175,13 @@ def named_twice() -> RequestError:
 def _batches(decisions: Mapping[Key, Decision[Row]]) -> Iterator[list[Key]]:
     """As many decisions at a time as one commit can hold; none is ever split."""
     batch: list[Key] = []
-    writes = 0
+    keys = 0
     for key, decision in decisions.items():
-        if batch and writes + len(decision.writes) > KEYS_PER_COMMIT_MAX:
+        needed = len(decision.writes) + len(decision.unchanged)  # what is written is expected too
+        if batch and keys + needed > KEYS_PER_COMMIT_MAX:
             yield batch
-            batch, writes = [], 0
+            batch, keys = [], 0
         batch.append(key)
-        writes += len(decision.writes)
+        keys += needed
     if batch:
         yield batch

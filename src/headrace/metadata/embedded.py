@@ -70,6 +70,14 @@ class EmbeddedStore:
         self._check_open()
         await self._uninterrupted(self._end([lease]))
 
+    async def expire(self) -> None:
+        """End the leases whose time is over, and let the watchers know.
+
+        It happens by itself in the time of the event loop; whoever moves the clock by hand calls this afterwards.
+        """
+        self._check_open()
+        await self._end_expired_leases()
+
     async def close(self) -> None:
         if self._closed:
             return

@@ -8,7 +8,6 @@ from collections import deque
 from collections.abc import Iterable, Mapping
 
 from headrace.metadata.store import (
-    KEYS_PER_COMMIT_MAX,
     Change,
     Compacted,
     Conflict,
@@ -16,6 +15,7 @@ from headrace.metadata.store import (
     LeaseExpired,
     LeaseId,
     Snapshot,
+    check_size,
 )
 
 # How far a watcher may fall behind before it has to load again: by commits, and by bytes so that a few
@@ -52,8 +52,7 @@ class Ledger:
         self, expect: Mapping[str, int], writes: Mapping[str, bytes | None], lease: LeaseId | None
     ) -> Change | None:
         """The change this commit would be, None if it would change nothing; Conflict if it may not happen."""
-        if len(writes) > KEYS_PER_COMMIT_MAX:
-            raise ValueError(f"{len(writes)} keys in one commit; at most {KEYS_PER_COMMIT_MAX} are allowed")
+        check_size(expect, writes)
         if lease is not None and lease not in self.leases:
             raise LeaseExpired(f"lease {lease} is over")
         for key, version in expect.items():

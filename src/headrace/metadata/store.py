@@ -6,9 +6,14 @@ Decides what every implementation promises, and nothing about how it keeps the p
   that wrote it last; version 0 means that the key is not there.
 - A commit happens as a whole or not at all. Once it has returned, it survives whatever the implementation
   survives (the process for SQLite, a minority of machines for etcd).
+- A load may be behind the newest commit, where the store is on other machines; it is never behind what the
+  same store object has shown before. So a decision rests on the versions that its commit expects, not on a load.
 - A watch shows every commit after a revision, in order, each exactly once and whole; if it cannot, it says
-  Compacted, and the reader loads again.
-- Keys written under a lease vanish together when the lease ends.
+  Compacted, and the reader loads again (`metadata/follow.py` does it for whoever wants all news).
+- Keys written under a lease vanish together when the lease ends. A lease lasts at least as long as was asked for,
+  counted from when the store heard of it; `metadata/session.py` keeps one alive.
+- A store that cannot be reached says Unavailable: nothing was changed. Only a commit or a grant may also say
+  OutcomeUnknown: it may have happened, or happen still.
 """
 
 from collections.abc import AsyncGenerator, Mapping
@@ -18,8 +23,8 @@ from headrace.model.errors import ErrorCode, HeadraceError
 
 LeaseId = NewType("LeaseId", int)
 
-# etcd refuses a transaction with more operations than this (its default --max-txn-ops); what one
-# implementation cannot do in one commit, nobody may rely on.
+# etcd refuses a transaction with more writes or more comparisons than this (its default --max-txn-ops); what one
+# implementation cannot do in one commit, nobody may rely on. It holds for what is expected and for what is written.
 KEYS_PER_COMMIT_MAX = 128
 
 
@@ -70,8 +75,32 @@ class LeaseExpired(HeadraceError):
     """The lease is over, and with it every key that was written under it."""
 
 
+class Unavailable(HeadraceError):
+    """The store cannot be reached now, and nothing was changed; later, or from another broker, it may be."""
+
+    code = ErrorCode.NOT_CONTROLLER
+    retriable = True
+
+
+class OutcomeUnknown(HeadraceError):
+    """The store went away in the middle of a commit: it may have happened, or happen still.
+
+    Load again and decide again: the new commit expects versions, so that only one of the two can count.
+    """
+
+    code = ErrorCode.REQUEST_TIMED_OUT
+    retriable = True
+
+
 class StoreClosed(HeadraceError):
     """The store was closed; nothing can be read from it or written to it any more."""
+
+
+def check_size(expect: Mapping[str, int], writes: Mapping[str, bytes | None]) -> None:
+    """A commit that is too large is our bug, whichever store it goes to."""
+    most = max(len(expect), len(writes))
+    if most > KEYS_PER_COMMIT_MAX:
+        raise ValueError(f"{most} keys in one commit; at most {KEYS_PER_COMMIT_MAX} are allowed")
 
 
 class Store(Protocol):
@@ -86,7 +115,8 @@ class Store(Protocol):
     ) -> int:
         """Write (None deletes) if every expected key has its expected version, 0 for absent; else Conflict.
 
-        The revision of the commit; the present one if there was nothing to change.
+        The revision of the commit; the present one if there was nothing to change. A commit without writes is how
+        to make sure that the expected versions are still the newest ones.
         """
 
     def watch(self, prefix: str, after_revision: int) -> AsyncGenerator[Change, None]:
