@@ -1,5 +1,7 @@
 """The stores that the contract suite runs on. A new implementation joins by adding a factory here."""
 
+import shutil
+import tempfile
 from collections.abc import AsyncIterator, Awaitable, Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -7,6 +9,8 @@ from pathlib import Path
 import pytest
 
 from headrace.metadata.ledger import HISTORY_COMMITS_MAX
+from headrace.metadata.local.client import LocalStore
+from headrace.metadata.local.server import LocalStoreServer
 from headrace.metadata.memory import MemoryStore
 from headrace.metadata.sqlite import SqliteStore
 from headrace.metadata.store import Store
@@ -27,6 +31,7 @@ class StoreCase:
     let_pass_ms: Callable[[int], Awaitable[None]]
     forget_history: Callable[[], Awaitable[None]]
     connect: Callable[[], Awaitable[Store]] | None = None
+    close: Callable[[], Awaitable[None]] | None = None  # whatever serves the store
 
 
 async def memory(directory: Path) -> StoreCase:
@@ -52,6 +57,28 @@ async def sqlite(directory: Path) -> StoreCase:
     return _embedded(await SqliteStore.open(str(directory / "metadata.db"), clock), clock)
 
 
+async def local(directory: Path) -> StoreCase:
+    """Facts behind a socket, as the brokers of one machine share them; in this process, so that time can be moved."""
+    clock = SimClock()
+    facts = MemoryStore(clock)
+    server = LocalStoreServer(facts)
+    folder = tempfile.mkdtemp()  # tmp_path may be too long for a socket's address
+    path = f"{folder}/metadata.sock"
+    await server.start(path)
+
+    async def connect() -> Store:
+        return await LocalStore.connect(path)
+
+    async def close() -> None:
+        await server.close()
+        await facts.close()
+        shutil.rmtree(folder)
+
+    case = _embedded(await connect(), clock)
+    case.connect, case.close = connect, close
+    return case
+
+
 def _embedded(store: Store, clock: SimClock) -> StoreCase:
     async def let_pass_ms(duration_ms: int) -> None:
         clock.advance_ms(duration_ms)
@@ -63,10 +90,10 @@ def _embedded(store: Store, clock: SimClock) -> StoreCase:
     return StoreCase(store, let_pass_ms, forget_history)
 
 
-FACTORIES = {"memory": memory, "shared": shared, "sqlite": sqlite}
+FACTORIES = {"memory": memory, "shared": shared, "local": local, "sqlite": sqlite}
 
 
-SHARED = ("shared",)  # those that several brokers can use at once
+SHARED = ("shared", "local")  # those that several brokers can use at once
 
 
 @pytest.fixture(params=FACTORIES)
@@ -74,6 +101,8 @@ async def case(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[
     case = await FACTORIES[request.param](tmp_path)
     yield case
     await case.store.close()
+    if case.close is not None:
+        await case.close()
 
 
 @pytest.fixture
