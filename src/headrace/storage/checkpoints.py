@@ -11,6 +11,7 @@ Decides only the bytes, which are Kafka's; a file is always replaced as a whole.
 """
 
 from collections.abc import Iterable, Mapping
+from contextlib import suppress
 from typing import NamedTuple
 from uuid import UUID
 
@@ -99,11 +100,12 @@ def clean_shutdown_epoch(files: Files, directory: str) -> int | None:
 
 
 def clear_clean_shutdown(files: Files, directory: str) -> None:
-    """Before the first write: from here on a stop is unclean until proven otherwise."""
-    try:
+    """Before the first write: from here on a stop is unclean until proven otherwise.
+
+    Also makes last what a process that was killed left half done: what this start reads, the next one must find.
+    """
+    with suppress(FileNotFoundError):
         files.remove(f"{directory}/{CLEAN_SHUTDOWN}")
-    except FileNotFoundError:
-        return
     files.sync_dir(directory)
 
 

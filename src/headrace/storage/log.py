@@ -213,10 +213,10 @@ class Log:
         return age > limit_ms
 
     def roll(self, now_ms: int) -> Segment:
-        """Close the active segment and start one at the log's end. The new name is on disk when this returns.
+        """Close the active segment and start one at the log's end.
 
-        The snapshot need not be, and the loop does not wait for it: one that a power loss tears is passed over for the
-        one before.
+        The loop waits for no disk here: the next sync brings the new name there, before anything in the new segment
+        counts as written. A snapshot that a power loss tears is passed over for the one before.
         """
         self.active.seal()
         self.write_producer_snapshot(sync=False)
@@ -228,7 +228,7 @@ class Log:
             create=True,
             now_ms=now_ms,
         )
-        self.files.sync_dir(self.directory)
+        self._unsynced.append(NewName(self.files, self.directory))
         fresh.epochs = self.epochs
         self.segments.append(fresh)
         return fresh
@@ -264,6 +264,9 @@ class Log:
             self.active.truncate(self.active.position_of(end) if end > self.active.base_offset else 0, end)
         self.log_end_offset = end
         self._unsynced, self._recent_ends = [], {}
+        # For good: else it could come back after a start that did not find it.
+        self.files.sync_dir(self.directory)
+        self.active.file.sync()
 
     # Reading
 

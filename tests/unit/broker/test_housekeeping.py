@@ -118,7 +118,7 @@ async def test_d6_a_log_that_cannot_roll_goes_offline_and_the_next_one_is_cared_
     kit.write(10, index=0)
     kit.write(10, index=1)
     kit.clock.advance_ms(2_000)
-    files.fail("sync_dir", path=f"{DATA}/t-0", error=errno.EIO)
+    files.fail("open", path=f"{DATA}/t-0/*.log", error=errno.EIO)
     await kit.keeper.apply_retention()
     await kit.removed()
     assert kit.partitions.get("t", 0).failure is not None
