@@ -26,6 +26,9 @@ from headrace.storage.lock import DirectoryLock
 log = logging.getLogger(__name__)
 
 METADATA_FILE = "metadata.sqlite"
+# How long another thread of ours may keep the interpreter while the loop wants it: Python's own 5 ms is all that a
+# request may be held up altogether.
+SWITCH_INTERVAL_S = 0.0005
 
 
 class Node:
@@ -77,7 +80,7 @@ async def _serve(settings: Settings, ready_fd: int | None) -> None:
     node = Node(settings)
     try:
         await node.start()
-        _tune_collector()
+        _tune_interpreter()
         for name, (host, port) in node.addresses.items():
             log.info("node %d serves %s on %s port %d", settings.node_id, name, host, port)
         if ready_fd is not None:
@@ -97,8 +100,9 @@ def _tell_ready(node: Node, descriptor: int) -> None:
     os.close(descriptor)
 
 
-def _tune_collector() -> None:
+def _tune_interpreter() -> None:
     """What start-up made stays; requests make no cycles worth looking for often. Full collections cost latency."""
+    sys.setswitchinterval(SWITCH_INTERVAL_S)
     gc.collect()
     gc.freeze()
     gc.set_threshold(50_000, 50, 100)

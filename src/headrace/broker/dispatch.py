@@ -1,13 +1,14 @@
 """From a frame to its handler and back. The only place where an exception becomes an answer.
 
 Produce and Fetch are called directly, with the reader at their body, and answer with parts. Every other API has a
-module in `broker/handlers` with `async def handle(request, call)`, imported when it is first asked for; its messages
-are read and written by `protocol/kafka_messages.py`.
+module in `broker/handlers` with `async def handle(request, call)`; its messages are read and written by
+`protocol/kafka_messages.py`. Both are loaded when they are first asked for, in a thread: that takes up to 40 ms, and
+other clients do not wait for it.
 """
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Coroutine
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
@@ -22,7 +23,7 @@ from headrace.protocol.frames import (
     parse_request_header,
     response,
 )
-from headrace.protocol.kafka_messages import error_response, read_request, write_response
+from headrace.protocol.kafka_messages import error_response, load_codec, read_request, write_response
 from headrace.protocol.wire import Reader
 
 if TYPE_CHECKING:
@@ -34,6 +35,14 @@ log = logging.getLogger(__name__)
 # partitions of a large cluster, fit. Bounds the objects that one request can turn into before anybody looks at them.
 OTHER_REQUEST_BYTES_MAX = 8 * 1024 * 1024
 
+# What these make the broker load besides: a client asks one of them before anything else of its coordinator.
+_COORDINATORS = "headrace.broker.coordinators"
+LOADED_WITH = {
+    ApiKey.FIND_COORDINATOR: (f"{_COORDINATORS}.group", f"{_COORDINATORS}.guard", f"{_COORDINATORS}.transaction"),
+    ApiKey.LIST_GROUPS: (f"{_COORDINATORS}.group",),
+    ApiKey.LIST_TRANSACTIONS: (f"{_COORDINATORS}.transaction",),
+}
+
 HotHandler = Callable[[Connection, RequestHeader, Reader], "Parts | None"]
 ColdHandler = Callable[[Any, Call], Awaitable[Any]]
 
@@ -43,6 +52,7 @@ class Dispatcher:
         self._broker = broker
         self._hot = hot
         self._cold: dict[ApiKey, ColdHandler] = {}
+        self._loaded: set[tuple[ApiKey, int]] = set()  # whose codecs and handlers are there
         self._tasks: set[asyncio.Task[None]] = set()
 
     def __call__(self, connection: Connection, frame: memoryview) -> Parts | None:
@@ -55,7 +65,6 @@ class Dispatcher:
         hot = self._hot.get(header.api)
         if hot is not None:
             return hot(connection, header, reader)
-        request = read_request(header.api, header.version, reader.take(reader.remaining))
         call = Call(
             self._broker,
             connection.principal,
@@ -66,10 +75,37 @@ class Dispatcher:
             header.version,
             header.correlation_id,
         )
-        task = asyncio.create_task(self._answer(connection.reserve_last_reply(), call, request))
+        body = reader.take(reader.remaining)
+        if (header.api, header.version) in self._loaded:
+            request = read_request(header.api, header.version, body)
+            self._start(self._answer(connection.reserve_last_reply(), call, request))
+        else:
+            self._start(self._load_and_answer(connection, connection.reserve_last_reply(), call, bytes(body)))
+        return None
+
+    def _start(self, answering: Coroutine[Any, Any, None]) -> None:
+        task = asyncio.create_task(answering)
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
-        return None
+
+    async def _load_and_answer(self, connection: Connection, reply: Reply, call: Call, body: bytes) -> None:
+        try:
+            await asyncio.to_thread(self._load, call.api_key, call.api_version)
+            request = read_request(call.api_key, call.api_version, memoryview(body))
+        except ProtocolError as error:
+            connection.close(str(error))
+        except Exception:
+            log.exception("%s of client %r cannot be read", call.api_key.name, call.client_id)
+            reply.abandon()
+        else:
+            await self._answer(reply, call, request)
+
+    def _load(self, api: ApiKey, version: int) -> None:
+        load_codec(api, version)
+        self._cold[api] = import_module(f"headrace.broker.handlers.{api.name.lower()}").handle
+        for module in LOADED_WITH.get(api, ()):
+            import_module(module)
+        self._loaded.add((api, version))
 
     @staticmethod
     def _unsupported_version(error: UnsupportedVersionFor) -> Parts:
@@ -82,7 +118,7 @@ class Dispatcher:
 
     async def _answer(self, reply: Reply, call: Call, request: Any) -> None:
         try:
-            answer = await self._handler(call.api_key)(request, call)
+            answer = await self._cold[call.api_key](request, call)
             body = write_response(call.api_key, call.api_version, answer)
         except HeadraceError as error:
             body_or_none = error_response(call.api_key, call.api_version, error.code)
@@ -99,13 +135,6 @@ class Dispatcher:
                 return
             body = body_or_none
         reply.send(response(call.api_key, call.api_version, call.correlation_id, body))
-
-    def _handler(self, api: ApiKey) -> ColdHandler:
-        handler = self._cold.get(api)
-        if handler is None:
-            module = import_module(f"headrace.broker.handlers.{api.name.lower()}")
-            handler = self._cold[api] = module.handle
-        return handler
 
     async def close(self) -> None:
         for task in list(self._tasks):

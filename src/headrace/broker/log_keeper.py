@@ -6,7 +6,8 @@ it that the work is done in slices.
 
 import asyncio
 import logging
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
+from importlib import import_module
 from typing import TYPE_CHECKING
 
 from headrace.broker.partition import Partition
@@ -83,25 +84,28 @@ class LogKeeper:
 
     async def compact(self) -> None:
         """Clean the logs that are worth it, the dirtiest first."""
-        while True:
-            due = self._dirtiest()
-            if due is None:
-                return
-            partition, dirty = due
-            await self._clean(partition, dirty)
+        while (due := await self._dirtiest()) is not None:
+            await self._clean(*due)
 
-    def _dirtiest(self) -> tuple[Partition, "Cleanable"] | None:
-        candidates = []
-        for partition in self._broker.partitions.all():
-            config = partition.log.config
-            if config.compacts and partition.failure is None and partition not in self._uncleanable:
-                dirty = self._cleanable(partition)
-                if dirty.is_due(config):
-                    candidates.append((dirty.overdue_ms, dirty.dirty_ratio, partition, dirty))
-        if not candidates:
+    async def _dirtiest(self) -> tuple[Partition, "Cleanable"] | None:
+        compacted = [one for one in self._broker.partitions.all() if one.log.config.compacts]
+        if not compacted:
             return None
-        _, _, partition, dirty = max(candidates, key=lambda one: one[:2])
-        return partition, dirty
+        # Not needed before the first compacted topic; starting without it saves a dozen modules.
+        await asyncio.to_thread(import_module, "headrace.storage.compaction")
+        due: list[tuple[Partition, Cleanable]] = []
+        await in_slices(self._look_for_dirt(compacted, due))
+        return max(due, key=lambda one: (one[1].overdue_ms, one[1].dirty_ratio), default=None)
+
+    def _look_for_dirt(
+        self, partitions: Iterable[Partition], due: list[tuple[Partition, "Cleanable"]]
+    ) -> Iterator[None]:
+        for partition in partitions:
+            if partition.failure is None and partition not in self._uncleanable:
+                dirty = self._cleanable(partition)
+                if dirty.is_due(partition.log.config):
+                    due.append((partition, dirty))
+            yield
 
     def _cleanable(self, partition: Partition) -> "Cleanable":
         from headrace.storage.cleanable import cleanable
@@ -117,7 +121,6 @@ class LogKeeper:
         )
 
     async def _clean(self, partition: Partition, dirty: "Cleanable") -> None:
-        # Not needed before the first compacted topic; starting without it saves a dozen modules.
         from headrace.storage.compaction import Cleaner
 
         bytes_max = self._broker.settings.integer("log.cleaner.dedupe.buffer.size")

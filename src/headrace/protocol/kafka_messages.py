@@ -43,6 +43,15 @@ BY_HAND = frozenset(
 _PHANTOM = "kio.static._phantom"
 
 
+def load_codec(api: ApiKey, version: int) -> None:
+    """Everything that reading the request and writing the response would otherwise load on their first call."""
+    if api in BY_HAND:
+        _codec_by_hand(api)
+    else:
+        _reader(api, version)
+        _writer(api, version)
+
+
 def read_request(api: ApiKey, version: int, body: memoryview) -> Any:
     """The request as the newest served version has it. ProtocolError for any bytes that are not one."""
     reader = Reader(body, flexible=version >= SERVED[api].first_flexible)
