@@ -1,16 +1,20 @@
 """What a produced batch must be before it may enter a partition, and what the topic makes of it.
 
 Headers only, as a rule: records are looked into where the topic's configuration demands it (keys on a compacted
-topic, another codec, a limit on old timestamps).
+topic, another codec, a limit on old timestamps). For a large batch that takes many milliseconds, so whoever has a loop
+to keep running asks `takes_long` first and admits such a batch in a thread.
 """
 
 from typing import NamedTuple
 
 from headrace.model.configs import LogConfig
 from headrace.model.errors import InvalidRecord, InvalidTimestamp, MessageTooLarge
-from headrace.records.batch import TIMESTAMP_TYPE_FLAG, BatchHeader, parse_header, produced_batch
+from headrace.records.batch import CODEC_MASK, TIMESTAMP_TYPE_FLAG, BatchHeader, parse_header, produced_batch
 
 NO_LIMIT_MS = 2**63 - 1
+# So many bytes of the smallest records are looked into within 2 ms.
+LOOKED_INTO_ON_LOOP_BYTES_MAX = 16 * 1024
+_ATTRIBUTES_LOW_BYTE_AT = 22
 CODEC_OF = {"uncompressed": 0, "gzip": 1, "snappy": 2, "lz4": 3, "zstd": 4}
 
 
@@ -18,6 +22,17 @@ class Admitted(NamedTuple):
     batch: memoryview
     header: BatchHeader
     append_time_ms: int  # -1 where the producer's own time stands
+
+
+def codec_of(records: memoryview) -> int:
+    return records[_ATTRIBUTES_LOW_BYTE_AT] & CODEC_MASK if len(records) > _ATTRIBUTES_LOW_BYTE_AT else 0
+
+
+def takes_long(records: memoryview, config: LogConfig) -> bool:
+    """Whether admitting the batch means to look into many records; behind a codec there may be any number of them."""
+    return config.looks_into_records and (
+        len(records) > LOOKED_INTO_ON_LOOP_BYTES_MAX or codec_of(records) != CODEC_OF["uncompressed"]
+    )
 
 
 def admit(records: memoryview, config: LogConfig, now_ms: int) -> Admitted:
@@ -32,7 +47,8 @@ def admit(records: memoryview, config: LogConfig, now_ms: int) -> Admitted:
     if wanted_codec != header.codec:
         from headrace.records.builder import recompress
 
-        records = memoryview(bytearray(recompress(records, header, wanted_codec)))
+        level = _level_of(wanted_codec, config)
+        records = memoryview(bytearray(recompress(records, header, wanted_codec, level)))
         if len(records) > config.max_message_bytes:
             raise _too_large(records, config)
         header = parse_header(records)
@@ -44,6 +60,11 @@ def admit(records: memoryview, config: LogConfig, now_ms: int) -> Admitted:
     else:
         _check_time(records, header, config, now_ms)
     return Admitted(records, header, append_time_ms)
+
+
+def _level_of(codec: int, config: LogConfig) -> int | None:
+    levels = (None, config.compression_gzip_level, None, config.compression_lz4_level, config.compression_zstd_level)
+    return levels[codec]
 
 
 def _too_large(records: memoryview, config: LogConfig) -> MessageTooLarge:

@@ -12,7 +12,7 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, NamedTuple, Protocol
 from uuid import UUID
 
-from headrace.broker.admission import admit
+from headrace.broker.admission import Admitted, admit
 from headrace.broker.group_commit import GroupCommit
 from headrace.core.cluster.image import PartitionState
 from headrace.core.replica.watermark import high_watermark
@@ -153,12 +153,13 @@ class Partition:
 
     # Writing
 
-    def append(self, records: memoryview, acks: int, now_ms: int) -> AppendResult:
+    def append(self, records: memoryview | Admitted, acks: int, now_ms: int) -> AppendResult:
+        """Write a batch that a client has sent, admitting it unless that has been done."""
         self.check_leader()
         config = self.log.config
         if acks == ACKS_ALL and len(self.isr) < config.min_insync_replicas:
             raise NotEnoughReplicas(f"{self} has {len(self.isr)} in-sync replicas, needs {config.min_insync_replicas}")
-        batch, header, append_time_ms = admit(records, config, now_ms)
+        batch, header, append_time_ms = records if isinstance(records, Admitted) else admit(records, config, now_ms)
         try:
             base_offset, next_offset, duplicate = self.log.append(batch, header, self.leader_epoch, now_ms)
         except StorageError as error:

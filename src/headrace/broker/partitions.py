@@ -58,6 +58,9 @@ class Partitions:
 
     get = leader
 
+    def held(self, topic: str | UUID, index: int) -> Partition | None:
+        return self._held.get((topic, index))
+
     def _absent(self, topic: str | UUID, index: int) -> Exception:
         if (topic, index) in self._unopened:
             return self._unopened[(topic, index)]

@@ -89,6 +89,15 @@ class LogConfig:
     def deletes(self) -> bool:
         return "delete" in self.cleanup_policy
 
+    @property
+    def looks_into_records(self) -> bool:
+        """Whether a batch is opened before it is written; else its header says all there is to know."""
+        return (
+            self.compression_type != "producer"
+            or self.timestamp_before_max_ms < LONG_MAX
+            or "compact" in self.cleanup_policy
+        )
+
 
 # The LogConfig fields whose names are not the key's name with underscores.
 _KEY_OF_FIELD: Mapping[str, str] = {

@@ -11,9 +11,6 @@ from headrace.model.topic_configs import TOPIC_CONFIGS
 
 _TOPIC_KEYS = frozenset(
     {
-        "compression.gzip.level",
-        "compression.lz4.level",
-        "compression.zstd.level",
         "follower.replication.throttled.replicas",
         "leader.replication.throttled.replicas",
         "local.retention.bytes",

@@ -5,7 +5,7 @@ from dataclasses import replace
 
 import pytest
 
-from headrace.broker.admission import admit
+from headrace.broker.admission import LOOKED_INTO_ON_LOOP_BYTES_MAX, admit, takes_long
 from headrace.model.configs import LogConfig
 from headrace.model.errors import (
     CorruptBatch,
@@ -171,3 +171,33 @@ def test_rule_28_times_too_far_back_are_refused_record_by_record() -> None:
     assert [index for index, _ in refused.value.record_errors] == [1]
     admit(produced(build_batch(records("a", timestamp=NOW_MS - HOUR_MS))), config, NOW_MS)
     admit(produced(build_batch(records("very old", timestamp=0))), CONFIG, NOW_MS)
+
+
+@pytest.mark.parametrize(
+    ("config", "size", "codec", "long"),
+    [
+        (CONFIG, 10 * LOOKED_INTO_ON_LOOP_BYTES_MAX, Codec.ZSTD, False),  # nobody looks into it
+        (COMPACTED, LOOKED_INTO_ON_LOOP_BYTES_MAX // 2, Codec.NONE, False),
+        (COMPACTED, 2 * LOOKED_INTO_ON_LOOP_BYTES_MAX, Codec.NONE, True),
+        (COMPACTED, 10, Codec.ZSTD, True),  # it may hold anything
+        (replace(CONFIG, compression_type="lz4"), 2 * LOOKED_INTO_ON_LOOP_BYTES_MAX, Codec.NONE, True),
+        (replace(CONFIG, timestamp_before_max_ms=1000), 2 * LOOKED_INTO_ON_LOOP_BYTES_MAX, Codec.NONE, True),
+    ],
+)
+def test_a_batch_takes_long_where_many_records_are_looked_into(
+    config: LogConfig, size: int, codec: Codec, long: bool
+) -> None:
+    batch = build_batch([NewRecord(NOW_MS, b"key", bytes(size))], codec=codec)
+    assert takes_long(memoryview(batch), config) is long
+
+
+def test_the_topics_level_is_used_when_a_batch_is_compressed_again() -> None:
+    text = b"".join(b"%d " % (number * number) for number in range(5_000))
+    sizes = [
+        len(admit(produced(build_batch([NewRecord(NOW_MS, b"key", text)])), config, NOW_MS).batch)
+        for config in (
+            replace(CONFIG, compression_type="gzip", compression_gzip_level=1),
+            replace(CONFIG, compression_type="gzip", compression_gzip_level=9),
+        )
+    ]
+    assert sizes[0] > sizes[1]

@@ -2,13 +2,16 @@
 
 import asyncio
 import logging
+from collections.abc import Iterable, Iterator, Mapping
 from functools import cached_property
 from typing import TYPE_CHECKING
 from uuid import UUID
 
+from headrace.broker.admission import Admitted, admit, codec_of, takes_long
 from headrace.broker.connection import Connection, Reply
 from headrace.broker.partition import ACKS_ALL, Partition
 from headrace.core.internal_topics import INTERNAL_TOPICS
+from headrace.model.configs import LogConfig
 from headrace.model.errors import (
     ErrorCode,
     HeadraceError,
@@ -31,7 +34,7 @@ from headrace.protocol.produce import (
     encode_response,
 )
 from headrace.protocol.wire import Reader
-from headrace.records.batch import CODEC_MASK, is_transactional
+from headrace.records.batch import is_transactional
 from headrace.security.access import Operation, ResourceType, access_for
 
 if TYPE_CHECKING:
@@ -42,12 +45,13 @@ log = logging.getLogger(__name__)
 
 ZSTD = 4
 ZSTD_FROM_VERSION = 7
-_ATTRIBUTES_LOW_BYTE_AT = 22
 
 WRITE_TOPIC = access_for(ApiKey.PRODUCE, ResourceType.TOPIC, Operation.WRITE)
 WRITE_TRANSACTIONAL_ID = access_for(ApiKey.PRODUCE, ResourceType.TRANSACTIONAL_ID, Operation.WRITE)
 
 Results = list[tuple[str | UUID, list[PartitionResult]]]
+AdmittedBatches = Mapping[int, Admitted | HeadraceError]
+NONE_ADMITTED: AdmittedBatches = {}
 
 
 class ProduceWait:
@@ -104,7 +108,7 @@ class ProduceHandler:
         self._clock = broker.clock
         self._partitions = broker.partitions
         self.waits: dict[ProduceWait, None] = {}
-        self._additions: set[asyncio.Task[None]] = set()
+        self._preparations: set[asyncio.Task[None]] = set()
 
     def __call__(self, connection: Connection, header: RequestHeader, reader: Reader) -> Parts | None:
         request = decode_request(reader, header.version)
@@ -114,12 +118,13 @@ class ProduceHandler:
         if request.transactional_id is not None and not self._may_use(connection, request.transactional_id):
             denied = TransactionalIdDenied(f"{connection.principal} may not use {request.transactional_id}")
             return encode_response(header.version, header.correlation_id, self._all_refused(request, denied))
+        unknown: Unknown | None = None
         if header.version >= ADDS_PARTITIONS_FROM and request.transactional_id is not None:
             unknown = self._guard.unknown_partitions(request)
-            if unknown:
-                # The frame is gone when this returns; nothing else of this producer is read before it is answered.
-                self._add_first(connection, header, _kept(request), unknown)
-                return None
+        if unknown or self._takes_long(request):
+            # The frame is gone when this returns; nothing else of this producer is read before it is answered.
+            self._prepare_first(connection, header, _kept(request), unknown)
+            return None
         return self._append_all(connection, header, request, None)
 
     @cached_property
@@ -129,16 +134,32 @@ class ProduceHandler:
 
         return TransactionGuard(self._broker)
 
-    def _add_first(
-        self, connection: Connection, header: RequestHeader, request: ProduceRequest, unknown: "Unknown"
+    def _takes_long(self, request: ProduceRequest) -> bool:
+        return any(True for _ in self._batches_that_take_long(request))
+
+    def _batches_that_take_long(self, request: ProduceRequest) -> Iterator[tuple[memoryview, LogConfig]]:
+        for topic, partitions in request.topics:
+            for index, records in partitions:
+                partition = self._partitions.held(topic, index)
+                if partition is not None and records and takes_long(records, partition.log.config):
+                    yield records, partition.log.config
+
+    def _prepare_first(
+        self, connection: Connection, header: RequestHeader, request: ProduceRequest, unknown: "Unknown | None"
     ) -> None:
-        """The transaction gets to know its partitions, then the batches are appended."""
+        """The transaction gets to know its partitions, and large batches are looked into; then all are appended."""
         reply = connection.reserve_last_reply()
 
-        async def add_and_append() -> None:
+        async def prepare_and_append() -> None:
             try:
-                await self._guard.add(request, unknown)
-                parts = self._append_all(connection, header, request, reply)
+                if unknown:
+                    await self._guard.add(request, unknown)
+                long = list(self._batches_that_take_long(request))
+                admitted = await asyncio.to_thread(_admit_all, long, self._clock.wall_ms()) if long else {}
+                parts = self._append_all(connection, header, request, reply, admitted)
+            except ProtocolError as error:
+                connection.close(str(error))
+                return
             except Exception:
                 log.exception("a Produce of %s failed", connection.client_host)
                 connection.close("a request could not be answered")
@@ -146,12 +167,17 @@ class ProduceHandler:
             if parts is not None:
                 reply.send(parts)
 
-        task = asyncio.create_task(add_and_append())
-        self._additions.add(task)
-        task.add_done_callback(self._additions.discard)
+        task = asyncio.create_task(prepare_and_append())
+        self._preparations.add(task)
+        task.add_done_callback(self._preparations.discard)
 
     def _append_all(
-        self, connection: Connection, header: RequestHeader, request: ProduceRequest, reply: Reply | None
+        self,
+        connection: Connection,
+        header: RequestHeader,
+        request: ProduceRequest,
+        reply: Reply | None,
+        admitted: AdmittedBatches = NONE_ADMITTED,
     ) -> Parts | None:
         """The answer, or None if it comes later, by `reply` if one is reserved already."""
         now_ms = self._clock.wall_ms()
@@ -164,7 +190,8 @@ class ProduceHandler:
                 continue
             rows = []
             for index, records in partitions:
-                rows.append(self._append(topic, index, records, request, header.version, now_ms, uncommitted))
+                batch = admitted.get(id(records), records) if admitted else records
+                rows.append(self._append(topic, index, batch, request, header.version, now_ms, uncommitted))
             results.append((topic, rows))
         if request.acks == 0:
             return self._without_reply(results)
@@ -193,7 +220,7 @@ class ProduceHandler:
         self,
         topic: str | UUID,
         index: int,
-        records: memoryview | None,
+        records: memoryview | Admitted | HeadraceError | None,
         request: ProduceRequest,
         version: int,
         now_ms: int,
@@ -206,11 +233,14 @@ class ProduceHandler:
                 raise InvalidTopic(f"{partition.topic} is written by brokers only")
             if not records:
                 raise InvalidRecord("a Produce needs exactly one batch for a partition, this one has none")
-            if version < ZSTD_FROM_VERSION and _codec_of(records) == ZSTD:
+            if isinstance(records, HeadraceError):
+                return _refusal(index, records)
+            batch = records.batch if isinstance(records, Admitted) else records
+            if version < ZSTD_FROM_VERSION and codec_of(batch) == ZSTD:
                 raise UnsupportedCompression(f"zstd needs Produce v{ZSTD_FROM_VERSION} or later")
-            if is_transactional(records):
-                self._guard.check(partition, records, request.transactional_id, version)
-            self._broker.check_room(len(records))
+            if is_transactional(batch):
+                self._guard.check(partition, batch, request.transactional_id, version)
+            self._broker.check_room(len(batch))
             base_offset, next_offset, append_time_ms, committed = partition.append(records, request.acks, now_ms)
         except NotLeader as error:
             return PartitionResult(index, error.code, current_leader=self._partitions.current_leader(topic, index))
@@ -247,8 +277,17 @@ def _kept(request: ProduceRequest) -> ProduceRequest:
     return request._replace(topics=topics)
 
 
-def _codec_of(records: memoryview) -> int:
-    return records[_ATTRIBUTES_LOW_BYTE_AT] & CODEC_MASK if len(records) > _ATTRIBUTES_LOW_BYTE_AT else 0
+def _admit_all(batches: Iterable[tuple[memoryview, LogConfig]], now_ms: int) -> AdmittedBatches:
+    """For a thread: the batches as they will be written, or what is wrong with them, by the id of their bytes."""
+    admitted: dict[int, Admitted | HeadraceError] = {}
+    for records, config in batches:
+        try:
+            admitted[id(records)] = admit(records, config, now_ms)
+        except HeadraceError as error:
+            admitted[id(records)] = error
+            # Else what was decompressed lives on in the frames that it passed, until somebody collects garbage.
+            error.__traceback__ = error.__cause__ = error.__context__ = None
+    return admitted
 
 
 def _refusal(index: int, error: HeadraceError) -> PartitionResult:
