@@ -43,6 +43,8 @@ METRICS: Mapping[str, Metric] = {
     "lag_p99": Metric("loop lag, p99", "ms"),
     "lag_p999": Metric("loop lag, p99.9", "ms"),
     "lag_max": Metric("loop lag, longest", "ms"),
+    "own_lag_p999": Metric("loop lag without waiting for a core, p99.9", "ms"),
+    "own_lag_max": Metric("loop lag without waiting for a core, longest", "ms"),
     "enter_to_ack": Metric("enter to first acked produce", "ms"),
     "enter_to_ack_max": Metric("enter to first acked produce, slowest", "ms"),
     "leaked": Metric("leaked descriptors, threads, processes, files", ""),

@@ -3,9 +3,11 @@
 The broker measures itself when the environment asks for it (LAG_FILE_VARIABLE): a timer every 5 ms,
 its lateness counted in a histogram, the histogram written as JSON when the broker stops:
 
-    {"interval_ms": 5.0, "samples": 1234, "max_ms": 3.2, "bounds_ms": [0.1, 0.2, …], "counts": [17, …, 0]}
+    {"interval_ms": 5.0, "samples": 1234, "max_ms": 3.2, "bounds_ms": [0.1, 0.2, …], "counts": [17, …, 0], "own": {…}}
 
-`counts[i]` holds lags up to `bounds_ms[i]`; one more count at the end holds those above the last bound.
+`counts[i]` holds lags up to `bounds_ms[i]`; one more count at the end holds those above the last bound. `own` is the
+same without the time in which the loop was ready to run and the kernel had given its core to somebody else: the
+clients of the measurement share our cores.
 Kafka has no such loop, so these cases stand alone.
 """
 
@@ -121,6 +123,8 @@ def _read_lags(path: Path) -> Figures:
     return {
         **{name: _quantile(histogram, share) for name, share in shares.items()},
         "lag_max": histogram["max_ms"],
+        "own_lag_p999": _quantile(histogram["own"], 0.999),
+        "own_lag_max": histogram["own"]["max_ms"],
     }
 
 

@@ -2,12 +2,15 @@
 
     HEADRACE_LOOP_LAG_FILE=lag.json headrace start …
 
-A timer every 5 ms; its lateness goes into a histogram, which is written as JSON when the node stops.
+A timer every 5 ms; its lateness goes into a histogram, which is written as JSON when the node stops. The kernel says
+how long the loop's thread was ready to run and had no core: on a machine where others are busy, that is their doing,
+so the lateness without it has a histogram of its own.
 """
 
 import asyncio
 import json
 import os
+import threading
 from bisect import bisect_left
 
 FILE_VARIABLE = "HEADRACE_LOOP_LAG_FILE"
@@ -15,12 +18,32 @@ INTERVAL_S = 0.005
 BOUNDS_MS = (0.1, 0.2, 0.5, 1.0, 2.0, 3.0, 5.0, 10.0, 20.0, 50.0, 100.0, 500.0)
 
 
+class Histogram:
+    def __init__(self) -> None:
+        self._counts = [0] * (len(BOUNDS_MS) + 1)
+        self._max_ms = 0.0
+
+    def add(self, lag_ms: float) -> None:
+        self._counts[bisect_left(BOUNDS_MS, lag_ms)] += 1
+        self._max_ms = max(self._max_ms, lag_ms)
+
+    def to_json(self) -> dict[str, object]:
+        return {
+            "interval_ms": INTERVAL_S * 1000,
+            "samples": sum(self._counts),
+            "max_ms": self._max_ms,
+            "bounds_ms": BOUNDS_MS,
+            "counts": self._counts,
+        }
+
+
 class LoopLag:
     def __init__(self, path: str) -> None:
         self._path = path
         self._loop = asyncio.get_running_loop()
-        self._counts = [0] * (len(BOUNDS_MS) + 1)
-        self._max_ms = 0.0
+        self._schedule = f"/proc/self/task/{threading.get_native_id()}/schedstat"
+        self._waited_ms = self._waited_for_a_core_ms()
+        self._lag, self._own_lag = Histogram(), Histogram()
         self._due = 0.0
         self._timer: asyncio.TimerHandle | None = None
         self._wait()
@@ -36,19 +59,21 @@ class LoopLag:
 
     def _measure(self) -> None:
         lag_ms = (self._loop.time() - self._due) * 1000
-        self._counts[bisect_left(BOUNDS_MS, lag_ms)] += 1
-        self._max_ms = max(self._max_ms, lag_ms)
+        before, self._waited_ms = self._waited_ms, self._waited_for_a_core_ms()
+        self._lag.add(lag_ms)
+        self._own_lag.add(max(lag_ms - (self._waited_ms - before), 0.0))
         self._wait()
+
+    def _waited_for_a_core_ms(self) -> float:
+        """Since the thread began; 0 where the kernel does not count it."""
+        try:
+            with open(self._schedule, encoding="ascii") as file:
+                return int(file.read().split()[1]) / 1e6
+        except (OSError, IndexError):
+            return 0.0
 
     def write(self) -> None:
         if self._timer is not None:
             self._timer.cancel()
-        histogram = {
-            "interval_ms": INTERVAL_S * 1000,
-            "samples": sum(self._counts),
-            "max_ms": self._max_ms,
-            "bounds_ms": BOUNDS_MS,
-            "counts": self._counts,
-        }
         with open(self._path, "w", encoding="utf-8") as file:
-            json.dump(histogram, file)
+            json.dump({**self._lag.to_json(), "own": self._own_lag.to_json()}, file)
