@@ -19,36 +19,25 @@ CACHE = ROOT / ".cache"
 KAFKA_VERSION = "4.3.0"
 SCALA_VERSION = "2.13"
 KAFKA_HOME = CACHE / f"kafka-{KAFKA_VERSION}"
-_KAFKA_JARS = (f"kafka_{SCALA_VERSION}-{KAFKA_VERSION}.jar", f"kafka-tools-{KAFKA_VERSION}.jar", "slf4j-nop-1.7.36.jar")
+_KAFKA_ARTIFACTS = (
+    f"org.apache.kafka:kafka_{SCALA_VERSION}:{KAFKA_VERSION}",
+    f"org.apache.kafka:kafka-tools:{KAFKA_VERSION}",
+    "org.slf4j:slf4j-nop:1.7.36",
+)
 _PROGRAMS = {"load": ["-lrdkafka", "-lpthread"], "connections": []}
 _RDKAFKA_HEADER = Path("/usr/include/librdkafka/rdkafka.h")
 _DOWNLOAD_ATTEMPTS = 4  # a repository that answers 5xx or times out usually does better within a minute
 _DOWNLOAD_PAUSE_S = 5.0
 
-_POM = f"""<project xmlns="http://maven.apache.org/POM/4.0.0">
+_POM = """<project xmlns="http://maven.apache.org/POM/4.0.0">
   <modelVersion>4.0.0</modelVersion>
   <groupId>headrace</groupId>
   <artifactId>bench</artifactId>
   <version>1</version>
-  <dependencies>
-    <dependency>
-      <groupId>org.apache.kafka</groupId>
-      <artifactId>kafka_{SCALA_VERSION}</artifactId>
-      <version>{KAFKA_VERSION}</version>
-    </dependency>
-    <dependency>
-      <groupId>org.apache.kafka</groupId>
-      <artifactId>kafka-tools</artifactId>
-      <version>{KAFKA_VERSION}</version>
-    </dependency>
-    <dependency>
-      <groupId>org.slf4j</groupId>
-      <artifactId>slf4j-nop</artifactId>
-      <version>1.7.36</version>
-    </dependency>
-  </dependencies>
+  <dependencies>{dependencies}</dependencies>
 </project>
 """
+_DEPENDENCY = "<dependency><groupId>{}</groupId><artifactId>{}</artifactId><version>{}</version></dependency>"
 
 
 def missing_packages(*, with_java: bool) -> list[str]:
@@ -81,24 +70,32 @@ def program(name: str) -> Path:
 
 
 def kafka_classpath() -> str:
-    """Apache Kafka's jars with all they need, fetched once by Maven."""
+    """Apache Kafka's jars with all they need."""
+    return maven_jars(KAFKA_HOME, _KAFKA_ARTIFACTS)
+
+
+def maven_jars(home: Path, artifacts: Sequence[str]) -> str:
+    """A classpath of the artifacts ("group:name:version") with all they need, fetched once by Maven into `home`."""
     CACHE.mkdir(exist_ok=True)
+    own = {f"{name}-{version}.jar" for _, name, version in (artifact.split(":") for artifact in artifacts)}
     with (CACHE / "kafka.lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)  # the interop tests fetch the same jars into the same place
-        if not all((KAFKA_HOME / jar).exists() for jar in _KAFKA_JARS):
-            _fetch_kafka()
-    return f"{KAFKA_HOME}/*"
+        if not all((home / jar).exists() for jar in own):
+            _fetch_jars(home, artifacts, own)
+    return f"{home}/*"
 
 
-def _fetch_kafka() -> None:
+def _fetch_jars(home: Path, artifacts: Sequence[str], own: set[str]) -> None:
     with tempfile.TemporaryDirectory(dir=CACHE) as folder:
         pom, jars = Path(folder) / "pom.xml", Path(folder) / "jars"
-        pom.write_text(_POM)
+        rows = (_DEPENDENCY.format(*artifact.split(":")) for artifact in artifacts)
+        pom.write_text(_POM.format(dependencies="".join(rows)))
         goal = ["dependency:copy-dependencies", f"-DoutputDirectory={jars}", "-DincludeScope=runtime"]
         _retried(["mvn", "-q", "-B", "-f", str(pom), *goal])
-        KAFKA_HOME.mkdir(exist_ok=True)
-        for jar in jars.iterdir():
-            jar.replace(KAFKA_HOME / jar.name)
+        home.mkdir(exist_ok=True)
+        # Their own jars last: they are what says that everything is there.
+        for jar in sorted(jars.iterdir(), key=lambda jar: jar.name in own):
+            jar.replace(home / jar.name)
 
 
 def version_line(command: Sequence[str]) -> str:

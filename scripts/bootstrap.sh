@@ -113,8 +113,8 @@ test)
 interop)
     python_packages dev
     need kcat kcat
-    need java openjdk-17-jre-headless
-    need mvn maven openjdk-17-jre-headless ;;
+    need javac openjdk-17-jdk-headless
+    need mvn maven openjdk-17-jdk-headless ;;
 bench)
     python_packages dev
     need java openjdk-17-jre-headless

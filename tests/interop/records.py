@@ -3,7 +3,7 @@
 import random
 from collections.abc import Iterator
 
-from confluent_kafka import Consumer, KafkaException, Producer, TopicPartition
+from confluent_kafka import Consumer, KafkaException, Message, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic
 
 CODECS = ("none", "gzip", "snappy", "lz4", "zstd")
@@ -54,6 +54,11 @@ def transactions(bootstrap: str, topic: str, committed: list[bytes], aborted: li
 
 def read_all(bootstrap: str, topic: str, *, isolation: str = "read_uncommitted") -> Iterator[tuple[int, bytes]]:
     """Offset and value of everything in partition 0, from its beginning to its end."""
+    return ((message.offset(), message.value()) for message in read_messages(bootstrap, topic, 0, isolation))
+
+
+def read_messages(bootstrap: str, topic: str, partition: int, isolation: str) -> Iterator[Message]:
+    """Everything in a partition, from its beginning to its end."""
     consumer = Consumer(
         {
             "bootstrap.servers": bootstrap,
@@ -66,13 +71,13 @@ def read_all(bootstrap: str, topic: str, *, isolation: str = "read_uncommitted")
             **QUIET,
         }
     )
-    consumer.assign([TopicPartition(topic, 0, 0)])
+    consumer.assign([TopicPartition(topic, partition, 0)])
     try:
         while True:
             message = consumer.poll(SECONDS_MAX)
             assert message is not None, "the end of the partition is reached in time"
             if message.error() is None:
-                yield message.offset(), message.value()
+                yield message
             elif message.error().name() == "_PARTITION_EOF":
                 return
             else:
