@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Protocol
 from headrace.model.errors import ProtocolError
 from headrace.protocol.frames import Part, Parts
 from headrace.security.access import ANONYMOUS
-from headrace.storage.log import LogSlice
+from headrace.storage.log_values import LogSlice
 
 if TYPE_CHECKING:
     from headrace.broker.server import Server

@@ -30,7 +30,8 @@ from headrace.model.errors import (
 )
 from headrace.protocol.fetch import AbortedTransaction
 from headrace.records.batch import parse_header
-from headrace.storage.log import Appended, FoundOffset, Log, LogSlice, Producer
+from headrace.storage.log import Log
+from headrace.storage.log_values import Appended, FoundOffset, LogSlice, Producer
 from headrace.storage.segment import Segment
 
 if TYPE_CHECKING:
@@ -295,11 +296,16 @@ class Partition:
         return tuple(AbortedTransaction(txn.producer_id, txn.first_offset) for txn in aborted)
 
     def offset_for_timestamp(self, timestamp: int) -> FoundOffset | None:
-        found = self.log.offset_at_or_after(timestamp)
+        # Where nobody asks for times, this and what reads records is never loaded.
+        from headrace.storage.time_lookup import offset_at_or_after
+
+        found = offset_at_or_after(self.log, timestamp)
         return found if found is not None and found.offset < self.high_watermark else None
 
     def offset_of_max_timestamp(self) -> FoundOffset | None:
-        return self.log.offset_of_max_timestamp()
+        from headrace.storage.time_lookup import offset_of_max_timestamp
+
+        return offset_of_max_timestamp(self.log)
 
     def epoch_end_offset(self, epoch: int) -> tuple[int, int]:
         """The largest epoch at or below the asked one, and where it ended."""

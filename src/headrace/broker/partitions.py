@@ -23,10 +23,11 @@ from headrace.model.clock import Clock
 from headrace.model.configs import LogConfig, log_config
 from headrace.model.errors import DiskFull, NotLeader, StorageError, UnknownTopic, UnknownTopicId
 from headrace.model.ids import TopicPartition
-from headrace.storage.log import Log, set_aside_segment_files
+from headrace.storage.log import Log
 from headrace.storage.log_dir import DELETE_SUFFIX, STRAY_SUFFIX, LogDir
 from headrace.storage.partition_metadata import uuid_to_text
 from headrace.storage.segment import Segment
+from headrace.storage.segment_files import set_aside_segment_files
 
 log = logging.getLogger(__name__)
 

@@ -3,22 +3,23 @@
 Appends and lookups are synchronous and know nothing of requests. What is *on disk* is tracked apart from what was
 *written*: `unsynced` hands the files that need a sync to whoever does the syncing, `synced` takes the news back.
 Opening an existing folder is in `recovery.py`, choosing what to delete in `retention.py`, compaction in
-`compaction.py`.
+`compaction.py`, reading in `log_reading.py` and `time_lookup.py`.
 """
 
 import logging
-from bisect import bisect_right
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 from headrace.model.configs import LogConfig
-from headrace.model.errors import CorruptLog, OffsetOutOfRange
 from headrace.records.batch import LENGTH_OVERHEAD, BatchHeader, parse_header, patch_offset_and_epoch
 from headrace.records.crc import crc32c
-from headrace.storage.files import Durable, File, Files, NewName
+from headrace.storage.files import Durable, Files, NewName
 from headrace.storage.leader_epochs import LeaderEpochs
+from headrace.storage.log_reading import aborted_transactions, read
+from headrace.storage.log_values import Appended, LogSlice, Producer
 from headrace.storage.producer_state import ProducerStates
 from headrace.storage.segment import Segment, segment_name
 from headrace.storage.segment_check import Hole
+from headrace.storage.segment_files import remove_segment_files
 from headrace.storage.txn_index import AbortedTxn
 
 if TYPE_CHECKING:
@@ -29,36 +30,6 @@ log = logging.getLogger(__name__)
 # Remembered ends of recent batches: readers at the tail and the watermark ask for exactly these, so that they need
 # no index lookup. More than the batches that can wait for one group commit, few enough for 10,000 partitions.
 RECENT_ENDS_MAX = 64
-
-
-class LogSlice(NamedTuple):
-    """Whole batches as they lie in a file: what a Fetch answers with, without reading them."""
-
-    file: File
-    position: int
-    length: int
-
-    def read(self) -> bytes:
-        return self.file.read(self.position, self.length)
-
-
-class Producer(NamedTuple):
-    """Who writes: an id, and the epoch that fences its predecessors."""
-
-    producer_id: int
-    epoch: int
-
-
-class Appended(NamedTuple):
-    base_offset: int
-    next_offset: int
-    duplicate: bool
-
-
-class FoundOffset(NamedTuple):
-    offset: int
-    timestamp: int
-    leader_epoch: int
 
 
 class Log:
@@ -93,7 +64,7 @@ class Log:
         self.has_aborted = any(name.endswith(".txnindex") for name in files.list(directory))
         self._unsynced: list[Durable] = unsynced or []
         self.has_changed = False  # since it was opened; an untouched log is closed without a write
-        self._recent_ends: dict[int, tuple[Segment, int]] = {}
+        self.recent_ends: dict[int, tuple[Segment, int]] = {}
 
     @classmethod
     def create(
@@ -183,7 +154,7 @@ class Log:
         return Appended(header.base_offset, next_offset, duplicate=False)
 
     def _remember_end(self, offset: int, segment: Segment) -> None:
-        ends = self._recent_ends
+        ends = self.recent_ends
         ends[offset] = (segment, segment.file.size)
         if len(ends) > RECENT_ENDS_MAX:
             del ends[next(iter(ends))]
@@ -263,130 +234,18 @@ class Log:
         if self.active.next_offset > end:
             self.active.truncate(self.active.position_of(end) if end > self.active.base_offset else 0, end)
         self.log_end_offset = end
-        self._unsynced, self._recent_ends = [], {}
+        self._unsynced, self.recent_ends = [], {}
         # For good: else it could come back after a start that did not find it.
         self.files.sync_dir(self.directory)
         self.active.file.sync()
 
-    # Reading
+    # Reading: see log_reading.py; finding by time: time_lookup.py
 
     def read(self, offset: int, bytes_max: int, limit: int) -> LogSlice | None:
-        """Whole batches from the one that holds `offset`, below the offset `limit`; at least one batch.
-
-        None when there is nothing between the two.
-        """
-        if offset < self.log_start_offset or offset > self.log_end_offset:
-            raise OffsetOutOfRange(
-                f"offset {offset} is outside {self.log_start_offset}..{self.log_end_offset} of {self.directory}"
-            )
-        if offset >= limit:
-            return None
-        number, position = self._place_of(offset)
-        while number < len(self.segments):
-            segment = self.segments[number]
-            end = self._end_below(segment, limit)
-            if position < end:
-                return self._slice(segment, position, end, offset, bytes_max)
-            number, position = number + 1, 0
-        return None
-
-    def _place_of(self, offset: int) -> tuple[int, int]:
-        """Number of the segment and position in it from which to read `offset`."""
-        recent = self._recent_ends.get(offset)
-        if recent is not None and recent[0] is self.segments[-1]:
-            return len(self.segments) - 1, recent[1]
-        for hole in self.holes:
-            if hole.base_offset <= offset < hole.next_offset:
-                raise CorruptLog(f"{self.directory}: offset {offset} is lost: {hole.reason}")
-        number = max(bisect_right(self.segments, offset, key=lambda segment: segment.base_offset) - 1, 0)
-        segment = self.segments[number]
-        damaged = segment.hole_at(offset)
-        if damaged is not None:
-            raise CorruptLog(f"{segment.path}: offset {offset} cannot be read: {damaged.reason}")
-        return number, segment.position_of(offset)
-
-    def _end_below(self, segment: Segment, limit: int) -> int:
-        if limit >= segment.next_offset:
-            return segment.file.size
-        recent = self._recent_ends.get(limit)
-        if recent is not None and recent[0] is segment:
-            return recent[1]
-        return segment.position_of(limit) if limit > segment.base_offset else 0
-
-    def _slice(self, segment: Segment, position: int, end: int, offset: int, bytes_max: int) -> LogSlice:
-        if end - position > bytes_max:
-            end = segment.last_boundary(position, position + bytes_max)
-        if segment.holes:
-            end = segment.before_hole(position, end)
-        if not segment.is_checked(position, end):
-            good = segment.check(position, end)
-            if good <= position:
-                raise CorruptLog(f"{segment.path}: offset {offset} cannot be read: its batch is damaged")
-            end = min(end, good)
-        return LogSlice(segment.file, position, end - position)
+        return read(self, offset, bytes_max, limit)
 
     def aborted_transactions(self, offset: int, records: LogSlice) -> list[AbortedTxn]:
-        """Those whose records a reader of the slice must leave out."""
-        if not self.has_aborted:
-            return []
-        segment = next(one for one in self.segments if one.file is records.file)
-        upper = segment.next_offset_at(records.position + records.length)
-        found: list[AbortedTxn] = []
-        for later in self.segments[self.segments.index(segment) :]:
-            aborted, is_complete = later.aborted(offset, upper)
-            found += aborted
-            if is_complete:
-                break
-        return found
-
-    # Finding by time
-
-    def offset_at_or_after(self, timestamp: int) -> FoundOffset | None:
-        """The first record that is at least as young as `timestamp`."""
-        for segment in self.segments:
-            if segment.max_timestamp < timestamp or segment.next_offset <= self.log_start_offset:
-                continue
-            try:
-                found = self._first_in(segment, timestamp)
-            except CorruptLog:
-                segment.reindex()  # finds out where the damage begins and ends
-                found = self._first_in(segment, timestamp)
-            if found is not None:
-                return found
-        return None
-
-    def _first_in(self, segment: Segment, timestamp: int) -> FoundOffset | None:
-        from headrace.records.lookup import first_at_or_after
-
-        for at, header in segment.headers(segment.start_for_time(timestamp)):
-            if not _is_good(segment, at, header):
-                continue  # the damage is known now; whoever reads from here meets it
-            if header.max_timestamp < timestamp or header.last_offset < self.log_start_offset:
-                continue
-            batch = segment.file.read(at, header.total_bytes)
-            found = first_at_or_after(batch, header, timestamp, from_offset=self.log_start_offset)
-            if found is not None:
-                return self._found(*found)
-        return None
-
-    def offset_of_max_timestamp(self) -> FoundOffset | None:
-        """The record with the highest timestamp, the first of them if several share it."""
-        from headrace.records.lookup import max_timestamp_record
-
-        youngest = max(self.segments, key=lambda segment: segment.max_timestamp)
-        if youngest.max_timestamp < 0:
-            return None
-        position = youngest.position_of(youngest.max_timestamp_offset)
-        for at, header in youngest.headers(position):
-            if not _is_good(youngest, at, header) or youngest.hole_at(youngest.max_timestamp_offset) is not None:
-                break
-            found = max_timestamp_record(youngest.file.read(at, header.total_bytes), header)
-            return self._found(*found) if found is not None else None
-        raise CorruptLog(f"{youngest.path}: the batch with the highest timestamp is damaged")
-
-    def _found(self, offset: int, timestamp: int) -> FoundOffset:
-        """With the epoch that the log's history gives it: the one in a batch's header has no checksum."""
-        return FoundOffset(offset, timestamp, self.epochs.epoch_of(offset))
+        return aborted_transactions(self, offset, records)
 
     # Shrinking
 
@@ -413,7 +272,7 @@ class Log:
     def abandon(self) -> None:
         """The folder is being removed: hold on to no file, so that the last reply that sends one closes it."""
         self.segments = []
-        self._recent_ends = {}
+        self.recent_ends = {}
         self._unsynced = []
 
     def close(self) -> None:
@@ -430,11 +289,6 @@ class Log:
             segment.close()
 
 
-def _is_good(segment: Segment, position: int, header: BatchHeader) -> bool:
-    end = position + header.total_bytes
-    return segment.is_checked(position, end) or segment.check(position, end) >= end
-
-
 def note_marker(producers: ProducerStates, segment: Segment, header: BatchHeader, marker: "EndMarker") -> bool:
     """A marker is in the segment: live and at recovery alike. Whether it aborted a transaction with records here."""
     ended = producers.applied_marker(header, aborted=not marker.commits, coordinator_epoch=marker.coordinator_epoch)
@@ -442,31 +296,3 @@ def note_marker(producers: ProducerStates, segment: Segment, header: BatchHeader
         return False
     segment.note_aborted(AbortedTxn(ended.producer_id, ended.first_offset, ended.last_offset, ended.last_stable_offset))
     return True
-
-
-DELETED_SUFFIX = ".deleted"  # what an interrupted removal leaves with this suffix is removed at the next opening
-SEGMENT_SUFFIXES = (".log", ".index", ".timeindex", ".txnindex", ".snapshot")
-
-
-def set_aside_segment_files(files: Files, segment: Segment) -> list[str]:
-    """Give the files of a segment that left its log names that nobody looks for; returns these, to be removed later.
-
-    By their old names they could be removed later than the topic is, and its successor would lose its own.
-    """
-    stem = f"{segment.directory}/{segment_name(segment.base_offset)}"
-    aside = []
-    for suffix in SEGMENT_SUFFIXES:
-        if files.exists(stem + suffix):
-            files.rename(stem + suffix, stem + suffix + DELETED_SUFFIX)
-            aside.append(stem + suffix + DELETED_SUFFIX)
-    return aside
-
-
-def remove_segment_files(files: Files, segment: Segment) -> None:
-    """The log file first: without it the others mean nothing, and recovery sweeps them up."""
-    stem = f"{segment.directory}/{segment_name(segment.base_offset)}"
-    for suffix in SEGMENT_SUFFIXES:
-        try:
-            files.remove(stem + suffix)
-        except FileNotFoundError:
-            continue

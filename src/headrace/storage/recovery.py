@@ -14,12 +14,13 @@ from headrace.model.errors import CorruptLog
 from headrace.records.batch import BatchHeader
 from headrace.storage.epoch_check import confirmed_epochs, read_epochs
 from headrace.storage.files import Durable, Files, NewFile, NewName
-from headrace.storage.log import SEGMENT_SUFFIXES, Log, note_marker
+from headrace.storage.log import Log, note_marker
 from headrace.storage.partition_metadata import FILE_NAME as METADATA_FILE
 from headrace.storage.producer_snapshot import newest_snapshot, remove_snapshots, remove_stray_snapshots
 from headrace.storage.producer_state import ProducerStates
 from headrace.storage.segment import Segment, segment_name
 from headrace.storage.segment_check import UNKNOWN, Bounds, Hole, check_segment, header_at
+from headrace.storage.segment_files import SEGMENT_SUFFIXES
 from headrace.storage.segment_swap import finish_swaps
 
 log = logging.getLogger(__name__)

@@ -6,8 +6,10 @@ from uuid import UUID
 
 from headrace.model.errors import CorruptLog
 from headrace.model.ids import TopicPartition
-from headrace.storage.log import Log, remove_segment_files
+from headrace.storage.log import Log
 from headrace.storage.log_dir import LogDir
+from headrace.storage.segment_files import remove_segment_files
+from headrace.storage.time_lookup import offset_at_or_after
 from headrace.testing import SimFiles
 from tests.unit.storage.log_kit import CONFIG, append, read_values
 
@@ -159,7 +161,7 @@ def check_lookups(log: Log, values: list[str]) -> None:
     """The indexes lead to where reading everything leads."""
     for offset in range(log.log_start_offset, log.log_end_offset):
         assert read_values(log, offset, limit=offset + 1) == [values[offset - log.log_start_offset]]
-        found = log.offset_at_or_after(1_000 + offset)
+        found = offset_at_or_after(log, 1_000 + offset)
         assert found is not None
         assert (found.offset, found.timestamp) == (offset, 1_000 + offset)
 

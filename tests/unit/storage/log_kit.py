@@ -7,7 +7,8 @@ from headrace.model.configs import LogConfig
 from headrace.records.batch import parse_header
 from headrace.records.builder import NewRecord, build_batch
 from headrace.storage.files import Files, MemoryFiles
-from headrace.storage.log import Appended, Log
+from headrace.storage.log import Log
+from headrace.storage.log_values import Appended
 
 CONFIG = replace(LogConfig(), index_interval_bytes=100)
 

@@ -12,8 +12,8 @@ from headrace.records.record import decode_records
 from headrace.storage.batch_reader import RECORDS_PER_SLICE
 from headrace.storage.files import MemoryFiles
 from headrace.storage.key_offsets import ENTRY_BYTES
-from headrace.storage.log import remove_segment_files
 from headrace.storage.segment import Segment
+from headrace.storage.segment_files import remove_segment_files
 from headrace.testing.sim_files import SimFiles
 from tests.unit.storage.compaction_kit import (
     COMPACTED,

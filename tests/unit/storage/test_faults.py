@@ -9,7 +9,8 @@ from random import Random
 import pytest
 
 from headrace.model.errors import CorruptLog
-from headrace.storage.log import FoundOffset
+from headrace.storage.log_values import FoundOffset
+from headrace.storage.time_lookup import offset_at_or_after, offset_of_max_timestamp
 from headrace.testing import PowerLost, SimFiles
 from tests.unit.storage.fault_kit import (
     DATA,
@@ -150,11 +151,11 @@ def flips(path: str, size: int) -> list[tuple[int, int]]:
 def view(holder: Holder) -> dict[str, object]:
     """Everything that a client could ask of the log."""
     log = holder.log
-    times = {offset: _or_error(partial(log.offset_at_or_after, 1_000 + offset)) for offset in range(2, 17)}
+    times = {offset: _or_error(partial(offset_at_or_after, log, 1_000 + offset)) for offset in range(2, 17)}
     return {
         "records": readable(log),
         "times": times,
-        "newest": _or_error(log.offset_of_max_timestamp),
+        "newest": _or_error(partial(offset_of_max_timestamp, log)),
         "epochs": [log.epochs.end_offset_for(epoch, log.log_end_offset) for epoch in range(3)],
         "start": log.log_start_offset,
         "end": log.log_end_offset,

@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 
 from headrace.model.errors import CorruptLog, OffsetOutOfRange
 from headrace.storage.files import MemoryFiles
+from headrace.storage.time_lookup import offset_at_or_after, offset_of_max_timestamp
 from tests.unit.storage.log_kit import CONFIG, append, new_log, read_values
 
 SMALL_SEGMENTS = replace(CONFIG, segment_bytes=300)
@@ -97,20 +98,20 @@ def test_the_first_record_at_or_after_a_time_is_found() -> None:
     log = new_log(config=SMALL_SEGMENTS)
     for number in range(30):
         append(log, "x", "y", timestamp=number * 100)
-    found = log.offset_at_or_after(1_501)
+    found = offset_at_or_after(log, 1_501)
     assert found is not None
     assert (found.offset, found.timestamp) == (31, 1_501)
-    assert log.offset_at_or_after(99_999) is None
+    assert offset_at_or_after(log, 99_999) is None
 
 
 def test_times_that_run_backwards_still_find_the_first_offset_that_is_young_enough() -> None:
     log = new_log()
     for timestamp in (500, 100, 400, 600, 200):
         append(log, "x", timestamp=timestamp)
-    found = log.offset_at_or_after(450)
+    found = offset_at_or_after(log, 450)
     assert found is not None
     assert found.offset == 0
-    newest = log.offset_of_max_timestamp()
+    newest = offset_of_max_timestamp(log)
     assert newest is not None
     assert (newest.offset, newest.timestamp) == (3, 600)
 

@@ -8,7 +8,7 @@ from headrace.core.internal_topics import OFFSETS_TOPIC
 from headrace.model.errors import HeadraceError
 from headrace.model.ids import TopicPartition
 from headrace.records.control import ControlType, EndMarker
-from headrace.storage.log import Producer
+from headrace.storage.log_values import Producer
 
 if TYPE_CHECKING:
     from headrace.broker.broker import Broker

@@ -25,7 +25,7 @@ from headrace.core.transaction.machine import TransactionConfig, TransactionDeci
 from headrace.core.transaction.values import PREPARED, ProducerIdentity, Transaction
 from headrace.model.errors import CoordinatorFenced, HeadraceError, InvalidProducerEpoch, UnknownTopic
 from headrace.model.ids import TopicPartition
-from headrace.storage.log import Producer
+from headrace.storage.log_values import Producer
 
 if TYPE_CHECKING:
     from headrace.broker.broker import Broker

@@ -20,7 +20,7 @@ from headrace.model.errors import ErrorCode, HeadraceError
 from headrace.model.ids import TopicPartition
 from headrace.protocol.api import ApiKey
 from headrace.security.access import Operation, ResourceType, access_for
-from headrace.storage.log import Producer
+from headrace.storage.log_values import Producer
 
 CLUSTER_ACTION = access_for(ApiKey.WRITE_TXN_MARKERS, ResourceType.CLUSTER, Operation.CLUSTER_ACTION)
 ALTER_CLUSTER = access_for(ApiKey.WRITE_TXN_MARKERS, ResourceType.CLUSTER, Operation.ALTER)

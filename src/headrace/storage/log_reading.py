@@ -1,0 +1,86 @@
+"""Reading a log: which bytes of which file hold the offsets that somebody asks for."""
+
+from bisect import bisect_right
+from typing import TYPE_CHECKING
+
+from headrace.model.errors import CorruptLog, OffsetOutOfRange
+from headrace.storage.log_values import LogSlice
+from headrace.storage.segment import Segment
+from headrace.storage.txn_index import AbortedTxn
+
+if TYPE_CHECKING:
+    from headrace.storage.log import Log
+
+
+def read(log: "Log", offset: int, bytes_max: int, limit: int) -> LogSlice | None:
+    """Whole batches from the one that holds `offset`, below the offset `limit`; at least one batch.
+
+    None when there is nothing between the two.
+    """
+    if offset < log.log_start_offset or offset > log.log_end_offset:
+        raise OffsetOutOfRange(
+            f"offset {offset} is outside {log.log_start_offset}..{log.log_end_offset} of {log.directory}"
+        )
+    if offset >= limit:
+        return None
+    number, position = _place_of(log, offset)
+    while number < len(log.segments):
+        segment = log.segments[number]
+        end = _end_below(log, segment, limit)
+        if position < end:
+            return _slice(segment, position, end, offset, bytes_max)
+        number, position = number + 1, 0
+    return None
+
+
+def _place_of(log: "Log", offset: int) -> tuple[int, int]:
+    """Number of the segment and position in it from which to read `offset`."""
+    recent = log.recent_ends.get(offset)
+    if recent is not None and recent[0] is log.segments[-1]:
+        return len(log.segments) - 1, recent[1]
+    for hole in log.holes:
+        if hole.base_offset <= offset < hole.next_offset:
+            raise CorruptLog(f"{log.directory}: offset {offset} is lost: {hole.reason}")
+    number = max(bisect_right(log.segments, offset, key=lambda segment: segment.base_offset) - 1, 0)
+    segment = log.segments[number]
+    damaged = segment.hole_at(offset)
+    if damaged is not None:
+        raise CorruptLog(f"{segment.path}: offset {offset} cannot be read: {damaged.reason}")
+    return number, segment.position_of(offset)
+
+
+def _end_below(log: "Log", segment: Segment, limit: int) -> int:
+    if limit >= segment.next_offset:
+        return segment.file.size
+    recent = log.recent_ends.get(limit)
+    if recent is not None and recent[0] is segment:
+        return recent[1]
+    return segment.position_of(limit) if limit > segment.base_offset else 0
+
+
+def _slice(segment: Segment, position: int, end: int, offset: int, bytes_max: int) -> LogSlice:
+    if end - position > bytes_max:
+        end = segment.last_boundary(position, position + bytes_max)
+    if segment.holes:
+        end = segment.before_hole(position, end)
+    if not segment.is_checked(position, end):
+        good = segment.check(position, end)
+        if good <= position:
+            raise CorruptLog(f"{segment.path}: offset {offset} cannot be read: its batch is damaged")
+        end = min(end, good)
+    return LogSlice(segment.file, position, end - position)
+
+
+def aborted_transactions(log: "Log", offset: int, records: LogSlice) -> list[AbortedTxn]:
+    """Those whose records a reader of the slice must leave out."""
+    if not log.has_aborted:
+        return []
+    segment = next(one for one in log.segments if one.file is records.file)
+    upper = segment.next_offset_at(records.position + records.length)
+    found: list[AbortedTxn] = []
+    for later in log.segments[log.segments.index(segment) :]:
+        aborted, is_complete = later.aborted(offset, upper)
+        found += aborted
+        if is_complete:
+            break
+    return found

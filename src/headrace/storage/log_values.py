@@ -1,0 +1,35 @@
+"""What a log answers with."""
+
+from typing import NamedTuple
+
+from headrace.storage.files import File
+
+
+class LogSlice(NamedTuple):
+    """Whole batches as they lie in a file: what a Fetch answers with, without reading them."""
+
+    file: File
+    position: int
+    length: int
+
+    def read(self) -> bytes:
+        return self.file.read(self.position, self.length)
+
+
+class Producer(NamedTuple):
+    """Who writes: an id, and the epoch that fences its predecessors."""
+
+    producer_id: int
+    epoch: int
+
+
+class Appended(NamedTuple):
+    base_offset: int
+    next_offset: int
+    duplicate: bool
+
+
+class FoundOffset(NamedTuple):
+    offset: int
+    timestamp: int
+    leader_epoch: int
