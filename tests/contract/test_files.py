@@ -5,7 +5,8 @@ from collections.abc import Iterator
 
 import pytest
 
-from headrace.storage.files import DiskFiles, Files, MemoryFiles
+from headrace.storage.files import DiskFiles, Files
+from headrace.storage.memory_files import MemoryFiles
 from headrace.testing import SimFiles
 
 

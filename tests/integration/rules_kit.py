@@ -20,7 +20,8 @@ from headrace.protocol.api import SERVED, ApiKey
 from headrace.protocol.kafka_messages import message_class
 from headrace.protocol.schema import FieldSchema, describe
 from headrace.records.builder import NewRecord, build_batch
-from headrace.storage.files import Files, MemoryFiles
+from headrace.storage.files import Files
+from headrace.storage.memory_files import MemoryFiles
 from headrace.testing import SimFiles
 from tests.unit.protocol.kio_messages import kio_bytes, kio_read
 

@@ -20,8 +20,9 @@ from headrace.broker.broker import Broker
 from headrace.metadata.store import Store
 from headrace.model.errors import HeadraceError
 from headrace.model.settings import Settings
-from headrace.storage.files import DiskFiles, Files, MemoryFiles
+from headrace.storage.files import DiskFiles, Files
 from headrace.storage.lock import DirectoryLock
+from headrace.storage.memory_files import MemoryFiles
 
 log = logging.getLogger(__name__)
 

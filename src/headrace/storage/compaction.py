@@ -120,7 +120,7 @@ class Cleaner:
         for segment in list(self._log.segments):
             if segment.next_offset <= first_offset:
                 continue
-            found, complete = segment.aborted(first_offset, upper_bound)
+            found, complete = segment.aborted.between(first_offset, upper_bound)
             aborted += found
             if complete:
                 break

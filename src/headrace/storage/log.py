@@ -294,5 +294,5 @@ def note_marker(producers: ProducerStates, segment: Segment, header: BatchHeader
     ended = producers.applied_marker(header, aborted=not marker.commits, coordinator_epoch=marker.coordinator_epoch)
     if ended is None or not ended.aborted:
         return False
-    segment.note_aborted(AbortedTxn(ended.producer_id, ended.first_offset, ended.last_offset, ended.last_stable_offset))
+    segment.aborted.note(AbortedTxn(ended.producer_id, ended.first_offset, ended.last_offset, ended.last_stable_offset))
     return True

@@ -63,7 +63,7 @@ def _slice(segment: Segment, position: int, end: int, offset: int, bytes_max: in
         end = segment.last_boundary(position, position + bytes_max)
     if segment.holes:
         end = segment.before_hole(position, end)
-    if not segment.is_checked(position, end):
+    if not segment.checked.cover(position, end):
         good = segment.check(position, end)
         if good <= position:
             raise CorruptLog(f"{segment.path}: offset {offset} cannot be read: its batch is damaged")
@@ -79,7 +79,7 @@ def aborted_transactions(log: "Log", offset: int, records: LogSlice) -> list[Abo
     upper = segment.next_offset_at(records.position + records.length)
     found: list[AbortedTxn] = []
     for later in log.segments[log.segments.index(segment) :]:
-        aborted, is_complete = later.aborted(offset, upper)
+        aborted, is_complete = later.aborted.between(offset, upper)
         found += aborted
         if is_complete:
             break

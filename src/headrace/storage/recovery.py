@@ -21,6 +21,7 @@ from headrace.storage.producer_state import ProducerStates
 from headrace.storage.segment import Segment, segment_name
 from headrace.storage.segment_check import UNKNOWN, Bounds, Hole, check_segment, header_at
 from headrace.storage.segment_files import SEGMENT_SUFFIXES
+from headrace.storage.segment_loading import load_indexes
 from headrace.storage.segment_swap import finish_swaps
 
 log = logging.getLogger(__name__)
@@ -191,7 +192,7 @@ def _trust(segment: Segment, checkpoint: Checkpoint, following: int | None, *, m
 
 def _loads(segment: Segment) -> bool:
     try:
-        return segment.load_indexes()
+        return load_indexes(segment)
     except CorruptLog as damage:
         log.error("%s", damage)
         return False
@@ -238,7 +239,7 @@ def _rebuild_producers(files: Files, directory: str, segments: list[Segment]) ->
         if segment.next_offset <= since:
             continue
         position = segment.position_of(since) if since > segment.base_offset else 0
-        segment.forget_aborted(max(since, segment.base_offset))
+        segment.aborted.forget_from(max(since, segment.base_offset))
         try:
             for at, header in segment.headers(position):
                 if header.producer_id >= 0 and header.base_offset >= since:
@@ -252,10 +253,10 @@ def _first_bad_txn_index(segments: list[Segment], end: int) -> int:
     """Where the first index of aborted transactions that makes no sense begins: it is written again from there."""
     for segment in segments:
         try:
-            segment.check_aborted()
+            segment.aborted.check()
         except CorruptLog as damage:
             log.warning("%s; indexing the aborted transactions again", damage)
-            segment.forget_aborted(segment.base_offset)
+            segment.aborted.forget_from(segment.base_offset)
             return segment.base_offset
     return end
 

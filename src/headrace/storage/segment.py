@@ -7,7 +7,6 @@ An index is a hint: an entry that was read from a file is believed once the batc
 """
 
 import logging
-from bisect import bisect_right
 from collections.abc import Iterable, Iterator
 from contextlib import suppress
 from struct import Struct
@@ -15,12 +14,12 @@ from struct import Struct
 from headrace.model.errors import CorruptLog
 from headrace.records.batch import HEADER_BYTES, LENGTH_OVERHEAD, BatchHeader, parse_header
 from headrace.storage import segment_check
+from headrace.storage.aborted import AbortedTransactions
+from headrace.storage.checked_ranges import CheckedRanges
 from headrace.storage.files import Bytes, File, Files
 from headrace.storage.index import OffsetIndex, TimeIndex
 from headrace.storage.leader_epochs import LeaderEpochs
 from headrace.storage.segment_check import FORMAT_VERSION, UNKNOWN, Bounds, Hole
-from headrace.storage.txn_index import SUFFIX as TXN_INDEX_SUFFIX
-from headrace.storage.txn_index import AbortedTxn, TxnIndex
 
 log = logging.getLogger(__name__)
 
@@ -42,9 +41,8 @@ def segment_name(base_offset: int) -> str:
 class Segment:
     __slots__ = (
         "_bytes_since_index_entry",
-        "_files",
         "_index_interval_bytes",
-        "_txn_index",
+        "aborted",
         "base_offset",
         "checked",
         "directory",
@@ -65,23 +63,21 @@ class Segment:
     def __init__(
         self, files: Files, directory: str, base_offset: int, *, index_interval_bytes: int, create: bool, now_ms: int
     ) -> None:
-        self._files = files
         self.directory = directory
         self.base_offset = base_offset
         self._index_interval_bytes = index_interval_bytes
         self._bytes_since_index_entry = 0
-        self._txn_index: TxnIndex | None = None  # open only while this segment is written: most never need it
         stem = f"{directory}/{segment_name(base_offset)}"
         self.file: File = files.open(f"{stem}.log", create=create)
         self.offset_index = OffsetIndex(files, f"{stem}.index")
         self.time_index = TimeIndex(files, f"{stem}.timeindex")
+        self.aborted = AbortedTransactions(files, stem, base_offset)
         self.next_offset = base_offset
         self.first_timestamp = -1
         self.max_timestamp = -1
         self.max_timestamp_offset = base_offset
         self.opened_ms = now_ms
-        # Ranges of bytes whose checksums have been seen to be right since this process began, ascending, disjoint.
-        self.checked: list[tuple[int, int]] = []
+        self.checked = CheckedRanges()
         self.holes: list[Hole] = []
         self.epochs: LeaderEpochs | None = None  # of the log that it belongs to
         self.first_epoch = self.last_epoch = UNKNOWN  # of the batches that were there when it was opened
@@ -103,7 +99,7 @@ class Segment:
         if self.first_timestamp < 0:
             self.first_timestamp = header.max_timestamp
         self.index_batch(position, header)
-        self.note_checked(position, self.file.size)
+        self.checked.add(position, self.file.size)
         return position
 
     def index_batch(self, position: int, header: BatchHeader) -> None:
@@ -126,47 +122,9 @@ class Segment:
             and (len(self.offset_index) + 1) * OffsetIndex.ENTRY.size <= index_bytes
         )
 
-    def note_aborted(self, txn: AbortedTxn) -> None:
-        """A marker in this segment aborts a transaction: live and at recovery alike."""
-        if self._txn_index is None:
-            self._txn_index = TxnIndex(self._files, self._txn_index_path)
-        self._txn_index.append(txn)
-
-    def forget_aborted(self, offset: int) -> None:
-        """Before the log is read again from this offset on: its markers are about to be noted anew."""
-        self._close_txn_index()
-        if not self._files.exists(self._txn_index_path):
-            return
-        if offset <= self.base_offset:
-            self._files.remove(self._txn_index_path)
-        else:
-            self._txn_index = TxnIndex(self._files, self._txn_index_path)
-            self._txn_index.truncate(offset)
-
-    def check_aborted(self) -> None:
-        """CorruptLog if the index of aborted transactions cannot be the one of this segment."""
-        if self._files.exists(self._txn_index_path):
-            index = TxnIndex(self._files, self._txn_index_path)
-            try:
-                index.check(self.base_offset)
-            finally:
-                index.close()
-
-    @property
-    def _txn_index_path(self) -> str:
-        return f"{self.directory}/{segment_name(self.base_offset)}{TXN_INDEX_SUFFIX}"
-
-    def _close_txn_index(self) -> None:
-        if self._txn_index is not None:
-            self._txn_index.close()
-            self._txn_index = None
-
     def seal(self) -> None:
         """No more appends: the time index gets its closing entry and all indexes go to their files."""
-        if self._txn_index is not None:
-            # On disk before the snapshot that follows: recovery reads markers only from that snapshot on.
-            self._txn_index.sync()
-            self._close_txn_index()
+        self.aborted.seal()
         if self.max_timestamp >= 0:
             self.time_index.note(self.max_timestamp, self.max_timestamp_offset - self.base_offset)
         self.persist_indexes()
@@ -181,8 +139,8 @@ class Segment:
         self.next_offset = next_offset
         self.offset_index.truncate_to_position(position)
         self.time_index.truncate_to_offset(next_offset - self.base_offset)
-        self.forget_aborted(next_offset)
-        self.checked = [(start, min(end, position)) for start, end in self.checked if start < position]
+        self.aborted.forget_from(next_offset)
+        self.checked.cut(position)
         self.refresh_max_timestamp()
 
     # Finding
@@ -320,34 +278,7 @@ class Segment:
             return self.next_offset
         return next(header.base_offset for _, header in self.headers(boundary))
 
-    def aborted(self, first_offset: int, upper_bound: int) -> tuple[list[AbortedTxn], bool]:
-        """Aborted transactions that touch the offsets, and whether later segments cannot hold more of them."""
-        if self._txn_index is not None:
-            return self._txn_index.overlapping(first_offset, upper_bound)
-        if not self._files.exists(self._txn_index_path):
-            return [], False
-        index = TxnIndex(self._files, self._txn_index_path)
-        try:
-            return index.overlapping(first_offset, upper_bound)
-        finally:
-            index.close()
-
     # Checking
-
-    def note_checked(self, start: int, end: int) -> None:
-        ranges = self.checked
-        if ranges and ranges[-1][1] == start:
-            ranges[-1] = (ranges[-1][0], end)
-        else:
-            number = bisect_right(ranges, (start, end))
-            ranges.insert(number, (start, end))
-            self.checked = _merged(ranges)
-
-    def is_checked(self, start: int, end: int) -> bool:
-        for checked_start, checked_end in reversed(self.checked):
-            if checked_start <= start:
-                return end <= checked_end
-        return start >= end
 
     def check(self, start: int, end: int) -> int:
         """Check batches from the boundary `start` until past `end` or a bad one; returns how far it is good.
@@ -363,7 +294,7 @@ class Segment:
             segment_check.say_damaged(self, damage)
             self.note_hole(damage)
         if good > start:
-            self.note_checked(start, good)
+            self.checked.add(start, good)
         return good
 
     def inspect(self, start: int, bytes_max: int) -> tuple[int, Hole | None]:
@@ -397,7 +328,8 @@ class Segment:
         self.first_timestamp = self.max_timestamp = -1
         self.first_epoch = self.last_epoch = UNKNOWN
         self.max_timestamp_offset = self.base_offset
-        self.checked, self.holes = [], []
+        self.checked.clear()
+        self.holes = []
 
     def found_batch(self, position: int, header: BatchHeader) -> None:
         """The file holds a good batch here."""
@@ -407,37 +339,7 @@ class Segment:
             self.first_epoch = header.leader_epoch
         self.last_epoch = header.leader_epoch
         self.index_batch(position, header)
-        self.note_checked(position, position + header.total_bytes)
-
-    def load_indexes(self) -> bool:
-        """From their files, with what they say about the segment; False where they do not fit the batches."""
-        if not (self.offset_index.load() and self.time_index.load()):
-            return False
-        last = self.offset_index.last
-        tail = list(self.headers(last[1] if last else 0))
-        if not tail or (last is not None and tail[0][1].last_offset != self.base_offset + last[0]):
-            return False
-        self.next_offset, self.last_epoch = tail[-1][1].next_offset, tail[-1][1].leader_epoch
-        first = tail[0][1] if last is None else segment_check.header_at(self.file, 0)
-        if first is None or not self._load_times(tail):
-            return False
-        self.first_timestamp, self.first_epoch = first.max_timestamp, first.leader_epoch
-        return True
-
-    def _load_times(self, tail: list[tuple[int, BatchHeader]]) -> bool:
-        """The highest timestamp, from the closing entry of the time index; usually of a batch at the end."""
-        youngest = self.time_index.last
-        if youngest is not None:
-            offset = self.base_offset + youngest[1]
-            for number, (_, header) in enumerate(tail):
-                if header.base_offset <= offset <= header.last_offset and header.max_timestamp == youngest[0]:
-                    self.max_timestamp, self.max_timestamp_offset = youngest[0], offset
-                    self._note_times(tail[number:])
-                    return True
-            if not segment_check.tells_the_time(self, youngest):
-                return False
-        self.refresh_max_timestamp()
-        return True
+        self.checked.add(position, position + header.total_bytes)
 
     def refresh_max_timestamp(self) -> None:
         """From the time index and the batches after its last entry."""
@@ -447,23 +349,13 @@ class Segment:
         if last is not None:
             self.max_timestamp, self.max_timestamp_offset = last[0], last[1] + self.base_offset
             position = self.offset_index.position_at_or_before(last[1])
-        self._note_times(self.headers(position))
+        self.note_times(self.headers(position))
 
-    def _note_times(self, headers: Iterable[tuple[int, BatchHeader]]) -> None:
+    def note_times(self, headers: Iterable[tuple[int, BatchHeader]]) -> None:
         for _, header in headers:
             if header.max_timestamp > self.max_timestamp and header.record_count:
                 self.max_timestamp, self.max_timestamp_offset = header.max_timestamp, header.last_offset
 
     def close(self) -> None:
-        self._close_txn_index()
+        self.aborted.close()
         self.file.close()
-
-
-def _merged(ranges: list[tuple[int, int]]) -> list[tuple[int, int]]:
-    merged: list[tuple[int, int]] = []
-    for start, end in ranges:
-        if merged and start <= merged[-1][1]:
-            merged[-1] = (merged[-1][0], max(end, merged[-1][1]))
-        else:
-            merged.append((start, end))
-    return merged

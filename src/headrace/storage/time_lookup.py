@@ -57,4 +57,4 @@ def _found(log: Log, offset: int, timestamp: int) -> FoundOffset:
 
 def _is_good(segment: Segment, position: int, header: BatchHeader) -> bool:
     end = position + header.total_bytes
-    return segment.is_checked(position, end) or segment.check(position, end) >= end
+    return segment.checked.cover(position, end) or segment.check(position, end) >= end

@@ -19,8 +19,8 @@ from headrace.broker.connection import (
 )
 from headrace.model.errors import ProtocolError
 from headrace.protocol.frames import Parts
-from headrace.storage.files import MemoryFiles
 from headrace.storage.log_values import LogSlice
+from headrace.storage.memory_files import MemoryFiles
 from tests.unit.broker.connection_kit import KIB, MIB, Answering, Dispatch, Peer, StandInServer, echo, frame, settle
 
 

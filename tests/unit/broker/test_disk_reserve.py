@@ -6,7 +6,7 @@ import pytest
 
 from headrace.broker.disk_reserve import CHECK_EVERY_BYTES, RESERVE_BYTES, DiskReserve
 from headrace.model.errors import DiskFull, ErrorCode
-from headrace.storage.files import MemoryFiles
+from headrace.storage.memory_files import MemoryFiles
 
 MIB = 1024 * 1024
 

@@ -20,7 +20,7 @@ from headrace.model.errors import (
     UnknownLeaderEpoch,
     UnknownTopic,
 )
-from headrace.storage.files import MemoryFiles
+from headrace.storage.memory_files import MemoryFiles
 from headrace.storage.segment import Segment
 from headrace.testing import SimFiles
 from tests.unit.broker.partition_kit import CONFIG, CommitByHand, Waiter, new_partition, produce, state, values_of

@@ -10,9 +10,10 @@ from headrace.records.control import ControlType, EndMarker, build_marker_batch
 from headrace.records.record import Record, decode_records
 from headrace.storage.cleanable import Cleanable, cleanable
 from headrace.storage.compaction import Cleaned, Cleaner
-from headrace.storage.files import Files, MemoryFiles
+from headrace.storage.files import Files
 from headrace.storage.key_offsets import KEY_MAP_BYTES_MAX
 from headrace.storage.log import Log
+from headrace.storage.memory_files import MemoryFiles
 from headrace.storage.recovery import Checkpoint, open_log
 from headrace.storage.segment_swap import finish_swaps
 from headrace.storage.slices import run_through

@@ -6,9 +6,10 @@ from dataclasses import replace
 from headrace.model.configs import LogConfig
 from headrace.records.batch import parse_header
 from headrace.records.builder import NewRecord, build_batch
-from headrace.storage.files import Files, MemoryFiles
+from headrace.storage.files import Files
 from headrace.storage.log import Log
 from headrace.storage.log_values import Appended
+from headrace.storage.memory_files import MemoryFiles
 
 CONFIG = replace(LogConfig(), index_interval_bytes=100)
 

@@ -14,7 +14,7 @@ from headrace.storage.batch_reader import (
     plain_records,
     records_in_slices,
 )
-from headrace.storage.files import MemoryFiles
+from headrace.storage.memory_files import MemoryFiles
 from headrace.storage.segment import Segment
 from headrace.storage.slices import run_through
 

@@ -22,7 +22,7 @@ from headrace.storage.checkpoints import (
     write_meta_properties,
     write_offsets,
 )
-from headrace.storage.files import MemoryFiles
+from headrace.storage.memory_files import MemoryFiles
 
 DIRECTORY = "data"
 PATH = f"{DIRECTORY}/{RECOVERY_POINTS}"

@@ -10,8 +10,8 @@ from headrace.model.errors import CorruptLog, DiskFull, OutOfOrderSequence, Stor
 from headrace.records.compression import Codec
 from headrace.records.record import decode_records
 from headrace.storage.batch_reader import RECORDS_PER_SLICE
-from headrace.storage.files import MemoryFiles
 from headrace.storage.key_offsets import ENTRY_BYTES
+from headrace.storage.memory_files import MemoryFiles
 from headrace.storage.segment import Segment
 from headrace.storage.segment_files import remove_segment_files
 from headrace.testing.sim_files import SimFiles
@@ -276,9 +276,9 @@ def test_the_index_of_aborted_transactions_forgets_those_that_are_gone() -> None
     write(log, ("a", "2"), producer_id=1, producer_epoch=0, base_sequence=1)
     roll(log)
     clean(log)
-    assert [txn.last_offset for txn in log.segments[0].aborted(0, 100)[0]] == [1], "a reader may still meet it"
+    assert [txn.last_offset for txn in log.segments[0].aborted.between(0, 100)[0]] == [1], "a reader may still meet it"
     clean(log, cleaned_to=3)
-    assert log.segments[0].aborted(0, 100)[0] == []
+    assert log.segments[0].aborted.between(0, 100)[0] == []
 
 
 def test_the_marker_that_fences_a_producer_stays_as_a_header() -> None:
@@ -549,7 +549,7 @@ class History:
 
     def visible(self) -> dict[int, tuple[str | None, str | None]]:
         """What a reader of committed data sees: it skips what the index calls aborted."""
-        aborted = [txn for segment in self.log.segments for txn in segment.aborted(0, 1 << 60)[0]]
+        aborted = [txn for segment in self.log.segments for txn in segment.aborted.between(0, 1 << 60)[0]]
         seen: dict[int, tuple[str | None, str | None]] = {}
         for batch, header in batches(self.log):
             if header.is_control or any(

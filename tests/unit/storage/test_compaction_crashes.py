@@ -54,7 +54,7 @@ def committed(log: Log) -> dict[bytes | None, bytes]:
     aborted = {
         offset
         for segment in log.segments
-        for txn in segment.aborted(0, 1 << 60)[0]
+        for txn in segment.aborted.between(0, 1 << 60)[0]
         for offset in range(txn.first_offset, txn.last_offset + 1)
     }
     return last_values([record for record in records(log) if record.offset not in aborted])
@@ -76,7 +76,7 @@ def check_reopened(files: SimFiles, end: int, before: dict[bytes | None, bytes],
     log = reopen(files, CONFIG, recovery_point=end)
     assert committed(log) == before
     assert set(records(log)) <= offsets, "nothing moves, nothing is made up"
-    assert [txn.producer_id for segment in log.segments for txn in segment.aborted(0, end)[0]] == [2]
+    assert [txn.producer_id for segment in log.segments for txn in segment.aborted.between(0, end)[0]] == [2]
     assert log.log_end_offset == end
     assert not log.holes
     assert not [name for name in names(log) if name.endswith(LEFTOVERS)]

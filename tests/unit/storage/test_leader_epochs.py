@@ -7,8 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from headrace.model.errors import CorruptLog
-from headrace.storage.files import MemoryFiles
 from headrace.storage.leader_epochs import LeaderEpochs
+from headrace.storage.memory_files import MemoryFiles
 
 DIRECTORY = "data/t-0"
 PATH = f"{DIRECTORY}/leader-epoch-checkpoint"

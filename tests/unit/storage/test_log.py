@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from headrace.model.errors import CorruptLog, OffsetOutOfRange
-from headrace.storage.files import MemoryFiles
+from headrace.storage.memory_files import MemoryFiles
 from headrace.storage.time_lookup import offset_at_or_after, offset_of_max_timestamp
 from tests.unit.storage.log_kit import CONFIG, append, new_log, read_values
 

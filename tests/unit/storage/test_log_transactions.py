@@ -5,9 +5,10 @@ import pytest
 from headrace.model.errors import CoordinatorFenced, InvalidProducerEpoch
 from headrace.records.batch import parse_header
 from headrace.records.control import ControlType, EndMarker
-from headrace.storage.files import Files, MemoryFiles
+from headrace.storage.files import Files
 from headrace.storage.log import Log
 from headrace.storage.log_values import Producer
+from headrace.storage.memory_files import MemoryFiles
 from headrace.storage.recovery import Checkpoint, open_log
 from headrace.storage.txn_index import AbortedTxn
 from tests.unit.storage.log_kit import CONFIG, append, batch_of, new_log

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from headrace.model.errors import CorruptLog
-from headrace.storage.files import MemoryFiles
+from headrace.storage.memory_files import MemoryFiles
 from headrace.storage.partition_metadata import read_topic_id, uuid_from_text, uuid_to_text, write_topic_id
 
 DIRECTORY = "data/t-0"

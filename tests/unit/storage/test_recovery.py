@@ -6,8 +6,9 @@ from dataclasses import replace
 import pytest
 
 from headrace.model.errors import CorruptLog
-from headrace.storage.files import Files, MemoryFiles
+from headrace.storage.files import Files
 from headrace.storage.log import Log
+from headrace.storage.memory_files import MemoryFiles
 from headrace.storage.recovery import Checkpoint, open_log
 from headrace.storage.time_lookup import offset_at_or_after
 from tests.unit.storage.log_kit import CONFIG, append, new_log, read_values

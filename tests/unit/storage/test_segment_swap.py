@@ -3,7 +3,7 @@
 import pytest
 
 from headrace.model.errors import CorruptLog, StorageError
-from headrace.storage.files import MemoryFiles
+from headrace.storage.memory_files import MemoryFiles
 from headrace.storage.segment_swap import finish_swaps, refuse_unfinished_swap
 from tests.unit.storage.log_kit import batch_of
 

@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from headrace.model.errors import CorruptLog
-from headrace.storage.files import MemoryFiles
+from headrace.storage.memory_files import MemoryFiles
 from headrace.storage.txn_index import READ_ENTRIES, AbortedTxn, TxnIndex
 
 PATH = "data/t-0/00000000000000000000.txnindex"

@@ -24,8 +24,8 @@ from headrace.protocol.api import SERVED, ApiKey
 from headrace.protocol.kafka_messages import message_class, read_request, write_response
 from headrace.protocol.schema import describe
 from headrace.security.access import ANONYMOUS, Access, AllowAll, Authorizer, Operation, Principal, ResourceType
-from headrace.storage.files import MemoryFiles
 from headrace.storage.log_dir import LogDir
+from headrace.storage.memory_files import MemoryFiles
 from headrace.testing.clock import SimClock
 from tests.unit.protocol.kio_messages import kio_bytes, kio_read
 from tests.unit.storage.log_kit import batch_of

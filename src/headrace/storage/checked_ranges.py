@@ -1,0 +1,46 @@
+"""Which bytes of a file have been seen to be right since this process began."""
+
+from bisect import bisect_right
+
+
+class CheckedRanges:
+    """Ranges of bytes, ascending and disjoint. Most files have one: all of it."""
+
+    __slots__ = ("_ranges",)
+
+    def __init__(self) -> None:
+        self._ranges: list[tuple[int, int]] = []
+
+    def __bool__(self) -> bool:
+        return bool(self._ranges)
+
+    def add(self, start: int, end: int) -> None:
+        ranges = self._ranges
+        if ranges and ranges[-1][1] == start:
+            ranges[-1] = (ranges[-1][0], end)
+        else:
+            ranges.insert(bisect_right(ranges, (start, end)), (start, end))
+            self._ranges = _merged(ranges)
+
+    def cover(self, start: int, end: int) -> bool:
+        for checked_start, checked_end in reversed(self._ranges):
+            if checked_start <= start:
+                return end <= checked_end
+        return start >= end
+
+    def cut(self, position: int) -> None:
+        """The file ends here now."""
+        self._ranges = [(start, min(end, position)) for start, end in self._ranges if start < position]
+
+    def clear(self) -> None:
+        self._ranges = []
+
+
+def _merged(ranges: list[tuple[int, int]]) -> list[tuple[int, int]]:
+    merged: list[tuple[int, int]] = []
+    for start, end in ranges:
+        if merged and start <= merged[-1][1]:
+            merged[-1] = (merged[-1][0], max(end, merged[-1][1]))
+        else:
+            merged.append((start, end))
+    return merged
