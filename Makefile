@@ -14,12 +14,15 @@ TEST_WORKERS ?= 2
 PYTEST_ARGS ?=
 # How long each fuzz target runs.
 FUZZ_SECONDS ?= 60
+# How often `make torture` kills, and with which dice (none: new ones for each test).
+KILLS ?= 50
+SEED ?=
 # ONCE=1 stops `make run` after the tour; LISTEN and DATA choose its address and folder.
 ONCE ?=
 LISTEN ?= localhost:9092
 DATA ?= ./data
 
-.PHONY: help run test check format interop bench docs fuzz lock clean distclean
+.PHONY: help run test torture check format interop bench docs fuzz lock clean distclean
 
 help: ## list the tasks
 	@echo "headrace: a Kafka-compatible message queue"; echo
@@ -33,6 +36,10 @@ test: ## check, then every test that needs only PyPI and Debian's packages
 	@scripts/bootstrap.sh test
 	@$(MAKE) --no-print-directory check
 	$(BIN)/python -m pytest -m "not interop" -n $(TEST_WORKERS) --dist worksteal $(PYTEST_ARGS)
+
+torture: ## kill brokers and clients KILLS times in every test of tests/torture (SEED repeats a run)
+	@scripts/bootstrap.sh test
+	TORTURE_KILLS=$(KILLS) TORTURE_SEED=$(SEED) $(BIN)/python -m pytest tests/torture -v -rP -p no:randomly $(PYTEST_ARGS)
 
 check: ## lint, format, types, import direction
 	@scripts/bootstrap.sh check

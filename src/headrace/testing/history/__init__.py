@@ -1,0 +1,54 @@
+"""history: what clients did and saw, written down, and whether a queue that keeps its promises could have done it.
+
+history = History()
+with RecordedProducer(history, "p1", {"bootstrap.servers": …}) as producer:
+    producer.send(TopicPartition("orders", 0))
+…
+assert check(history.events) == []
+"""
+
+from headrace.model.ids import TopicPartition
+from headrace.testing.history.check import Anomaly, Problem, check
+from headrace.testing.history.delivery import Delivery, delivery
+from headrace.testing.history.events import (
+    Assign,
+    Begin,
+    Crash,
+    Ended,
+    Ending,
+    Event,
+    NotSent,
+    Poll,
+    Seen,
+    Send,
+    Sent,
+    Subscribe,
+)
+from headrace.testing.history.recorded import RecordedConsumer, RecordedProducer, read_everything
+from headrace.testing.history.recording import History, read_history
+
+__all__ = [
+    "Anomaly",
+    "Assign",
+    "Begin",
+    "Crash",
+    "Delivery",
+    "Ended",
+    "Ending",
+    "Event",
+    "History",
+    "NotSent",
+    "Poll",
+    "Problem",
+    "RecordedConsumer",
+    "RecordedProducer",
+    "Seen",
+    "Send",
+    "Sent",
+    "Subscribe",
+    "TopicPartition",
+    "check",
+    "delivery",
+    "read_everything",
+    "read_history",
+]

@@ -1,0 +1,184 @@
+"""The checker: every way in which a history contradicts the promises of a queue.
+
+The promises are those of acks=all, idempotent producers and readers of committed data, on topics that forget nothing:
+what was acknowledged is seen, once, where it was promised, in the order in which it was sent; what was refused or
+aborted is never seen; a transaction is seen as a whole. The questions are those of Jepsen's workload for Kafka. Decides
+on events alone: no client, no clock.
+"""
+
+from bisect import bisect_left, bisect_right
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Sequence
+from enum import StrEnum
+from typing import NamedTuple
+
+from headrace.model.ids import TopicPartition
+from headrace.testing.history.digest import Digest, digest
+from headrace.testing.history.events import Assign, Crash, Event, Poll, Seen, Subscribe
+
+
+class Anomaly(StrEnum):
+    INCONSISTENT_OFFSET = "inconsistent offset"  # two values at one offset
+    DUPLICATE = "duplicate"  # one value at two offsets
+    STRANGER = "stranger"  # a value that nobody sent there
+    ABORTED_READ = "aborted read"  # somebody saw what was refused, aborted or never committed
+    LOST = "lost"  # promised, and readers have gone past it without seeing it
+    UNSEEN = "unseen"  # promised, and nobody saw it, nor anything behind it
+    TORN = "torn transaction"  # seen in part
+    NONMONOTONIC_SEND = "non-monotonic send"  # stands before what its client sent earlier
+    SKIPPED_POLL = "skipped poll"  # an assigned reader left something out
+    NONMONOTONIC_POLL = "non-monotonic poll"  # an assigned reader went back
+
+
+class Problem(NamedTuple):
+    anomaly: Anomaly
+    what: str
+
+    def __str__(self) -> str:
+        return f"{self.anomaly}: {self.what}"
+
+
+def check(events: Iterable[Event], *, is_complete: bool = True) -> list[Problem]:
+    """Everything that is wrong; nothing means that no promise was broken.
+
+    A history is complete when somebody has read everything from the beginning, after the last send has ended. One that
+    goes on is checked with `is_complete=False`: what has not been seen may still be.
+    """
+    events = list(events)
+    found = digest(events)
+    problems = [
+        *_inconsistent(found),
+        *_duplicates(found),
+        *_strangers(found),
+        *_aborted_reads(found),
+        *_lost(found),
+        *_nonmonotonic_sends(found),
+        *_bad_polls(events, found),
+    ]
+    if is_complete:
+        problems += [*_unseen(found), *_torn(found)]
+    return problems
+
+
+def _inconsistent(found: Digest) -> Iterator[Problem]:
+    for (place, offset), values in found.values_at.items():
+        if len(values) > 1:
+            yield Problem(Anomaly.INCONSISTENT_OFFSET, f"{place} has {sorted(values)} at offset {offset}")
+
+
+def _duplicates(found: Digest) -> Iterator[Problem]:
+    for value, places in found.places_of.items():
+        if len(places) > 1:
+            where = ", ".join(f"{place}@{offset}" for place, offset in sorted(places))
+            yield Problem(Anomaly.DUPLICATE, f"{value} stands at {where}")
+
+
+def _strangers(found: Digest) -> Iterator[Problem]:
+    for seen in sorted(found.polled):
+        write = found.writes.get(seen.value)
+        if write is None:
+            yield Problem(Anomaly.STRANGER, f"{seen.value} at {seen.place}@{seen.offset} was sent by nobody")
+        elif write.place != seen.place:
+            yield Problem(Anomaly.STRANGER, f"{seen.value} was sent to {write.place}, and read from {seen.place}")
+
+
+def _aborted_reads(found: Digest) -> Iterator[Problem]:
+    for write in found.writes.values():
+        if write.must_not_be_seen and found.was_polled(write.value):
+            why = "refused" if write.is_refused else "never committed"
+            yield Problem(Anomaly.ABORTED_READ, f"{write.value} of {write.client} to {write.place} was {why}, and read")
+
+
+def _lost(found: Digest) -> Iterator[Problem]:
+    for write in found.writes.values():
+        if write.must_be_seen and not found.was_polled(write.value) and _is_behind(found, write.place, write.offset):
+            yield Problem(
+                Anomaly.LOST,
+                f"{write.value} of {write.client} was acknowledged at {write.place}@{write.offset} and is not there, "
+                f"though readers have come to offset {found.ends[write.place]}",
+            )
+
+
+def _unseen(found: Digest) -> Iterator[Problem]:
+    for write in found.writes.values():
+        if not write.must_be_seen or found.was_polled(write.value):
+            continue
+        if not _is_behind(found, write.place, write.offset):
+            yield Problem(
+                Anomaly.UNSEEN, f"{write.value} of {write.client} to {write.place}@{write.offset} was never read"
+            )
+
+
+def _is_behind(found: Digest, place: TopicPartition, offset: int | None) -> bool:
+    return offset is not None and offset < found.ends.get(place, -1)
+
+
+def _torn(found: Digest) -> Iterator[Problem]:
+    """A transaction that its client was told is committed must be seen anyhow; this is about the others."""
+    for transaction in found.transactions:
+        if transaction.committed is not None:
+            continue
+        sent = [value for value in transaction.values if not found.writes[value].is_refused]
+        missing = [value for value in sent if not found.was_polled(value)]
+        if missing and len(missing) < len(sent):
+            yield Problem(Anomaly.TORN, f"of {sent} of {transaction.client}, {missing} are missing")
+
+
+def _nonmonotonic_sends(found: Digest) -> Iterator[Problem]:
+    for (client, place), values in found.sends.items():
+        highest, at = -1, -1
+        for value in values:
+            offset = found.offset_of(value)
+            if offset is None:
+                continue
+            if offset < highest:
+                yield Problem(
+                    Anomaly.NONMONOTONIC_SEND,
+                    f"{client} sent {value} to {place} after {at}; they stand at {offset} and {highest}",
+                )
+            else:
+                highest, at = offset, value
+
+
+def _bad_polls(events: Sequence[Event], found: Digest) -> Iterator[Problem]:
+    """Readers under assign, record by record: neither back nor past anything that is there."""
+    offsets = _visible_offsets(found)
+    position: dict[str, dict[TopicPartition, int]] = {}  # of readers under assign
+    for event in events:
+        match event:
+            case Assign(client, _):
+                position[client] = {}
+            case Subscribe(client, _) | Crash(client):
+                position.pop(client, None)
+            case Poll(client, records) if client in position:
+                for seen in records:
+                    before = position[client].get(seen.place)
+                    if before is not None:
+                        yield from _bad_step(client, before, seen, offsets.get(seen.place, ()), found)
+                    position[client][seen.place] = seen.offset
+
+
+def _bad_step(client: str, before: int, seen: Seen, offsets: Sequence[int], found: Digest) -> Iterator[Problem]:
+    if seen.offset <= before:
+        yield Problem(
+            Anomaly.NONMONOTONIC_POLL, f"{client} read {seen.place}@{seen.offset} after offset {before}, under assign"
+        )
+        return
+    between = offsets[bisect_right(offsets, before) : bisect_left(offsets, seen.offset)]
+    if between:
+        values = sorted(value for offset in between for value in found.values_at[(seen.place, offset)])
+        yield Problem(
+            Anomaly.SKIPPED_POLL,
+            f"{client} went from {seen.place}@{before} to {seen.offset} under assign, past {values}",
+        )
+
+
+def _visible_offsets(found: Digest) -> dict[TopicPartition, list[int]]:
+    """Where something stands that a reader must meet: it was promised, or somebody else has met it."""
+    visible: dict[TopicPartition, set[int]] = defaultdict(set)
+    for seen in found.polled:
+        visible[seen.place].add(seen.offset)
+    for write in found.writes.values():
+        if write.must_be_seen and write.offset is not None:
+            visible[write.place].add(write.offset)
+    return {place: sorted(offsets) for place, offsets in visible.items()}

@@ -1,0 +1,180 @@
+"""Clients that never stop, on threads of their own, with everything they do and see in one history.
+
+Each kind does what such clients do all day, and now and then one of its clients is dropped in the middle of it and
+another takes its place, as a process that dies and is started again.
+"""
+
+import threading
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from typing import Any
+from uuid import uuid4
+
+from confluent_kafka import KafkaException
+
+from headrace.testing.history import History, RecordedConsumer, RecordedProducer, TopicPartition
+from tests.torture.plan import Dice
+
+SECONDS_MAX = 60.0
+# Keeps a producer from running far ahead of a broker that is down, and from taking the whole machine.
+IN_FLIGHT_MAX = 100
+# Crashes must also hit the moment in which a log rolls, so keys fill its segments.
+KEY = bytes(2000)
+# Clients that come back at once: the time between two kills should be the broker's, not a back-off's. When every broker
+# is gone, librdkafka would otherwise forget its coordinators and wait for them.
+IMPATIENT = {
+    "reconnect.backoff.ms": 5,
+    "reconnect.backoff.max.ms": 20,
+    "retry.backoff.ms": 5,
+    "metadata.recovery.strategy": "none",
+    "log_level": 0,
+}
+
+
+class Loop(threading.Thread):
+    """A client that goes on until it is told to stop. What goes wrong for good ends up in `failures`."""
+
+    def __init__(self, history: History, name: str, bootstrap: str, dice: Dice, places: Sequence[TopicPartition]):
+        super().__init__(name=name)
+        self.failures: list[str] = []
+        self.crashes = 0
+        self.history, self.dice, self.places = history, dice, places
+        self._broker_address = bootstrap
+        self._stopping = threading.Event()
+
+    def settings(self, **more: Any) -> dict[str, Any]:
+        named = {key.replace("_", "."): value for key, value in more.items()}
+        return {"bootstrap.servers": self._broker_address, **IMPATIENT, **named}
+
+    def run(self) -> None:
+        try:
+            while not self._stopping.is_set() and not self.failures:
+                self.live()
+                self.crashes += 1
+        except Exception as error:
+            self.failures.append(repr(error))
+            raise
+
+    def live(self) -> None:
+        """One client's life: returns when it is dropped, or when this thread is to stop."""
+        raise NotImplementedError
+
+    @property
+    def goes_on(self) -> bool:
+        return not self._stopping.is_set() and not self.failures
+
+    def new_name(self) -> str:
+        return f"{self.name} life {self.crashes}"
+
+    def stop(self) -> None:
+        self._stopping.set()
+
+
+class Sending(Loop):
+    """An idempotent producer. Its clients are not dropped: what they were not told about, nobody could judge."""
+
+    def __init__(self, codec: str, *arguments: Any) -> None:
+        super().__init__(*arguments)
+        self._codec = codec
+        self.producer: RecordedProducer | None = None
+
+    def live(self) -> None:
+        settings = self.settings(
+            compression_type=self._codec,
+            linger_ms=1,
+            batch_num_messages=20,
+            queue_buffering_max_messages=IN_FLIGHT_MAX,
+            message_timeout_ms=int(SECONDS_MAX * 1000),
+        )
+        self.producer = RecordedProducer(self.history, self.new_name(), settings)
+        turn = 0
+        while self.goes_on and not self.producer.failures:
+            self.producer.send(self.places[turn % len(self.places)], KEY)
+            turn += 1
+        if not self.producer.flush(SECONDS_MAX):
+            self.failures.append("not everything was delivered in the end")
+        self.failures += self.producer.failures
+
+    @property
+    def acknowledged(self) -> int:
+        return 0 if self.producer is None else self.producer.acknowledged
+
+
+class Transacting(Loop):
+    """Transactions over several partitions: committed, aborted, or left open by a client that is dropped."""
+
+    def __init__(self, *arguments: Any) -> None:
+        super().__init__(*arguments)
+        self.committed = 0
+
+    def live(self) -> None:
+        name = self.new_name()
+        # Sometimes the same id, so that the successor ends what was left open; sometimes another, so that time does.
+        transactional_id = self.name if self.dice.random() < 0.5 else uuid4().hex
+        settings = self.settings(transactional_id=transactional_id, transaction_timeout_ms=2000, linger_ms=0)
+        producer = RecordedProducer(self.history, name, settings)
+        try:
+            producer.confluent.init_transactions(SECONDS_MAX)
+            while self.goes_on and self._one_transaction(producer):
+                pass
+        except KafkaException as error:
+            # The client is of no use any more; whatever it had under way, a new one begins.
+            if not (error.args[0].fatal() or error.args[0].retriable() or error.args[0].txn_requires_abort()):
+                raise
+        finally:
+            producer.crash()
+            producer.confluent.purge()
+
+    def _one_transaction(self, producer: RecordedProducer) -> bool:
+        """False if the client is dropped in the middle."""
+        producer.begin()
+        for _ in range(self.dice.randrange(1, 6)):
+            producer.send(self.dice.choice(self.places))
+        luck = self.dice.random()
+        if luck < 0.1:
+            return False
+        if luck < 0.3:
+            producer.flush(SECONDS_MAX)
+            producer.abort(SECONDS_MAX)
+            return True
+        try:
+            producer.commit(SECONDS_MAX)
+            self.committed += 1
+        except KafkaException as error:
+            if not error.args[0].txn_requires_abort():
+                raise
+            producer.abort(SECONDS_MAX)
+        return True
+
+
+class Following(Loop):
+    """A reader of all partitions from the beginning, through every crash: nothing may be left out."""
+
+    def live(self) -> None:
+        with RecordedConsumer(self.history, self.new_name(), self.settings(group_id="never-joined")) as consumer:
+            consumer.assign(self.places)
+            while self.goes_on:
+                consumer.poll(0.1)
+
+
+class Subscribed(Loop):
+    """A member of a group that commits what it has read and is dropped now and then."""
+
+    def __init__(self, group: Mapping[str, Any], *arguments: Any) -> None:
+        super().__init__(*arguments)
+        self._group = group
+
+    def live(self) -> None:
+        consumer = RecordedConsumer(self.history, self.new_name(), {**self.settings(), **self._group})
+        try:
+            consumer.subscribe([self.places[0].topic])
+            while self.goes_on and self.dice.random() > 0.02:
+                if consumer.poll(0.1):
+                    self._commit(consumer)
+        finally:
+            consumer.close()
+
+    def _commit(self, consumer: RecordedConsumer) -> None:
+        # A rebalance may come first, or the broker be down: whoever is next reads it again.
+        with suppress(KafkaException):
+            consumer.confluent.commit(asynchronous=False)
