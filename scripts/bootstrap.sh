@@ -109,10 +109,13 @@ check)
     python_packages dev ;;
 test)
     python_packages dev
-    need kcat kcat ;;
+    need kcat kcat
+    need etcd etcd-server
+    need openssl openssl ;;
 interop)
     python_packages dev
     need kcat kcat
+    need etcd etcd-server
     need javac openjdk-17-jdk-headless
     need mvn maven openjdk-17-jdk-headless ;;
 bench)

@@ -1,13 +1,19 @@
 """The stores that the contract suite runs on. A new implementation joins by adding a factory here."""
 
+import asyncio
 import shutil
 import tempfile
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from uuid import uuid4
 
 import pytest
 
+from headrace.metadata.etcd import protobuf
+from headrace.metadata.etcd.address import EtcdAddress
+from headrace.metadata.etcd.connection import Connection
+from headrace.metadata.etcd.store import EtcdStore
 from headrace.metadata.ledger import HISTORY_COMMITS_MAX
 from headrace.metadata.local.client import LocalStore
 from headrace.metadata.local.server import LocalStoreServer
@@ -15,6 +21,7 @@ from headrace.metadata.memory import MemoryStore
 from headrace.metadata.sqlite import SqliteStore
 from headrace.metadata.store import Store
 from headrace.testing.clock import SimClock
+from headrace.testing.local_etcd import LocalEtcd
 from headrace.testing.shared_store import StoreConnection
 
 
@@ -23,12 +30,14 @@ class StoreCase:
     """A fresh, empty store, and how to make happen what its port has no call for.
 
     `let_pass_ms`: time passes for its leases (a store with a clock of its own really waits).
+    `let_expire_ms`: the same, and leases whose time is over by then have ended.
     `forget_history`: it forgets the changes so far, after adding at least one.
     `connect`: another broker's store, with the same facts; None where only one broker can have them.
     """
 
     store: Store
     let_pass_ms: Callable[[int], Awaitable[None]]
+    let_expire_ms: Callable[[int], Awaitable[None]]
     forget_history: Callable[[], Awaitable[None]]
     connect: Callable[[], Awaitable[Store]] | None = None
     close: Callable[[], Awaitable[None]] | None = None  # whatever serves the store
@@ -87,7 +96,42 @@ def _embedded(store: Store, clock: SimClock) -> StoreCase:
         for number in range(HISTORY_COMMITS_MAX + 1):
             await store.commit({}, {"/forgotten": str(number).encode()})
 
-    return StoreCase(store, let_pass_ms, forget_history)
+    return StoreCase(store, let_pass_ms, let_pass_ms, forget_history)
+
+
+async def etcd(server: LocalEtcd) -> StoreCase:
+    """A namespace of its own in an etcd that the tests of this process share."""
+    address = EtcdAddress(endpoints=server.endpoints, namespace=f"/{uuid4().hex}")
+
+    async def connect() -> Store:
+        return await EtcdStore.connect(address)
+
+    async def let_pass_ms(duration_ms: int) -> None:
+        await asyncio.sleep(duration_ms / 1000)
+
+    async def let_expire_ms(duration_ms: int) -> None:
+        # etcd looks for leases that are over twice a second, and then ends them by a commit.
+        await asyncio.sleep(duration_ms / 1000 + 1.5)
+
+    async def forget_history() -> None:
+        await store.commit({}, {"/forgotten": b"1"})
+        await compact(address, await store.commit({}, {"/forgotten": b"2"}))  # what it names is kept
+
+    store = await connect()
+    return StoreCase(store, let_pass_ms, let_expire_ms, forget_history, connect)
+
+
+async def compact(address: EtcdAddress, revision: int) -> None:
+    """As an operator, or etcd's own auto-compaction, does it."""
+    connection = Connection(address)
+    await connection.call("/etcdserverpb.KV/Compact", protobuf.number(1, revision) + protobuf.number(2, 1))
+    await connection.close()
+
+
+@pytest.fixture(scope="session")
+def etcd_server() -> Iterator[LocalEtcd]:
+    with LocalEtcd() as server:
+        yield server
 
 
 FACTORIES = {"memory": memory, "shared": shared, "local": local, "sqlite": sqlite}
@@ -96,9 +140,12 @@ FACTORIES = {"memory": memory, "shared": shared, "local": local, "sqlite": sqlit
 SHARED = ("shared", "local")  # those that several brokers can use at once
 
 
-@pytest.fixture(params=FACTORIES)
+@pytest.fixture(params=[*FACTORIES, "etcd"])
 async def case(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[StoreCase]:
-    case = await FACTORIES[request.param](tmp_path)
+    if request.param == "etcd":
+        case = await etcd(request.getfixturevalue("etcd_server"))
+    else:
+        case = await FACTORIES[request.param](tmp_path)
     yield case
     await case.store.close()
     if case.close is not None:

@@ -12,8 +12,9 @@ Decides what every implementation promises, and nothing about how it keeps the p
   Compacted, and the reader loads again (`metadata/follow.py` does it for whoever wants all news).
 - Keys written under a lease vanish together when the lease ends. A lease lasts at least as long as was asked for,
   counted from when the store heard of it; `metadata/session.py` keeps one alive.
-- A store that cannot be reached says Unavailable: nothing was changed. Only a commit or a grant may also say
-  OutcomeUnknown: it may have happened, or happen still.
+- A store that cannot be reached says Unavailable: nothing was changed. Only a commit may also say OutcomeUnknown:
+  it may have happened, or happen still. (A lease that was granted and not heard of runs out.)
+- A store that does not let this node in says AccessRefused: that is for a person to put right.
 """
 
 from collections.abc import AsyncGenerator, Mapping
@@ -90,6 +91,12 @@ class OutcomeUnknown(HeadraceError):
 
     code = ErrorCode.REQUEST_TIMED_OUT
     retriable = True
+
+
+class AccessRefused(HeadraceError):
+    """The store does not let this node in, or not do what it must: wrong user, password, certificate or rights."""
+
+    code = ErrorCode.CLUSTER_AUTHORIZATION_FAILED
 
 
 class StoreClosed(HeadraceError):

@@ -113,7 +113,7 @@ class LocalBroker:
         if self._runner is not None:
             raise RuntimeError("the broker runs already")
         if self._reservation is None:
-            self._reservation = _reserve_port(self._wanted_port)
+            self._reservation = reserve_port(self._wanted_port)
         if not self._memory and self._data_dir is None:
             self._data_dir = self._given_dir or tempfile.mkdtemp(prefix="headrace-")
         self._runner = self._start_runner(self._settings())
@@ -204,7 +204,7 @@ def node_settings(overrides: Mapping[str, str], *, port: int, data_dir: str | No
     return load_settings(None, {}, [(name, str(text), "") for name, text in texts.items()]).settings
 
 
-def _reserve_port(port: int) -> socket.socket:
+def reserve_port(port: int) -> socket.socket:
     """A port that stays ours while the broker is down between `kill` and `restart`.
 
     As long as this socket is bound, the kernel gives the port to no outgoing connection: neither can a

@@ -71,7 +71,7 @@ class LocalStore:
             connection.forget(number, cancel=True)
 
     async def grant(self, ttl_ms: int) -> LeaseId:
-        return LeaseId(await self._call("grant", ttl_ms, changes=True))
+        return LeaseId(await self._call("grant", ttl_ms))
 
     async def keep_alive(self, lease: LeaseId) -> None:
         await self._call("keep_alive", lease)

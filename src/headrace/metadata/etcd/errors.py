@@ -1,0 +1,58 @@
+"""What etcd's errors mean to us: who is to blame, and whether anything may have been changed.
+
+Decides by status code and, where etcd uses one code for several things, by its text.
+"""
+
+from enum import Enum
+
+import grpc
+
+from headrace.metadata.store import AccessRefused, Compacted, LeaseExpired, Unavailable
+from headrace.model.errors import DiskFull, HeadraceError, StorageError
+
+Code = grpc.StatusCode
+
+
+class Next(Enum):
+    """What to do after a failed attempt."""
+
+    RAISE = "the answer is an error that another member would give as well"
+    LOG_IN = "the token is not valid any more; nothing was done"
+    MOVE_ON = "this member cannot serve now; nothing was done"
+    UNCERTAIN = "no answer: it may have been done, or be done still"
+
+
+# Said before a request is put before the other members, so nothing can have come of it.
+_NOT_BEGUN = (
+    "etcdserver: no leader",
+    "etcdserver: too many requests",
+    "etcdserver: not capable",
+    "etcdserver: not ready",
+)
+_TOKEN = ("etcdserver: invalid auth token", "etcdserver: revision of auth store is old")
+_ACCESS = {
+    "etcdserver: user name is empty": "etcd asks for a user; set etcd.user and etcd.password_file",
+    "etcdserver: authentication failed": "etcd does not accept etcd.user with this password",
+    "etcdserver: authentication is not enabled": "etcd has no users; remove etcd.user",
+    "etcdserver: permission denied": "etcd.user may not read and write there; grant it readwrite on the prefix",
+}
+
+
+def judge(code: Code, details: str) -> tuple[Next, HeadraceError]:
+    """The next step, and the error if there is no further one."""
+    for beginning, meaning in _ACCESS.items():
+        if details.startswith(beginning):
+            return Next.RAISE, AccessRefused(f"{meaning} ({details})")
+    if details.startswith(_TOKEN) or code is Code.UNAUTHENTICATED:
+        return Next.LOG_IN, AccessRefused(f"etcd does not accept our token: {details}")
+    if "requested lease not found" in details:
+        return Next.RAISE, LeaseExpired("the lease is over")
+    if code is Code.OUT_OF_RANGE and "compacted" in details:
+        return Next.RAISE, Compacted("etcd has forgotten that revision; load again")
+    if "database space exceeded" in details:
+        return Next.RAISE, DiskFull("etcd's database is full: compact and defragment it, then disarm its alarm")
+    if details.startswith(_NOT_BEGUN):
+        return Next.MOVE_ON, Unavailable(f"etcd cannot serve now: {details}")
+    if code in (Code.INVALID_ARGUMENT, Code.FAILED_PRECONDITION, Code.UNIMPLEMENTED, Code.PERMISSION_DENIED):
+        return Next.RAISE, StorageError(f"etcd refused a request: {details}")
+    return Next.UNCERTAIN, Unavailable(f"etcd did not answer: {details or code.name}")

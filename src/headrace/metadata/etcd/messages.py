@@ -1,0 +1,235 @@
+"""The few of etcd's messages that we speak, by the field numbers of its API version 3.
+
+Requests are made, replies are read; unknown fields are passed over. Decides nothing: what to ask is `store.py`'s and
+`members.py`'s business.
+"""
+
+from collections.abc import Iterable
+from typing import NamedTuple
+
+from headrace.metadata.etcd import protobuf as pb
+
+_COMPARE_EQUAL, _TARGET_MOD_REVISION = 0, 2
+_EVENT_DELETE = 1
+
+TXN = "/etcdserverpb.KV/Txn"
+RANGE = "/etcdserverpb.KV/Range"
+WATCH = "/etcdserverpb.Watch/Watch"
+LEASE_GRANT = "/etcdserverpb.Lease/LeaseGrant"
+LEASE_REVOKE = "/etcdserverpb.Lease/LeaseRevoke"
+LEASE_KEEP_ALIVE = "/etcdserverpb.Lease/LeaseKeepAlive"
+AUTHENTICATE = "/etcdserverpb.Auth/Authenticate"
+STATUS = "/etcdserverpb.Maintenance/Status"
+MEMBER_LIST = "/etcdserverpb.Cluster/MemberList"
+MEMBER_ADD = "/etcdserverpb.Cluster/MemberAdd"
+MEMBER_PROMOTE = "/etcdserverpb.Cluster/MemberPromote"
+MEMBER_REMOVE = "/etcdserverpb.Cluster/MemberRemove"
+
+
+class Header(NamedTuple):
+    cluster_id: int = 0
+    revision: int = 0
+
+
+class KeyValue(NamedTuple):
+    key: bytes
+    value: bytes
+    mod_revision: int
+
+
+class TxnReply(NamedTuple):
+    header: Header
+    succeeded: bool
+    found: list[KeyValue]  # what the ranges of the branch that was taken showed
+
+
+class Event(NamedTuple):
+    deleted: bool
+    kv: KeyValue
+
+
+class WatchReply(NamedTuple):
+    header: Header
+    created: bool
+    canceled: bool
+    compact_revision: int
+    cancel_reason: str
+    events: list[Event]
+
+
+class Member(NamedTuple):
+    member_id: int
+    name: str
+    peer_urls: tuple[str, ...]
+    client_urls: tuple[str, ...]  # empty until the member has been started for the first time
+    is_learner: bool
+
+
+class Status(NamedTuple):
+    version: str
+    leader: int
+    is_learner: bool
+
+
+# Requests
+
+
+def prefix_end(prefix: bytes) -> bytes:
+    """The first key behind all that begin with the prefix; a zero byte, etcd's word for "to the end", if none is."""
+    stripped = prefix.rstrip(b"\xff")
+    return stripped[:-1] + bytes((stripped[-1] + 1,)) if stripped else b"\0"
+
+
+def range_request(key: bytes, end: bytes = b"", *, keys_only: bool = False) -> bytes:
+    """Linearizable: the member that is asked makes sure with a majority that it is not behind."""
+    return pb.data(1, key) + pb.data(2, end) + pb.number(8, keys_only)
+
+
+def version_is(key: bytes, mod_revision: int) -> bytes:
+    """A comparison; the revision of a key that is not there is 0."""
+    kind = pb.number(1, _COMPARE_EQUAL) + pb.number(2, _TARGET_MOD_REVISION)
+    return kind + pb.data(3, key) + pb.number(6, mod_revision)
+
+
+def put(key: bytes, value: bytes, lease: int) -> bytes:
+    return pb.message(2, pb.data(1, key) + pb.data(2, value) + pb.number(3, lease))
+
+
+def delete(key: bytes) -> bytes:
+    return pb.message(3, pb.data(1, key))
+
+
+def look(key: bytes) -> bytes:
+    return pb.message(1, range_request(key, keys_only=True))
+
+
+def txn_request(compare: Iterable[bytes], success: Iterable[bytes], failure: Iterable[bytes]) -> bytes:
+    groups = ((1, compare), (2, success), (3, failure))
+    return b"".join(pb.message(field, one) for field, group in groups for one in group)
+
+
+def watch_request(key: bytes, end: bytes, start_revision: int) -> bytes:
+    return pb.message(1, pb.data(1, key) + pb.data(2, end) + pb.number(3, start_revision))
+
+
+def lease_grant_request(ttl_seconds: int) -> bytes:
+    return pb.number(1, ttl_seconds)
+
+
+def id_request(number: int) -> bytes:
+    """A lease to revoke or keep alive; a member to promote or remove."""
+    return pb.number(1, number)
+
+
+def authenticate_request(user: str, password: str) -> bytes:
+    return pb.text(1, user) + pb.text(2, password)
+
+
+def member_add_request(peer_url: str, *, is_learner: bool) -> bytes:
+    return pb.text(1, peer_url) + pb.number(2, is_learner)
+
+
+# Replies
+
+
+def header_of(reply: bytes) -> Header:
+    """Every reply carries its header as its first field."""
+    for field, _, encoded in pb.fields(reply):
+        if field == 1:
+            values = {number: value for number, value, _ in pb.fields(encoded)}
+            return Header(values.get(1, 0), values.get(3, 0))
+    return Header()
+
+
+def range_reply(reply: bytes) -> tuple[Header, list[KeyValue]]:
+    return header_of(reply), _key_values(reply)
+
+
+def txn_reply(reply: bytes) -> TxnReply:
+    succeeded, found = False, []
+    for field, number, encoded in pb.fields(reply):
+        if field == 2:
+            succeeded = bool(number)
+        elif field == 3:
+            found += [kv for inner, _, shown in pb.fields(encoded) if inner == 1 for kv in _key_values(shown)]
+    return TxnReply(header_of(reply), succeeded, found)
+
+
+def watch_reply(reply: bytes) -> WatchReply:
+    numbers: dict[int, int] = {}
+    reason = ""
+    events = []
+    for field, number, encoded in pb.fields(reply):
+        if field == 6:
+            reason = encoded.decode(errors="replace")
+        elif field == 11:
+            events.append(_event(encoded))
+        else:
+            numbers[field] = number
+    return WatchReply(header_of(reply), bool(numbers.get(3)), bool(numbers.get(4)), numbers.get(5, 0), reason, events)
+
+
+def lease_reply(reply: bytes) -> tuple[int, int]:
+    """(lease, seconds to live) of a grant or of a renewal."""
+    numbers = {field: number for field, number, _ in pb.fields(reply)}
+    return numbers.get(2, 0), numbers.get(3, 0)
+
+
+def authenticate_reply(reply: bytes) -> str:
+    return next((encoded.decode() for field, _, encoded in pb.fields(reply) if field == 2), "")
+
+
+def status_reply(reply: bytes) -> Status:
+    found = {field: (number, encoded) for field, number, encoded in pb.fields(reply)}
+    nothing = (0, b"")
+    return Status(found.get(2, nothing)[1].decode(), found.get(4, nothing)[0], bool(found.get(10, nothing)[0]))
+
+
+def member_list_reply(reply: bytes) -> list[Member]:
+    return [_member(encoded) for field, _, encoded in pb.fields(reply) if field == 2]
+
+
+def member_add_reply(reply: bytes) -> tuple[Member, list[Member]]:
+    """The new one, and all of them with it."""
+    new = next(_member(encoded) for field, _, encoded in pb.fields(reply) if field == 2)
+    return new, [_member(encoded) for field, _, encoded in pb.fields(reply) if field == 3]
+
+
+def _key_values(reply: bytes) -> list[KeyValue]:
+    return [_key_value(encoded) for field, _, encoded in pb.fields(reply) if field == 2]
+
+
+def _key_value(encoded: bytes) -> KeyValue:
+    key = value = b""
+    mod_revision = 0
+    for field, number, content in pb.fields(encoded):
+        if field == 1:
+            key = content
+        elif field == 3:
+            mod_revision = number
+        elif field == 5:
+            value = content
+    return KeyValue(key, value, mod_revision)
+
+
+def _event(encoded: bytes) -> Event:
+    deleted, kv = False, KeyValue(b"", b"", 0)
+    for field, number, content in pb.fields(encoded):
+        if field == 1:
+            deleted = number == _EVENT_DELETE
+        elif field == 2:
+            kv = _key_value(content)
+    return Event(deleted, kv)
+
+
+def _member(encoded: bytes) -> Member:
+    texts: dict[int, list[str]] = {2: [""], 3: [], 4: []}
+    numbers: dict[int, int] = {}
+    for field, number, content in pb.fields(encoded):
+        if field in texts:
+            texts[field].append(content.decode())
+        else:
+            numbers[field] = number
+    return Member(
+        numbers.get(1, 0) & 0xFFFF_FFFF_FFFF_FFFF, texts[2][-1], tuple(texts[3]), tuple(texts[4]), bool(numbers.get(5))
+    )

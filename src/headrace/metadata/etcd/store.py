@@ -1,0 +1,183 @@
+"""Cluster facts in etcd: the store port over transactions, leases and watches.
+
+Decides how each promise of the port is kept with what etcd gives. No decision rests on a read: a commit is a
+transaction that goes through etcd's log, also one without writes.
+"""
+
+import asyncio
+from collections.abc import AsyncGenerator, Iterator, Mapping
+from contextlib import suppress
+from typing import Any
+
+import grpc.aio
+
+from headrace.metadata.etcd import messages
+from headrace.metadata.etcd.address import EtcdAddress
+from headrace.metadata.etcd.connection import ATTEMPT_SECONDS_MAX, Connection, Endpoint
+from headrace.metadata.etcd.errors import judge
+from headrace.metadata.store import (
+    AccessRefused,
+    Change,
+    Compacted,
+    Conflict,
+    Entry,
+    LeaseExpired,
+    LeaseId,
+    Snapshot,
+    StoreClosed,
+    Unavailable,
+    check_size,
+)
+
+# etcd answers a transaction that writes nothing from one member's memory. Deleting a key that never exists changes
+# nothing either, but goes through the log like every write.
+_NEVER_THERE = "/nothing"
+
+
+class EtcdStore:
+    """Made by `EtcdStore.connect`."""
+
+    def __init__(self, connection: Connection) -> None:
+        self._connection = connection
+        self._namespace = connection.address.namespace
+
+    @classmethod
+    async def connect(cls, address: EtcdAddress) -> "EtcdStore":
+        """Unavailable if none of the endpoints serves, AccessRefused if they do not let us in."""
+        store = cls(Connection(address))
+        try:
+            await store.load(_NEVER_THERE)
+        except BaseException:
+            await store.close()
+            raise
+        return store
+
+    async def load(self, prefix: str) -> Snapshot:
+        key = self._key(prefix)
+        reply = await self._connection.call(messages.RANGE, messages.range_request(key, messages.prefix_end(key)))
+        header, found = messages.range_reply(reply)
+        entries = (Entry(self._name(kv.key), kv.value, kv.mod_revision) for kv in found)
+        return Snapshot({entry.key: entry for entry in entries}, header.revision)
+
+    async def commit(
+        self, expect: Mapping[str, int], writes: Mapping[str, bytes | None], lease: LeaseId | None = None
+    ) -> int:
+        check_size(expect, writes)
+        request = messages.txn_request(
+            compare=[messages.version_is(self._key(key), version) for key, version in expect.items()],
+            success=[self._write(key, value, lease) for key, value in (writes or {_NEVER_THERE: None}).items()],
+            failure=[messages.look(self._key(key)) for key in expect],
+        )
+        reply = messages.txn_reply(await self._connection.call(messages.TXN, request, changes=True))
+        if not reply.succeeded:
+            raise Conflict(self._first_conflict(expect, reply.found))
+        return reply.header.revision
+
+    async def watch(self, prefix: str, after_revision: int) -> AsyncGenerator[Change, None]:
+        try:
+            endpoint = await self._connection.endpoint()
+        except StoreClosed:
+            return
+        call = endpoint.stream(messages.WATCH)
+        try:
+            key = self._key(prefix)
+            request = messages.watch_request(key, messages.prefix_end(key), after_revision + 1)
+            await self._or_given_up(endpoint, call.write(request))
+            while True:
+                encoded = await self._or_given_up(endpoint, call.read())
+                reply = _checked(encoded)
+                self._connection.note(reply.header)
+                for change in self._changes(reply.events):
+                    yield change
+        except StoreClosed:
+            return
+        finally:
+            call.cancel()
+
+    async def grant(self, ttl_ms: int) -> LeaseId:
+        # etcd counts in seconds, and gives more than it was asked for if less than an election would be too short.
+        request = messages.lease_grant_request(-(-ttl_ms // 1000))
+        lease, _ = messages.lease_reply(await self._connection.call(messages.LEASE_GRANT, request))
+        return LeaseId(lease)
+
+    async def keep_alive(self, lease: LeaseId) -> None:
+        async def renew(endpoint: Endpoint) -> bytes:
+            call = endpoint.stream(messages.LEASE_KEEP_ALIVE, ATTEMPT_SECONDS_MAX)
+            try:
+                await call.write(messages.id_request(lease))
+                return _read_one(await call.read())
+            finally:
+                call.cancel()
+
+        _, seconds = messages.lease_reply(await self._connection.attempt(renew))
+        if seconds <= 0:
+            raise LeaseExpired(f"lease {lease} is over")
+
+    async def revoke(self, lease: LeaseId) -> None:
+        with suppress(LeaseExpired):
+            await self._connection.call(messages.LEASE_REVOKE, messages.id_request(lease))
+
+    async def close(self) -> None:
+        await self._connection.close()
+
+    def _key(self, name: str) -> bytes:
+        return (self._namespace + name).encode()
+
+    def _name(self, key: bytes) -> str:
+        return key.decode()[len(self._namespace) :]
+
+    def _write(self, key: str, value: bytes | None, lease: LeaseId | None) -> bytes:
+        if value is None:
+            return messages.delete(self._key(key))
+        return messages.put(self._key(key), value, lease or 0)
+
+    def _first_conflict(self, expect: Mapping[str, int], found: list[messages.KeyValue]) -> str:
+        versions = {self._name(kv.key): kv.mod_revision for kv in found}
+        return next(key for key, version in expect.items() if versions.get(key, 0) != version)
+
+    def _changes(self, events: list[messages.Event]) -> Iterator[Change]:
+        """etcd shows the events of a revision together; each revision is one of our commits."""
+        writes: dict[int, dict[str, bytes | None]] = {}
+        for deleted, kv in events:
+            writes.setdefault(kv.mod_revision, {})[self._name(kv.key)] = None if deleted else kv.value
+        for revision in sorted(writes):
+            yield Change(revision, writes[revision])
+
+    async def _or_given_up(self, endpoint: Endpoint, waiting: Any) -> Any:
+        """What the stream says, unless its member is given up or the store closed meanwhile."""
+        stream = asyncio.ensure_future(waiting)
+        given_up = asyncio.ensure_future(endpoint.given_up.wait())
+        try:
+            await asyncio.wait((stream, given_up), return_when=asyncio.FIRST_COMPLETED)
+            if self._connection.closed:
+                raise StoreClosed("the metadata store is closed")
+            if given_up.done():
+                raise Unavailable(f"the watch through {endpoint.target} is given up: the member does not answer")
+            if stream.cancelled():
+                raise Unavailable(f"the watch through {endpoint.target} broke")
+            return stream.result()
+        except grpc.aio.AioRpcError as error:
+            self._connection.give_up(endpoint)
+            _, trouble = judge(error.code(), error.details() or "")
+            raise trouble from None
+        finally:
+            for future in (stream, given_up):
+                future.cancel()
+            await asyncio.wait((stream, given_up))
+
+
+def _checked(encoded: Any) -> messages.WatchReply:
+    reply = messages.watch_reply(_read_one(encoded))
+    if reply.compact_revision:
+        raise Compacted(f"etcd has forgotten the changes before revision {reply.compact_revision}; load again")
+    if reply.canceled:
+        if "permission denied" in reply.cancel_reason:
+            raise AccessRefused(f"etcd does not let etcd.user watch there ({reply.cancel_reason})")
+        raise Unavailable(f"etcd ended the watch: {reply.cancel_reason}")
+    return reply
+
+
+def _read_one(encoded: Any) -> bytes:
+    if not isinstance(encoded, bytes):  # gRPC's mark for the end of a stream
+        raise Unavailable("etcd ended the stream")
+    return encoded
