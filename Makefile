@@ -17,9 +17,10 @@ FUZZ_SECONDS ?= 60
 # How often `make torture` kills, and with which dice (none: new ones for each test).
 KILLS ?= 50
 SEED ?=
-# ONCE=1 stops `make run` after the tour; LISTEN and DATA choose its address and folder.
+# ONCE=1 stops `make run` after the tour; LISTEN, HTTP and DATA choose its addresses and folder.
 ONCE ?=
 LISTEN ?= localhost:9092
+HTTP ?= 127.0.0.1:8080
 DATA ?= ./data
 
 .PHONY: help run test torture check format interop bench docs fuzz lock clean distclean
@@ -30,7 +31,7 @@ help: ## list the tasks
 
 run: ## start a node in the foreground after a short tour (ONCE=1 stops after the tour)
 	@scripts/bootstrap.sh run
-	@exec $(BIN)/python scripts/tour.py --listen $(LISTEN) --data-dir $(DATA) $(if $(ONCE),--once)
+	@exec $(BIN)/python scripts/tour.py --listen $(LISTEN) --http $(HTTP) --data-dir $(DATA) $(if $(ONCE),--once)
 
 test: ## check, then every test that needs only PyPI and Debian's packages
 	@scripts/bootstrap.sh test

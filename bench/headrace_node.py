@@ -1,4 +1,4 @@
-"""headrace as it is installed beside the bench: `headrace start` with its defaults."""
+"""headrace as it is installed beside the bench: `headrace start` with its defaults, without REST."""
 
 import sys
 from collections.abc import Mapping
@@ -23,4 +23,5 @@ class Headrace(Broker):
     def command(self) -> list[str]:
         settings = [part for key, value in self.settings.items() for part in ("--set", f"{key}={value}")]
         data = str(self.home / "data")
-        return [str(_PROGRAM), "start", "--listen", self.bootstrap, "--data-dir", data, *settings]
+        # Broker beside broker: Kafka has no REST that would take memory and time.
+        return [str(_PROGRAM), "start", "--no-gateway", "--listen", self.bootstrap, "--data-dir", data, *settings]

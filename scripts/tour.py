@@ -22,7 +22,7 @@ from confluent_kafka import Consumer, KafkaError, KafkaException, Message, Produ
 from confluent_kafka.admin import AdminClient
 from confluent_kafka.cimpl import NewTopic
 
-from headrace.model.settings import Listener, Settings
+from headrace.model.settings import GatewaySettings, Listener, Settings, split_address
 
 TOPIC = "tour"
 PARTITIONS = 3
@@ -50,7 +50,7 @@ def main() -> int:
         sys.stdout.reconfigure(line_buffering=True)  # in step with the node's log, also into a pipe
     for number in STOP_SIGNALS:
         signal.signal(number, interrupt)
-    with node(arguments.listen, arguments.data_dir) as (process, ready):
+    with node(arguments.listen, arguments.http, arguments.data_dir) as (process, ready):
         try:
             if ready is None:
                 raise TourFailed("the node did not start; its message is above")
@@ -69,6 +69,7 @@ def main() -> int:
 def parse_arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--listen", default="localhost:9092", metavar="HOST:PORT")
+    parser.add_argument("--http", default="127.0.0.1:8080", metavar="HOST:PORT")
     parser.add_argument("--data-dir", default="./data", metavar="DIR")
     parser.add_argument("--once", action="store_true", help="stop after the tour")
     return parser.parse_args()
@@ -78,13 +79,13 @@ def parse_arguments() -> argparse.Namespace:
 
 
 @contextmanager
-def node(listen: str, data_dir: str) -> Iterator[tuple[subprocess.Popen[bytes], dict[str, Any] | None]]:
+def node(listen: str, http: str, data_dir: str) -> Iterator[tuple[subprocess.Popen[bytes], dict[str, Any] | None]]:
     """The running node and the line it wrote when it was ready; None if it ended before that."""
     read_end, write_end = os.pipe()
     process = subprocess.Popen(
         [
             *[sys.executable, "-m", "headrace.app.node"],
-            *["--settings-json", settings_json(listen, data_dir)],
+            *["--settings-json", settings_json(listen, http, data_dir)],
             *["--ready-fd", str(write_end)],
         ],
         pass_fds=[write_end],
@@ -101,9 +102,11 @@ def node(listen: str, data_dir: str) -> Iterator[tuple[subprocess.Popen[bytes], 
         stop(process)
 
 
-def settings_json(listen: str, data_dir: str) -> str:
+def settings_json(listen: str, http: str, data_dir: str) -> str:
     listener = Listener.parse(f"PLAINTEXT://{listen}")
-    return Settings(listeners=(listener,), data_dir=data_dir).to_json()
+    host, port = split_address(http)
+    gateway = GatewaySettings(host=host, port=port)
+    return Settings(listeners=(listener,), data_dir=data_dir, gateway=gateway).to_json()
 
 
 def interrupt(number: int, frame: FrameType | None) -> None:
@@ -129,7 +132,8 @@ def stop(process: subprocess.Popen[bytes]) -> int:
 
 def tour(ready: dict[str, Any], data_dir: str) -> None:
     address = ",".join(f"{host}:{port}" for host, port in ready["listeners"].values())
-    print(f"\nheadrace is up: node process {ready['pid']}, Kafka protocol on {address}\n")
+    rest = "http://{}:{}".format(*ready["http"])
+    print(f"\nheadrace is up: node process {ready['pid']}, Kafka protocol on {address}, REST on {rest}\n")
     created = create_topic(address)
     print(f"1. topic {TOPIC!r} with {PARTITIONS} partitions: {'created' if created else 'was here already'}")
     places = produce(address)
@@ -144,6 +148,8 @@ Try it from another terminal:
   any Kafka client   bootstrap.servers={address}
   kcat               kcat -b {address} -C -t {TOPIC} -e
   headrace           .venv/bin/headrace topics list
+  curl               curl {rest}/topics
+  a browser          {rest}/docs
 The data lies in {Path(data_dir).resolve()}""")
 
 

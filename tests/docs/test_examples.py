@@ -17,6 +17,7 @@ PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
 RUNNABLE = [page for page in PAGES if examples_in(page)]
 # The address pages use, because it is the one readers have.
 DOCUMENTED_ADDRESS = "localhost:9092"
+DOCUMENTED_HTTP = "http://localhost:8080"
 EXAMPLE_TIMEOUT_S = 60
 # Programs that are not Python packages: a page that uses one is skipped where it is not installed.
 FOREIGN_PROGRAMS = ("kcat",)
@@ -28,10 +29,14 @@ def test_examples_of_the_page_print_what_it_says(page: Path, tmp_path: Path) -> 
     for program in FOREIGN_PROGRAMS:
         if any(program in example.source for example in examples) and shutil.which(program) is None:
             pytest.skip(f"{program} is not installed")
-    with LocalBroker(memory=True) as broker:
+    uses_rest = any(DOCUMENTED_HTTP in example.source for example in examples)
+    with LocalBroker(memory=True, gateway=uses_rest) as broker:
+        addresses = {DOCUMENTED_ADDRESS: broker.bootstrap}
+        if uses_rest:
+            addresses[DOCUMENTED_HTTP] = broker.http_url
         for example in examples:
             where = f"{page.relative_to(ROOT)}:{example.line}"
-            output = _run(example, broker.bootstrap, tmp_path, where)
+            output = _run(example, addresses, tmp_path, where)
             _compare(example, output, where)
 
 
@@ -41,8 +46,10 @@ def test_readme_has_examples_that_run() -> None:
     assert languages == {"python", "console"}
 
 
-def _run(example: Example, address: str, folder: Path, where: str) -> str:
-    source = example.source.replace(DOCUMENTED_ADDRESS, address)
+def _run(example: Example, addresses: dict[str, str], folder: Path, where: str) -> str:
+    source = example.source
+    for documented, real in addresses.items():
+        source = source.replace(documented, real)
     if example.language == "python":
         command = [sys.executable, "-c", source]
     else:
@@ -51,7 +58,7 @@ def _run(example: Example, address: str, folder: Path, where: str) -> str:
     done = subprocess.run(
         command,
         cwd=folder,
-        env={**os.environ, "PATH": search_path, "HEADRACE_BOOTSTRAP": address, "COLUMNS": "100"},
+        env={**os.environ, "PATH": search_path, "HEADRACE_BOOTSTRAP": addresses[DOCUMENTED_ADDRESS], "COLUMNS": "100"},
         stdout=subprocess.PIPE,
         # A console shows both; what a program prints is its result, and a client's log lines are not.
         stderr=subprocess.STDOUT if example.language == "console" else subprocess.PIPE,

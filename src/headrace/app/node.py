@@ -12,7 +12,9 @@ import logging
 import os
 import resource
 import signal
+import socket
 import sys
+from typing import TYPE_CHECKING
 
 from headrace.app.clock import SystemClock
 from headrace.app.loop_lag import LoopLag
@@ -23,6 +25,9 @@ from headrace.model.settings import Settings
 from headrace.storage.files import DiskFiles, Files
 from headrace.storage.lock import DirectoryLock
 from headrace.storage.memory_files import MemoryFiles
+
+if TYPE_CHECKING:
+    from headrace.app.supervisor import Companion
 
 log = logging.getLogger(__name__)
 
@@ -79,25 +84,52 @@ async def _serve(settings: Settings, ready_fd: int | None) -> None:
     for signal_number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(signal_number, stop.set)
     node = Node(settings)
+    http = _listen_http(settings)  # before the broker starts: a taken port is told while nothing has happened yet
+    gateway: Companion | None = None
     try:
         await node.start()
         _tune_interpreter()
         for name, (host, port) in node.addresses.items():
             log.info("node %d serves %s on %s port %d", settings.node_id, name, host, port)
         if ready_fd is not None:
-            _tell_ready(node, ready_fd)
+            _tell_ready(node, http, ready_fd)
+        if http is not None:
+            gateway = _start_gateway(node, http)
         lag = LoopLag.if_asked_for()
         await stop.wait()
         log.info("stopping")
         if lag is not None:
             lag.write()
     finally:
+        if gateway is not None:
+            await gateway.stop()  # first, so that it can finish what it has begun
         await node.stop()
 
 
-def _tell_ready(node: Node, descriptor: int) -> None:
-    line = json.dumps({"listeners": node.addresses, "pid": os.getpid()}) + "\n"
-    os.write(descriptor, line.encode())
+def _listen_http(settings: Settings) -> socket.socket | None:
+    if not settings.gateway.enabled:
+        return None
+    from headrace.app.gateway import listen_http
+
+    return listen_http(settings.gateway)
+
+
+def _start_gateway(node: Node, http: socket.socket) -> "Companion":
+    from headrace.app.gateway import companion
+
+    made = companion(node.settings, next(iter(node.addresses.values())), http)
+    made.start()
+    return made
+
+
+def _tell_ready(node: Node, http: socket.socket | None, descriptor: int) -> None:
+    """One line for whoever started us. HTTP is bound by now: requests wait until the gateway takes them."""
+    facts = {
+        "listeners": node.addresses,
+        "pid": os.getpid(),
+        "http": None if http is None else list(http.getsockname()[:2]),
+    }
+    os.write(descriptor, (json.dumps(facts) + "\n").encode())
     os.close(descriptor)
 
 

@@ -172,6 +172,7 @@ def _address(key: str, text: str) -> None:
 
 def _gateway(texts: Mapping[str, str]) -> GatewaySettings:
     return GatewaySettings(
+        enabled=_text(texts, "gateway.enabled") == "true",
         host=_text(texts, "host"),
         port=int(_text(texts, "port")),
         acks=_text(texts, "acks"),
@@ -179,6 +180,8 @@ def _gateway(texts: Mapping[str, str]) -> GatewaySettings:
         retry_backoff_ms=int(_text(texts, "retry_backoff_ms")),
         max_poll_records=int(_text(texts, "max_poll_records")),
         session_timeout_ms=int(_text(texts, "session_timeout_ms")),
+        linger_ms=int(_text(texts, "gateway.linger.ms")),
+        body_bytes_max=int(_text(texts, "gateway.body.max.bytes")),
     )
 
 

@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from headrace.cli import bench, config, configs, consume, doctor, groups, log, produce, topics, transactions
+from headrace.cli import bench, config, configs, consume, doctor, gateway, groups, log, produce, topics, transactions
 from headrace.cli.exit_codes import FAILURE, examples
 from headrace.cli.start import start as start_node
 
@@ -36,6 +36,8 @@ def start(
     listen: Annotated[list[str] | None, typer.Option("--listen", "-l", metavar="HOST:PORT")] = None,
     data_dir: Annotated[Path | None, typer.Option("--data-dir", "-d", help="Where partitions are kept.")] = None,
     memory: Annotated[bool, typer.Option("--memory", help="Keep everything in memory.")] = False,
+    http: Annotated[str | None, typer.Option("--http", metavar="HOST:PORT", help="Where REST is served.")] = None,
+    no_gateway: Annotated[bool, typer.Option("--no-gateway", help="The Kafka protocol only, no REST.")] = False,
     set_: Annotated[list[str] | None, typer.Option("--set", "-s", metavar="KEY=VALUE")] = None,
 ) -> None:
     """Start a broker in the foreground."""
@@ -44,9 +46,12 @@ def start(
     words += [word for pair in set_ or [] for word in ("--set", pair)]
     words += ["--config", str(config)] if config is not None else []
     words += ["--data-dir", str(data_dir)] if data_dir is not None else []
+    words += ["--http", http] if http is not None else []
+    words += ["--no-gateway"] if no_gateway else []
     raise typer.Exit(start_node([*words, *(["--memory"] if memory else [])]))
 
 
+app.command(epilog=gateway.EPILOG)(gateway.gateway)
 app.add_typer(topics.app)
 app.command(epilog=produce.EPILOG)(produce.produce)
 app.command(epilog=consume.EPILOG)(consume.consume)

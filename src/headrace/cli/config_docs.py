@@ -37,7 +37,7 @@ Topic keys are set per topic (`headrace topics create … --config`, `headrace c
 Kafka admin client. A topic that does not set one falls back to the broker key named with it, then to the default.
 Broker keys marked *live* can be changed while the broker runs (`headrace configs set … --broker ID`).
 **No effect yet** marks keys that are read, checked and shown, but change nothing in this version: mostly those of
-groups, transactions, replication and the HTTP gateway. A start that sets one says so.
+groups, transactions and replication. A start that sets one says so.
 
 Retention: as in Kafka, a topic keeps data for 7 days and without a limit of size. `default_retention_seconds` and
 `default_retention_bytes` change that for all topics of a node; 604800 and 1073741824 are sensible values.

@@ -10,14 +10,18 @@ from collections.abc import Iterator, Sequence
 
 from headrace.app.config_file import SettingsRefused, load_settings
 from headrace.cli.exit_codes import EXIT_CODES_HELP, FAILURE, USAGE
-from headrace.model.errors import HeadraceError
-from headrace.model.settings import Settings
+from headrace.model.errors import HeadraceError, InvalidConfig
+from headrace.model.settings import Settings, split_address
+
+EVERY_INTERFACE = "0.0.0.0"  # noqa: S104 (only what the user asked for by leaving the host out)
 
 _EXAMPLES = f"""\
 examples:
-  headrace start                                  a broker on localhost:9092, data under ./data
+  headrace start                                  a broker on localhost:9092, REST on localhost:8080
   headrace start --memory                         nothing touches the disk; gone when it stops
   headrace start --listen 0.0.0.0:9092 --data-dir /var/lib/headrace
+  headrace start --http 0.0.0.0:8080              REST for other machines too
+  headrace start --no-gateway                     the Kafka protocol only
   headrace start --config headrace.yaml --set num.partitions=8
   HEADRACE_NUM_PARTITIONS=8 headrace start        every key can come from the environment
 
@@ -42,6 +46,8 @@ def parser() -> argparse.ArgumentParser:
     )
     made.add_argument("-d", "--data-dir", metavar="DIR", help="where partitions are kept (default ./data)")
     made.add_argument("--memory", action="store_true", help="keep everything in memory")
+    made.add_argument("--http", metavar="HOST:PORT", help="where REST is served (default 127.0.0.1:8080)")
+    made.add_argument("--no-gateway", action="store_true", help="serve the Kafka protocol only, no REST")
     made.add_argument(
         "-s", "--set", metavar="KEY=VALUE", action="append", default=[], help="any setting; may be repeated"
     )
@@ -50,11 +56,7 @@ def parser() -> argparse.ArgumentParser:
 
 def flags(arguments: argparse.Namespace) -> Iterator[tuple[str, str, str]]:
     """The flags as (key, value, how it was written), the short forms under the keys they stand for."""
-    for pair in arguments.set:
-        key, equals, value = pair.partition("=")
-        if not equals or not key.strip():
-            raise SettingsRefused([f"--set {pair}: write KEY=VALUE, e.g. --set num.partitions=8"])
-        yield key.strip(), value.strip(), f"--set {pair}: "
+    yield from set_flags(arguments.set)
     if arguments.listen:
         addresses = [item if "://" in item else f"PLAINTEXT://{item}" for item in arguments.listen]
         yield "listeners", ",".join(addresses), f"--listen {' '.join(arguments.listen)}: "
@@ -62,6 +64,28 @@ def flags(arguments: argparse.Namespace) -> Iterator[tuple[str, str, str]]:
         yield "log.dirs", arguments.data_dir, f"--data-dir {arguments.data_dir}: "
     if arguments.memory:
         yield "storage", "memory", "--memory: "
+    if arguments.http is not None:
+        yield from http_flags(arguments.http)
+    if arguments.no_gateway:
+        yield "gateway.enabled", "false", "--no-gateway: "
+
+
+def set_flags(pairs: Sequence[str]) -> Iterator[tuple[str, str, str]]:
+    for pair in pairs:
+        key, equals, value = pair.partition("=")
+        if not equals or not key.strip():
+            raise SettingsRefused([f"--set {pair}: write KEY=VALUE, e.g. --set num.partitions=8"])
+        yield key.strip(), value.strip(), f"--set {pair}: "
+
+
+def http_flags(address: str) -> Iterator[tuple[str, str, str]]:
+    """`--http HOST:PORT` as the keys it stands for."""
+    try:
+        host, port = split_address(address)
+    except InvalidConfig as error:
+        raise SettingsRefused([f"--http {address}: {error}"]) from None
+    yield "host", host or EVERY_INTERFACE, f"--http {address}: "
+    yield "port", str(port), f"--http {address}: "
 
 
 def settings_of(words: Sequence[str]) -> Settings:

@@ -47,7 +47,7 @@ class Connection:
         from kio.serial.errors import DecodeError
 
         self._correlation_id += 1
-        self._socket.sendall(_frame(request, self._correlation_id))
+        self._socket.sendall(encode_request(request, self._correlation_id))
         frame = self._read_frame()
         try:
             header, used = entity_reader(response_type.__header_schema__)(frame, 0)
@@ -84,7 +84,8 @@ class Connection:
         self.close()
 
 
-def _frame(request: Any, correlation_id: int) -> bytes:
+def encode_request(request: Any, correlation_id: int, client_id: str = CLIENT_ID) -> bytes:
+    """A kio request with its header, as it goes over the wire."""
     from kio.serial import entity_writer
     from kio.static.primitive import i16, i32
 
@@ -93,7 +94,7 @@ def _frame(request: Any, correlation_id: int) -> bytes:
         request_api_key=i16(request.__api_key__),
         request_api_version=i16(request.__version__),
         correlation_id=i32(correlation_id),
-        client_id=CLIENT_ID,
+        client_id=client_id,
     )
     buffer = io.BytesIO()
     entity_writer(header_type)(buffer, header)

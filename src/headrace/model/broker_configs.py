@@ -74,7 +74,7 @@ _IDENTITY_AND_NETWORK = (
     broker_config("quota.window.size.seconds", INT, 1, Range(1),
         doc="Length of such a sample."),
     broker_config("request.timeout.ms", INT, 30_000, Range(1),
-        doc="How long this node, as a client of another, waits for an answer (also: request_timeout_ms)."),
+        doc="How long this node, or its gateway, as a client waits for an answer (also: request_timeout_ms)."),
     broker_config("socket.connection.setup.timeout.max.ms", LONG, 30_000, Range(1),
         doc="Upper limit to which the wait for a connection to another node grows."),
     broker_config("socket.connection.setup.timeout.ms", LONG, 10_000, Range(1),

@@ -6,7 +6,7 @@ neither grow stale nor stay behind.
 """
 
 from headrace.model.broker_configs import CLUSTER_CONFIGS
-from headrace.model.node_configs import CLUSTER_KEYS, GATEWAY_KEYS
+from headrace.model.node_configs import CLUSTER_KEYS
 from headrace.model.topic_configs import TOPIC_CONFIGS
 
 _TOPIC_KEYS = frozenset(
@@ -38,7 +38,6 @@ _BROKER_KEYS = frozenset(
         "queued.max.requests",
         "quota.window.num",
         "quota.window.size.seconds",
-        "request.timeout.ms",
         "socket.connection.setup.timeout.max.ms",
         "socket.connection.setup.timeout.ms",
         "socket.listen.backlog.size",
@@ -91,7 +90,6 @@ NO_EFFECT_YET: frozenset[str] = (
     | _BROKER_KEYS
     | _BROKER_DEFAULTS_OF_TOPIC_KEYS
     | CLUSTER_KEYS
-    | GATEWAY_KEYS
     | _COORDINATOR_KEYS
     | {config.name for config in CLUSTER_CONFIGS}
 )

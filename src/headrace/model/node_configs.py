@@ -55,6 +55,8 @@ _CLUSTER_ROWS = (
 )
 
 _GATEWAY_ROWS = (
+    ConfigDef("gateway.enabled", BOOLEAN, _GATEWAY.enabled,
+        "Whether HTTP is served beside the broker, by a process of its own (also: --no-gateway)."),
     ConfigDef("host", STRING, _GATEWAY.host,
         "Where HTTP is served: 127.0.0.1 is this machine only, 0.0.0.0 everywhere."),
     ConfigDef("port", INT, _GATEWAY.port,
@@ -70,6 +72,10 @@ _GATEWAY_ROWS = (
         "Most messages in one HTTP answer.", Range(1)),
     ConfigDef("session_timeout_ms", INT, _GATEWAY.session_timeout_ms,
         "An HTTP consumer that is silent for this long is removed.", Range(1)),
+    ConfigDef("gateway.linger.ms", INT, _GATEWAY.linger_ms,
+        "How long the gateway waits for more messages, to send them to the broker together.", Range(0, 1000)),
+    ConfigDef("gateway.body.max.bytes", INT, _GATEWAY.body_bytes_max,
+        "The largest HTTP request that is not a stream.", Range(1024, INT_MAX)),
 )
 # fmt: on
 

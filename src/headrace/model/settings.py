@@ -78,6 +78,7 @@ class ClusterSettings:
 class GatewaySettings:
     """Where the HTTP gateway listens, and how its own Kafka client behaves."""
 
+    enabled: bool = True
     host: str = "127.0.0.1"
     port: int = 8080
     acks: str = "all"
@@ -85,6 +86,8 @@ class GatewaySettings:
     retry_backoff_ms: int = 100
     max_poll_records: int = 500
     session_timeout_ms: int = 30_000
+    linger_ms: int = 1
+    body_bytes_max: int = 16 * 1024 * 1024
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -3,13 +3,13 @@
 The child ends with its parent, however the parent ends. Nothing here knows what a broker does.
 """
 
-import fcntl
 import os
 import select
 import signal
 import subprocess
 import sys
 
+from headrace.app.child import end_with_writer
 from headrace.model.settings import Settings
 
 START_SECONDS_MAX = 30.0  # a start takes about 0.15 s; a machine that needs this long is out of memory or stuck
@@ -84,7 +84,7 @@ def _spawn(settings: Settings, output: int) -> tuple["subprocess.Popen[bytes]", 
             pass_fds=(ready_write,),
             process_group=0,  # Ctrl-C reaches the tests only; they stop the broker in their own order
         )
-        _end_with_writer(alive_read, process.pid)
+        end_with_writer(alive_read, process.pid)
     except BaseException:
         os.close(ready_read)
         os.close(alive_write)
@@ -93,13 +93,3 @@ def _spawn(settings: Settings, output: int) -> tuple["subprocess.Popen[bytes]", 
         os.close(ready_write)
         os.close(alive_read)
     return process, ready_read, alive_write
-
-
-def _end_with_writer(read_end: int, pid: int) -> None:
-    """The kernel signals the child when the other end of its standard input closes: when the parent is gone.
-
-    SIGIO ends a process that does not handle it, also one whose event loop is stuck. The usual alternative,
-    PR_SET_PDEATHSIG, would fire as soon as the *thread* that started the broker ends.
-    """
-    fcntl.fcntl(read_end, fcntl.F_SETOWN, pid)
-    fcntl.fcntl(read_end, fcntl.F_SETFL, fcntl.fcntl(read_end, fcntl.F_GETFL) | os.O_ASYNC)

@@ -55,8 +55,14 @@ class LocalBroker:
         data_dir: str | os.PathLike[str] | None = None,
         in_process: bool = False,
         port: int = 0,
+        gateway: bool = False,
     ) -> None:
-        """`memory` is the default unless a `data_dir` is given; `settings` are configs by Kafka's names."""
+        """`memory` is the default unless a `data_dir` is given; `settings` are configs by Kafka's names.
+
+        With `gateway` REST is served beside the broker, at `http_url`.
+        """
+        if gateway and in_process:
+            raise ValueError("a gateway stands beside a broker that is a process; leave one of the two out")
         if memory and data_dir is not None:
             raise ValueError("a broker in memory has no data_dir; leave one of the two out")
         self._memory = data_dir is None if memory is None else memory
@@ -64,7 +70,9 @@ class LocalBroker:
         self._given_dir = None if data_dir is None else os.fspath(data_dir)
         self._in_process = in_process
         self._wanted_port = port
+        self._with_gateway = gateway
         self._reservation: socket.socket | None = None
+        self._http_reservation: socket.socket | None = None
         self._data_dir: str | None = None
         self._output: IO[bytes] | None = None  # one for all restarts
         self._said = ""
@@ -82,6 +90,13 @@ class LocalBroker:
     def bootstrap(self) -> str:
         """What clients call `bootstrap.servers`."""
         return f"{HOST}:{self.port}"
+
+    @property
+    def http_url(self) -> str:
+        """Where REST is served, e.g. http://127.0.0.1:54321; stays the same over `restart`."""
+        if self._http_reservation is None:
+            raise RuntimeError("no gateway: LocalBroker(gateway=True), and started")
+        return f"http://{HOST}:{self._http_reservation.getsockname()[1]}"
 
     @property
     def data_dir(self) -> str:
@@ -114,6 +129,8 @@ class LocalBroker:
             raise RuntimeError("the broker runs already")
         if self._reservation is None:
             self._reservation = reserve_port(self._wanted_port)
+        if self._with_gateway and self._http_reservation is None:
+            self._http_reservation = reserve_port(0)
         if not self._memory and self._data_dir is None:
             self._data_dir = self._given_dir or tempfile.mkdtemp(prefix="headrace-")
         self._runner = self._start_runner(self._settings())
@@ -131,7 +148,8 @@ class LocalBroker:
         return BrokerProcess(settings, self._output.fileno())
 
     def _settings(self) -> Settings:
-        return node_settings(self._overrides, port=self.port, data_dir=self._data_dir)
+        http_port = None if self._http_reservation is None else self._http_reservation.getsockname()[1]
+        return node_settings(self._overrides, port=self.port, data_dir=self._data_dir, http_port=http_port)
 
     def stop(self) -> None:
         """A clean shutdown. Port and data stay reserved for `restart` until the `with` block ends."""
@@ -163,6 +181,9 @@ class LocalBroker:
             if self._reservation is not None:
                 self._reservation.close()
                 self._reservation = None
+            if self._http_reservation is not None:
+                self._http_reservation.close()
+                self._http_reservation = None
             if self._given_dir is None and self._data_dir is not None:
                 shutil.rmtree(self._data_dir)
             self._data_dir = None
@@ -193,13 +214,16 @@ def open_brokers() -> list[LocalBroker]:
     return list(_open)
 
 
-def node_settings(overrides: Mapping[str, str], *, port: int, data_dir: str | None) -> Settings:
+def node_settings(
+    overrides: Mapping[str, str], *, port: int, data_dir: str | None, http_port: int | None = None
+) -> Settings:
     """Settings by the names a config file may use; where to listen and to write is LocalBroker's own decision."""
-    for name in ("listeners", "listen", "log.dirs", "log.dir", "storage", "storage_path"):
+    for name in ("listeners", "listen", "log.dirs", "log.dir", "storage", "storage_path", "host", "port"):
         if name in overrides:
-            raise InvalidConfig(f"{name}: LocalBroker decides this; use its arguments port, memory and data_dir")
+            raise InvalidConfig(f"{name}: LocalBroker decides this; use its arguments port, memory, data_dir, gateway")
     own = {"listeners": f"PLAINTEXT://{HOST}:{port}"}
     own |= {"storage": "memory"} if data_dir is None else {"storage": "disk", "log.dirs": data_dir}
+    own |= {"gateway.enabled": "false"} if http_port is None else {"host": HOST, "port": str(http_port)}
     texts = {**own, **overrides}
     return load_settings(None, {}, [(name, str(text), "") for name, text in texts.items()]).settings
 

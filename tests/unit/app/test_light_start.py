@@ -6,7 +6,10 @@ import sys
 import pytest
 
 
-@pytest.mark.parametrize("module", ["grpc", "yaml", "confluent_kafka"])
+@pytest.mark.parametrize(
+    "module", ["grpc", "yaml", "confluent_kafka", "fastapi", "uvicorn", "uvloop", "pydantic", "orjson"]
+)
 def test_a_node_alone_does_without(module: str) -> None:
-    program = f"import sys, headrace.app.node, headrace.cli.start; sys.exit({module!r} in sys.modules)"
+    imports = "import sys, headrace.app.node, headrace.app.gateway, headrace.cli.start"
+    program = f"{imports}; sys.exit({module!r} in sys.modules)"
     assert subprocess.run([sys.executable, "-P", "-c", program], check=False).returncode == 0

@@ -1,0 +1,74 @@
+"""The gateway as a process: REST in front of a broker, until told to stop.
+
+    python -m headrace.app.gateway --settings-json '{…}' --bootstrap HOST:PORT [--listen-fd N]
+
+Composes the parts that serve; each part is a client of the broker and knows nothing of its insides. Imported by the
+gateway's own process only: what it needs takes longer to import than a broker takes to start.
+"""
+
+import argparse
+import json
+import logging
+import signal
+import socket
+import sys
+from collections.abc import Sequence
+from dataclasses import asdict, replace
+
+from headrace.app.supervisor import Companion, listen
+from headrace.model.settings import GatewaySettings, Settings, join_address
+
+log = logging.getLogger(__name__)
+
+HTTP_FLAG = "--http"
+_LOOPBACK = ("127.", "::1", "localhost")
+# How a wildcard is reached from this machine.
+_REACHED_BY = {"": "127.0.0.1", "0.0.0.0": "127.0.0.1", "::": "::1"}  # noqa: S104 (compared with, never bound)
+
+
+def listen_http(settings: GatewaySettings) -> socket.socket:
+    return listen(settings.host, settings.port, HTTP_FLAG, "serve no HTTP with --no-gateway")
+
+
+def tell_where(made: socket.socket) -> None:
+    host, port = made.getsockname()[:2]
+    where = f"http://{join_address(host, port)}"
+    if host.startswith(_LOOPBACK):
+        log.info("REST on %s, for this machine only; --http 0.0.0.0:%d opens it to others", where, port)
+    else:
+        log.warning("REST on %s, for everybody who can reach this address: it asks for no password", where)
+
+
+def companion(settings: Settings, broker_address: tuple[str, int], http: socket.socket) -> Companion:
+    """The gateway beside the broker of these settings."""
+    host, port = broker_address
+    bootstrap = join_address(_REACHED_BY.get(host, host), port)
+    timeout_ms = settings.integer("request.timeout.ms")
+    arguments = ["--settings-json", json.dumps(asdict(settings.gateway)), "--bootstrap", bootstrap]
+    return Companion("gateway", "headrace.app.gateway", [*arguments, "--request-timeout-ms", str(timeout_ms)], [http])
+
+
+def run(settings: GatewaySettings, bootstrap: str, request_timeout_ms: int, http: socket.socket) -> int:
+    """Serve in the foreground until SIGTERM or SIGINT; returns the exit code."""
+    logging.basicConfig(level=logging.INFO, stream=sys.stderr, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
+    from headrace.gateway.server import serve
+
+    tell_where(http)
+    return serve(settings, bootstrap, request_timeout_ms, http)
+
+
+def main(words: Sequence[str]) -> int:
+    parser = argparse.ArgumentParser(prog="python -m headrace.app.gateway", description=__doc__)
+    parser.add_argument("--settings-json", default="{}")
+    parser.add_argument("--bootstrap", required=True)
+    parser.add_argument("--request-timeout-ms", type=int, default=30_000)
+    parser.add_argument("--listen-fd", type=int)
+    options = parser.parse_args(words)
+    settings = replace(GatewaySettings(), **json.loads(options.settings_json))
+    signal.signal(signal.SIGIO, signal.SIG_DFL)  # the parent's end is this process's end
+    http = listen_http(settings) if options.listen_fd is None else socket.socket(fileno=options.listen_fd)
+    return run(settings, options.bootstrap, options.request_timeout_ms, http)
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,75 @@
+"""One asyncio connection to one broker: a request out, its response in, one at a time.
+
+For those who want Kafka's own requests without a thread: reading by offset, offsets by time, metadata. Decides
+framing and time limits. A broker answers a connection in order, so a fetch that waits would hold up whatever
+came behind it: who wants two answers at once takes two connections (`pool.py`).
+"""
+
+import asyncio
+from struct import Struct
+from typing import Any, TypeVar
+
+from headrace.client.connection import RESPONSE_BYTES_MAX, encode_request
+from headrace.client.factory import BrokerUnreachable
+from headrace.model.errors import ProtocolError
+
+_LENGTH = Struct(">i")
+# One fetch of a few megabytes arrives in a handful of reads instead of a hundred.
+_READ_BUFFER_BYTES = 1024 * 1024
+
+Response = TypeVar("Response")
+
+
+class AsyncConnection:
+    def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, where: str) -> None:
+        self._reader, self._writer, self._where = reader, writer, where
+        self._correlation_id = 0
+        self.usable = True
+
+    @classmethod
+    async def open(cls, host: str, port: int, timeout_s: float) -> "AsyncConnection":
+        where = f"{host}:{port}"
+        try:
+            async with asyncio.timeout(timeout_s):
+                reader, writer = await asyncio.open_connection(host, port, limit=_READ_BUFFER_BYTES)
+        except OSError as error:  # TimeoutError is one
+            raise BrokerUnreachable(f"no broker answers at {where} ({error.strerror or 'no answer'})") from error
+        return cls(reader, writer, where)
+
+    async def call(self, client_id: str, request: Any, response_type: type[Response], timeout_s: float) -> Response:
+        """Send a kio request, return its response. A connection whose call failed or was cancelled is spent."""
+        from kio.serial import entity_reader
+        from kio.serial.errors import DecodeError
+
+        self.usable = False
+        self._correlation_id += 1
+        try:
+            async with asyncio.timeout(timeout_s):
+                self._writer.write(encode_request(request, self._correlation_id, client_id))
+                frame = await self._read_frame()
+        except (OSError, asyncio.IncompleteReadError) as error:
+            raise BrokerUnreachable(f"the broker at {self._where} did not answer") from error
+        try:
+            header, used = entity_reader(response_type.__header_schema__)(frame, 0)  # type: ignore[attr-defined]
+            if header.correlation_id != self._correlation_id:
+                raise ProtocolError("the broker answered another request than was asked")
+            response, _ = entity_reader(response_type)(frame, used)  # type: ignore[type-var]
+        except (DecodeError, IndexError, ValueError) as error:
+            raise ProtocolError(f"the broker's answer makes no sense: {error}") from error
+        self.usable = True
+        return response
+
+    async def _read_frame(self) -> bytes:
+        (length,) = _LENGTH.unpack(await self._reader.readexactly(_LENGTH.size))
+        if not 0 < length <= RESPONSE_BYTES_MAX:
+            raise ProtocolError(f"the peer announces {length} bytes: it does not speak Kafka's protocol")
+        return await self._reader.readexactly(length)
+
+    def close(self) -> None:
+        self.usable = False
+        self._writer.close()
+
+    @property
+    def is_idle(self) -> bool:
+        """Nothing wrong with it, and the broker has not hung up meanwhile."""
+        return self.usable and not self._reader.at_eof() and not self._writer.is_closing()

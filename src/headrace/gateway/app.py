@@ -1,0 +1,99 @@
+"""Puts the application together: routes, error documents, the OpenAPI page, and the life of the clients behind."""
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Any
+
+from fastapi import FastAPI, Request, Response
+from fastapi.exceptions import RequestValidationError
+from starlette.exceptions import HTTPException as StarletteHTTPException
+
+from headrace import __version__
+from headrace.client.factory import BrokerUnreachable
+from headrace.client.refusals import Refused, Unanswered
+from headrace.gateway.front import Front
+from headrace.gateway.problems import Problem, problem_of
+from headrace.gateway.routes import health, messages, offsets, topics
+from headrace.gateway.services import Services
+from headrace.model.errors import HeadraceError
+from headrace.model.settings import GatewaySettings
+
+V1 = "/api/v1"
+# The paths of the first generation: short to type, the same answers.
+SHORT_PATHS = (topics.short, messages.short, offsets.short, health.short)
+FULL = (topics.short, topics.full, messages.short, messages.full, offsets.short, health.full)
+
+_DESCRIPTION = """\
+Topics, messages and consumer groups over HTTP, in front of a Kafka-compatible broker.
+
+Everything lives under `/api/v1`; the calls that a first day needs are also there without it. Errors are
+[problem documents](https://www.rfc-editor.org/rfc/rfc9457) with Kafka's error code and whether trying again helps.
+"""
+
+
+def build_app(settings: GatewaySettings, bootstrap: str, request_timeout_ms: int) -> tuple[FastAPI, Front]:
+    """The FastAPI application, and what stands in front of it."""
+
+    @asynccontextmanager
+    async def life(app: FastAPI) -> AsyncIterator[None]:
+        app.state.services = Services.start(settings, bootstrap, request_timeout_ms)
+        try:
+            yield
+        finally:
+            await app.state.services.close()
+
+    app = FastAPI(
+        title="headrace",
+        version=__version__,
+        description=_DESCRIPTION,
+        lifespan=life,
+        openapi_url=f"{V1}/openapi.json",
+        docs_url="/docs",
+        redoc_url=None,
+    )
+    app.state.stop = lambda: app.state.services.stopping.set()
+    for router in SHORT_PATHS:
+        app.include_router(router)
+    for router in FULL:
+        app.include_router(router, prefix=V1)
+    _add_handlers(app)
+    return app, Front(app, lambda: app.state.services)
+
+
+def _add_handlers(app: FastAPI) -> None:
+    async def refused(request: Request, error: Exception) -> Response:
+        return respond(request, problem_of(error))
+
+    async def invalid(request: Request, error: Exception) -> Response:
+        assert isinstance(error, RequestValidationError)
+        return respond(request, _invalid(error))
+
+    async def http_error(request: Request, error: Exception) -> Response:
+        assert isinstance(error, StarletteHTTPException)
+        if isinstance(error, Problem):
+            return respond(request, error)
+        detail = _HTTP_DETAILS.get(error.status_code, str(error.detail))
+        return respond(request, Problem(error.status_code, detail, headers=error.headers))
+
+    app.add_exception_handler(RequestValidationError, invalid)
+    app.add_exception_handler(StarletteHTTPException, http_error)
+    for kind in (Refused, Unanswered, BrokerUnreachable, HeadraceError, Exception):
+        app.add_exception_handler(kind, refused)
+
+
+_HTTP_DETAILS = {
+    404: "there is nothing at this path; /docs shows what there is",
+    405: "this path exists, but not with this method; /docs shows what there is",
+}
+
+
+def respond(request: Request, problem: Problem) -> Response:
+    answer = problem.answer(request.url.path)
+    return Response(answer.body, answer.status, dict(answer.headers), answer.media_type)
+
+
+def _invalid(error: RequestValidationError) -> Problem:
+    rows = [{"where": ".".join(map(str, one["loc"])), "what": one["msg"]} for one in error.errors()]
+    first = rows[0] if rows else {"where": "request", "what": "invalid"}
+    more: dict[str, Any] = {"errors": rows[:20]}
+    return Problem(422, f"{first['where']}: {first['what']}", more=more)

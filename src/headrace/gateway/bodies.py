@@ -1,0 +1,113 @@
+"""Reading what a client sends, within limits: how large, how slow, how deep.
+
+Decides when a body is too much and when it takes too long. Nothing is held beyond the limit, whatever the client
+announces or fails to announce.
+"""
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable, MutableMapping
+from typing import Any
+
+import orjson
+
+from headrace.gateway.problems import Problem
+from headrace.model.errors import ErrorCode
+
+Scope = MutableMapping[str, Any]
+Message = MutableMapping[str, Any]
+Receive = Callable[[], Awaitable[Message]]
+Send = Callable[[Message], Awaitable[None]]
+
+# A client that sends nothing for this long in the middle of a body has gone or means harm.
+SILENCE_S_MAX = 20.0
+# A body that is not a stream must be here in this time: 16 MiB over a slow line.
+WHOLE_BODY_S_MAX = 120.0
+
+
+class Disconnected(Exception):
+    """The client has hung up; there is nobody to answer."""
+
+
+def header(scope: Scope, name: bytes) -> bytes | None:
+    for key, value in scope["headers"]:
+        if key == name:
+            found: bytes = value
+            return found
+    return None
+
+
+async def read_body(scope: Scope, receive: Receive, bytes_max: int) -> bytes:
+    """The whole body; Problem 413 or 408 if it is too large or too slow."""
+    _check_announced(scope, bytes_max)
+    message = await _next_part(receive, SILENCE_S_MAX)
+    body: bytes = message.get("body", b"")
+    if not message.get("more_body", False):  # nearly always: small bodies come in one piece
+        return _checked(body, bytes_max)
+    parts, size = [body], len(body)
+    try:
+        async with asyncio.timeout(WHOLE_BODY_S_MAX):
+            async for part in _rest(receive):
+                size += len(part)
+                if size > bytes_max:
+                    raise too_large(bytes_max)
+                parts.append(part)
+    except TimeoutError:
+        raise Problem(408, f"the body was not complete after {WHOLE_BODY_S_MAX:.0f} s") from None
+    return _checked(b"".join(parts), bytes_max)
+
+
+async def body_parts(receive: Receive) -> AsyncIterator[bytes]:
+    """A body as it comes, for streams: nothing but the current part is held."""
+    message = await _next_part(receive, SILENCE_S_MAX)
+    yield message.get("body", b"")
+    if message.get("more_body", False):
+        async for part in _rest(receive):
+            yield part
+
+
+async def _rest(receive: Receive) -> AsyncIterator[bytes]:
+    while True:
+        message = await _next_part(receive, SILENCE_S_MAX)
+        yield message.get("body", b"")
+        if not message.get("more_body", False):
+            return
+
+
+async def _next_part(receive: Receive, silence_s: float) -> Message:
+    try:
+        async with asyncio.timeout(silence_s):
+            message = await receive()
+    except TimeoutError:
+        raise Problem(408, f"nothing more of the body came for {silence_s:.0f} s") from None
+    if message["type"] == "http.disconnect":
+        raise Disconnected
+    return message
+
+
+def _check_announced(scope: Scope, bytes_max: int) -> None:
+    announced = header(scope, b"content-length")
+    if announced is not None and announced.isdigit() and int(announced[:20]) > bytes_max:
+        raise too_large(bytes_max)
+
+
+def _checked(body: bytes, bytes_max: int) -> bytes:
+    if len(body) > bytes_max:
+        raise too_large(bytes_max)
+    return body
+
+
+def too_large(bytes_max: int) -> Problem:
+    return Problem(
+        413,
+        f"a request may have {bytes_max:,} bytes; send less at a time, upload a stream (application/x-ndjson), "
+        "or raise gateway.body.max.bytes",
+        code=ErrorCode.MESSAGE_TOO_LARGE,
+    )
+
+
+def parse_json(body: bytes) -> Any:
+    """JSON as orjson reads it: strict UTF-8, at most 1,024 levels deep."""
+    try:
+        return orjson.loads(body)
+    except orjson.JSONDecodeError as error:
+        raise Problem(400, f"the body is not JSON: {error}") from None

@@ -1,0 +1,170 @@
+"""Messages between JSON and bytes: what a client may write, and how a record is shown.
+
+Decides the two shapes. Pure: bytes and dicts in, dicts and bytes out.
+
+    {"key": "user-1", "value": "Hello", "partition": 0, "headers": {"trace": "1"}, "timestamp": 1700000000000}
+
+A string is its UTF-8 text, null is null, any other JSON value is its JSON text. Bytes that are no text travel as
+`key_base64` and `value_base64`, both ways.
+"""
+
+import base64
+import binascii
+from collections.abc import Callable, Mapping
+from typing import Any, Literal, NamedTuple
+
+import orjson
+
+from headrace.client.publisher import ANY_PARTITION, NOW
+from headrace.gateway.problems import Problem
+from headrace.records.record import Headers, Record
+
+PARTITION_MAX = 2**31 - 1
+OFFSET_MAX = TIMESTAMP_MAX = 2**63 - 1
+# A record's headers are meant for a trace id and the like; this many already cost more than their message.
+HEADERS_MAX = 1_000
+_FIELDS = frozenset({"key", "key_base64", "value", "value_base64", "partition", "headers", "timestamp"})
+
+Format = Literal["auto", "json", "base64"]
+
+
+class Outgoing(NamedTuple):
+    """A message as it goes to the broker."""
+
+    value: bytes | None
+    key: bytes | None
+    partition: int = ANY_PARTITION
+    timestamp_ms: int = NOW
+    headers: list[tuple[str, bytes | None]] | None = None
+
+
+def outgoing(message: Any) -> Outgoing:
+    """A message of a request; Problem 422 says what is wrong with it."""
+    if type(message) is not dict:
+        raise _wrong('a message is an object, e.g. {"key": "user-1", "value": "Hello"}')
+    if not message.keys() <= _FIELDS:
+        unknown = next(iter(message.keys() - _FIELDS))
+        raise _wrong(f"a message has no field {unknown!r}; its fields are {', '.join(sorted(_FIELDS))}")
+    if "value" not in message and "value_base64" not in message:
+        raise _wrong("a message has a value; write null for one that deletes its key on a compacted topic")
+    partition = message.get("partition")
+    timestamp_ms = message.get("timestamp")
+    headers = message.get("headers")
+    return Outgoing(
+        _bytes(message, "value"),
+        _bytes(message, "key"),
+        ANY_PARTITION if partition is None else _integer("partition", partition, PARTITION_MAX),
+        NOW if timestamp_ms is None else _integer("timestamp", timestamp_ms, TIMESTAMP_MAX, minimum=1),
+        None if not headers else _headers(headers),
+    )
+
+
+def _bytes(message: Mapping[str, Any], name: str) -> bytes | None:
+    given = message.get(name)
+    if type(given) is str:
+        plain: bytes | None = _text(name, given)
+    elif given is None:
+        encoded = message.get(f"{name}_base64")
+        plain = None if encoded is None else _unbase64(f"{name}_base64", encoded)
+    else:
+        plain = orjson.dumps(given)
+    if given is not None and message.get(f"{name}_base64") is not None:
+        raise _wrong(f"write {name} or {name}_base64, not both")
+    return plain
+
+
+def _text(name: str, text: str) -> bytes:
+    try:
+        return text.encode()
+    except UnicodeEncodeError:
+        raise _wrong(f"{name} holds half a character (a lone surrogate); send such bytes as {name}_base64") from None
+
+
+def _unbase64(name: str, encoded: Any) -> bytes:
+    try:
+        return base64.b64decode(encoded, validate=True)
+    except (binascii.Error, ValueError, TypeError):
+        raise _wrong(f"{name} is not base64") from None
+
+
+def _integer(name: str, number: Any, maximum: int, minimum: int = 0) -> int:
+    if type(number) is not int or not minimum <= number <= maximum:
+        raise _wrong(f"{name} is a whole number from {minimum} to {maximum}")
+    return number
+
+
+def _headers(given: Any) -> list[tuple[str, bytes | None]]:
+    """An object of texts; or, for names that repeat and for bytes, a list of name, value or value_base64."""
+    if isinstance(given, dict):
+        rows = [{"name": name, "value": value} for name, value in given.items()]
+    elif isinstance(given, list) and all(isinstance(row, dict) for row in given):
+        rows = given
+    else:
+        raise _wrong('headers are an object, {"trace": "1"}, or a list, [{"name": "trace", "value": "1"}]')
+    if len(rows) > HEADERS_MAX:
+        raise _wrong(f"a message may have {HEADERS_MAX} headers")
+    made = []
+    for row in rows:
+        name = row.get("name")
+        if not isinstance(name, str) or not row.keys() <= {"name", "value", "value_base64"}:
+            raise _wrong("a header has a name and a value, or a value_base64")
+        _text("a header's name", name)
+        made.append((name, _bytes(row, "value")))
+    return made
+
+
+def _wrong(what: str) -> Problem:
+    return Problem(422, what)
+
+
+# The other way
+
+Shown = dict[str, Any]
+
+
+def shown(record: Record, format_: Format = "auto") -> Shown:
+    """A record as JSON shows it."""
+    made: Shown = {"offset": record.offset, "timestamp": record.timestamp}
+    show = _SHOW[format_]
+    show(made, "key", "key_base64", record.key)
+    show(made, "value", "value_base64", record.value)
+    if record.headers:
+        made["headers"] = shown_headers(record.headers)
+    return made
+
+
+def shown_headers(headers: Headers) -> list[Shown]:
+    rows = []
+    for name, value in headers:
+        row: Shown = {"name": name}
+        _show_text(row, "value", "value_base64", value)
+        rows.append(row)
+    return rows
+
+
+def _show_text(made: Shown, name: str, name_base64: str, content: bytes | None) -> None:
+    try:
+        made[name] = None if content is None else content.decode()
+    except UnicodeDecodeError:
+        made[name_base64] = base64.b64encode(content or b"").decode()
+
+
+def _show_json(made: Shown, name: str, name_base64: str, content: bytes | None) -> None:
+    try:
+        made[name] = None if content is None else orjson.loads(content)
+    except orjson.JSONDecodeError:
+        _show_text(made, name, name_base64, content)
+
+
+def _show_base64(made: Shown, name: str, name_base64: str, content: bytes | None) -> None:
+    if content is None:
+        made[name] = None
+    else:
+        made[name_base64] = base64.b64encode(content).decode()
+
+
+_SHOW: Mapping[str, Callable[[Shown, str, str, bytes | None], None]] = {
+    "auto": _show_text,
+    "json": _show_json,
+    "base64": _show_base64,
+}

@@ -1,0 +1,185 @@
+"""What went wrong, as RFC 9457 has it: a document with a status, Kafka's code, and whether trying again helps.
+
+Decides which HTTP status a Kafka error is. Every answer that is not a success comes from here.
+"""
+
+import logging
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+import orjson
+from fastapi import HTTPException
+
+from headrace.client.factory import BrokerUnreachable
+from headrace.client.pool import TooBusy
+from headrace.client.refusals import PASSING, Refused, Unanswered
+from headrace.model.errors import ErrorCode, HeadraceError
+
+log = logging.getLogger(__name__)
+
+MEDIA_TYPE = "application/problem+json"
+# How long a client should wait before it tries what may pass again: a broker is back within a second or two.
+RETRY_AFTER_S = 1
+
+_NOT_FOUND = {
+    ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
+    ErrorCode.UNKNOWN_TOPIC_ID,
+    ErrorCode.GROUP_ID_NOT_FOUND,
+    ErrorCode.RESOURCE_NOT_FOUND,
+    ErrorCode.TRANSACTIONAL_ID_NOT_FOUND,
+    ErrorCode.BROKER_ID_NOT_REGISTERED,
+}
+_CONFLICT = {
+    ErrorCode.TOPIC_ALREADY_EXISTS,
+    ErrorCode.DUPLICATE_RESOURCE,
+    ErrorCode.NON_EMPTY_GROUP,
+    ErrorCode.GROUP_SUBSCRIBED_TO_TOPIC,
+    ErrorCode.UNKNOWN_MEMBER_ID,
+    ErrorCode.ILLEGAL_GENERATION,
+    ErrorCode.INCONSISTENT_GROUP_PROTOCOL,
+    ErrorCode.REBALANCE_IN_PROGRESS,
+    ErrorCode.FENCED_INSTANCE_ID,
+    ErrorCode.UNRELEASED_INSTANCE_ID,
+    ErrorCode.FENCED_MEMBER_EPOCH,
+    ErrorCode.STALE_MEMBER_EPOCH,
+    ErrorCode.CONCURRENT_TRANSACTIONS,
+    ErrorCode.INVALID_TXN_STATE,
+    ErrorCode.INVALID_PRODUCER_EPOCH,
+    ErrorCode.PRODUCER_FENCED,
+    ErrorCode.REASSIGNMENT_IN_PROGRESS,
+}
+_TOO_LARGE = {
+    ErrorCode.MESSAGE_TOO_LARGE,
+    ErrorCode.RECORD_LIST_TOO_LARGE,
+    ErrorCode.OFFSET_METADATA_TOO_LARGE,
+}
+_FORBIDDEN = {
+    ErrorCode.TOPIC_AUTHORIZATION_FAILED,
+    ErrorCode.GROUP_AUTHORIZATION_FAILED,
+    ErrorCode.CLUSTER_AUTHORIZATION_FAILED,
+    ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED,
+}
+_TOO_MANY = {ErrorCode.THROTTLING_QUOTA_EXCEEDED, ErrorCode.GROUP_MAX_SIZE_REACHED}
+_UNPROCESSABLE = {
+    ErrorCode.OFFSET_OUT_OF_RANGE,
+    ErrorCode.CORRUPT_MESSAGE,
+    ErrorCode.INVALID_TOPIC_EXCEPTION,
+    ErrorCode.INVALID_REQUIRED_ACKS,
+    ErrorCode.INVALID_GROUP_ID,
+    ErrorCode.INVALID_SESSION_TIMEOUT,
+    ErrorCode.INVALID_COMMIT_OFFSET_SIZE,
+    ErrorCode.INVALID_TIMESTAMP,
+    ErrorCode.INVALID_PARTITIONS,
+    ErrorCode.INVALID_REPLICATION_FACTOR,
+    ErrorCode.INVALID_REPLICA_ASSIGNMENT,
+    ErrorCode.INVALID_CONFIG,
+    ErrorCode.INVALID_REQUEST,
+    ErrorCode.INVALID_RECORD,
+    ErrorCode.POLICY_VIOLATION,
+    ErrorCode.UNSUPPORTED_FOR_MESSAGE_FORMAT,
+    ErrorCode.UNSUPPORTED_COMPRESSION_TYPE,
+    ErrorCode.TOPIC_DELETION_DISABLED,
+    ErrorCode.INVALID_REGULAR_EXPRESSION,
+}
+_STATUS: Mapping[ErrorCode, int] = {
+    **dict.fromkeys(PASSING, 503),
+    **dict.fromkeys(_UNPROCESSABLE, 422),
+    **dict.fromkeys(_NOT_FOUND, 404),
+    **dict.fromkeys(_CONFLICT, 409),
+    **dict.fromkeys(_TOO_LARGE, 413),
+    **dict.fromkeys(_FORBIDDEN, 403),
+    **dict.fromkeys(_TOO_MANY, 429),
+}
+_TITLES = {
+    400: "The request cannot be read",
+    403: "Not allowed",
+    404: "Not found",
+    405: "This path has no such method",
+    406: "No such representation",
+    408: "The request took too long",
+    409: "Not in this state",
+    412: "It has changed meanwhile",
+    413: "Too large",
+    415: "This content type is not understood here",
+    422: "The request makes no sense",
+    429: "Too many",
+    431: "The request's head is too large",
+    500: "The gateway has a bug",
+    502: "The broker's answer was not expected",
+    503: "Not at the moment",
+}
+
+
+class Problem(HTTPException):
+    """Anything but a success. `detail` says what to do next."""
+
+    def __init__(
+        self,
+        status: int,
+        detail: str,
+        *,
+        code: ErrorCode | None = None,
+        retriable: bool = False,
+        more: Mapping[str, Any] | None = None,
+        headers: Mapping[str, str] | None = None,
+    ) -> None:
+        super().__init__(status, detail)
+        self.status, self.code, self.retriable = status, code, retriable
+        self.more = dict(more or {})
+        self.headers: dict[str, str] = dict(headers or {})
+
+    def answer(self, instance: str) -> "Answer":
+        kind = f"urn:headrace:{self.code.name.lower().replace('_', '-')}" if self.code is not None else "about:blank"
+        document: dict[str, Any] = {
+            "type": kind,
+            "title": _TITLES.get(self.status, "Refused"),
+            "status": self.status,
+            "detail": self.detail,
+            "instance": instance,
+            "retriable": self.retriable,
+        }
+        if self.code is not None:
+            document |= {"kafka_code": int(self.code), "kafka_error": self.code.name}
+        headers = dict(self.headers or {})
+        if self.retriable:
+            headers.setdefault("retry-after", str(RETRY_AFTER_S))
+        return Answer(self.status, to_json(document | self.more), MEDIA_TYPE, headers)
+
+
+def to_json(document: Any) -> bytes:
+    """With a line's end, for people who read it in a terminal."""
+    return orjson.dumps(document, default=str, option=orjson.OPT_APPEND_NEWLINE)
+
+
+class Answer(NamedTuple):
+    """A whole HTTP response, before any framework has seen it."""
+
+    status: int
+    body: bytes
+    media_type: str = "application/json"
+    headers: Mapping[str, str] = {}
+
+    def head(self) -> list[tuple[bytes, bytes]]:
+        made = [(b"content-type", self.media_type.encode()), (b"content-length", b"%d" % len(self.body))]
+        return made + [(name.encode("latin-1"), value.encode("latin-1")) for name, value in self.headers.items()]
+
+
+def problem_of(error: BaseException) -> Problem:
+    """The problem that an exception is; what nobody foresaw is logged and becomes a 500."""
+    match error:
+        case Problem():
+            return error
+        case HTTPException():
+            return Problem(error.status_code, str(error.detail), headers=error.headers)
+        case Refused():
+            return Problem(_STATUS.get(error.code, 502), str(error), code=error.code, retriable=error.passes)
+        case BrokerUnreachable() | Unanswered():
+            return Problem(503, f"{error}; try again, or look at the broker's log", retriable=True)
+        case TooBusy():
+            return Problem(503, f"{error}; try again a little later", retriable=True)
+        case HeadraceError():
+            status = _STATUS.get(error.code, 502)
+            return Problem(status, str(error), code=error.code, retriable=error.retriable)
+        case _:
+            log.error("unforeseen %s", type(error).__name__, exc_info=error)
+            return Problem(500, f"unforeseen {type(error).__name__}; the gateway's log has the rest")

@@ -1,0 +1,162 @@
+"""POST …/topics/{topic}/messages: one message, many, plain text or bytes, or an endless stream of lines.
+
+The one path that is called tens of thousands of times a second, so it is answered before FastAPI has seen it
+(`front.py`); FastAPI has a route of the same name for the documentation, which ends here too. Decides the shapes of
+request and answer; `client/publisher.py` does the producing.
+"""
+
+import asyncio
+from collections.abc import Mapping
+from typing import Any
+from urllib.parse import parse_qs
+
+from headrace.client.cluster import TopicFacts
+from headrace.client.publisher import ANY_PARTITION, Acks, Place
+from headrace.gateway.bodies import Receive, Scope, header, parse_json, read_body
+from headrace.gateway.encoding import PARTITION_MAX, Outgoing, outgoing
+from headrace.gateway.problems import Answer, Problem, problem_of, to_json
+from headrace.gateway.services import Services
+from headrace.gateway.upload import upload
+
+# A request is answered as one: this many fit into a second of a slow disk. Streams have no such limit.
+BATCH_MESSAGES_MAX = 10_000
+JSON = b"application/json"
+NDJSON = b"application/x-ndjson"
+_PARAMETERS = frozenset({"acks", "key", "partition"})
+
+
+async def produce(services: Services, topic: str, scope: Scope, receive: Receive) -> Answer:
+    query = scope["query_string"]
+    acks, parameters = (None, {}) if not query else _parameters(query)
+    facts = services.cluster.known_topic(topic)
+    if facts is None:
+        facts = await services.cluster.patiently(lambda: services.cluster.topic(topic))
+    media_type = _media_type(scope)
+    if media_type == NDJSON:
+        return await upload(services, facts, receive, acks)
+    body = await read_body(scope, receive, services.settings.body_bytes_max)
+    if media_type != JSON:
+        return await _one(services, facts, _plain(media_type, body, parameters), acks)
+    given = parse_json(body)
+    if type(given) is dict and "messages" in given:
+        return await _many(services, facts, given, acks)
+    return await _one(services, facts, outgoing(given), acks)
+
+
+async def _one(services: Services, facts: TopicFacts, message: Outgoing, acks: Acks | None) -> Answer:
+    await check_partition(services, facts, message.partition)
+    place = await _send(services, facts.name, message, acks)
+    return Answer(200, to_json({"topic": facts.name, **_shown(place)}))
+
+
+async def _many(services: Services, facts: TopicFacts, given: Mapping[str, Any], acks: Acks | None) -> Answer:
+    """Each message has its own outcome, in the order of the request; 207 if they differ."""
+    rows = given["messages"]
+    if len(given) > 1 or type(rows) is not list or not 0 < len(rows) <= BATCH_MESSAGES_MAX:
+        raise Problem(422, f'write {{"messages": […]}} with 1 to {BATCH_MESSAGES_MAX:,} messages, and nothing else')
+    messages = [_numbered(number, row) for number, row in enumerate(rows)]
+    for message in messages:
+        await check_partition(services, facts, message.partition)
+    outcomes = await asyncio.gather(
+        *(_sent(services, facts.name, message, acks) for message in messages), return_exceptions=True
+    )
+    failures = [one for one in outcomes if isinstance(one, BaseException)]
+    if len(failures) == len(outcomes):
+        raise problem_of(failures[0])
+    shown = [_shown(one) if isinstance(one, Place) else _shown_failure(one) for one in outcomes]
+    document = {"topic": facts.name, "messages": shown, "failed": len(failures)}
+    return Answer(207 if failures else 200, to_json(document))
+
+
+async def _sent(services: Services, topic: str, message: Outgoing, acks: Acks | None) -> Place:
+    return await _send(services, topic, message, acks)
+
+
+def _send(services: Services, topic: str, message: Outgoing, acks: Acks | None) -> "asyncio.Future[Place]":
+    return services.publisher.send(
+        topic,
+        message.value,
+        message.key,
+        partition=message.partition,
+        timestamp_ms=message.timestamp_ms,
+        headers=message.headers,
+        acks=acks,
+    )
+
+
+def _numbered(number: int, row: Any) -> Outgoing:
+    try:
+        return outgoing(row)
+    except Problem as problem:
+        raise Problem(problem.status, f"messages[{number}]: {problem.detail}") from None
+
+
+async def check_partition(services: Services, facts: TopicFacts, partition: int) -> None:
+    """librdkafka would wait half a minute for a partition that does not exist."""
+    if partition != ANY_PARTITION and partition >= len(facts.partitions):
+        await services.cluster.patiently(lambda: services.cluster.partition(facts.name, partition))
+
+
+def _shown(place: Place) -> dict[str, Any]:
+    return {"partition": place.partition, "offset": place.offset, "timestamp": place.timestamp_ms}
+
+
+def _shown_failure(error: BaseException) -> dict[str, Any]:
+    problem = problem_of(error)
+    code = problem.code
+    return {
+        "error": problem.detail,
+        "kafka_code": None if code is None else int(code),
+        "kafka_error": None if code is None else code.name,
+        "retriable": problem.retriable,
+    }
+
+
+def _media_type(scope: Scope) -> bytes:
+    given = header(scope, b"content-type")
+    if given is None:
+        raise Problem(415, "say what the body is, e.g. with -H 'Content-Type: application/json'")
+    return given.partition(b";")[0].strip().lower()
+
+
+def _plain(media_type: bytes, body: bytes, parameters: Mapping[str, str]) -> Outgoing:
+    if media_type == b"text/plain":
+        try:
+            body.decode()
+        except UnicodeDecodeError as error:
+            raise Problem(
+                400, f"the body is not UTF-8 text: {error.reason}; send bytes as application/octet-stream"
+            ) from None
+    elif media_type != b"application/octet-stream":
+        raise Problem(
+            415,
+            "a message comes as application/json, text/plain or application/octet-stream, "
+            f"and many as application/x-ndjson; not as {media_type.decode('latin-1')}",
+        )
+    partition = parameters.get("partition")
+    if partition is None:
+        number = ANY_PARTITION
+    elif partition.isascii() and partition.isdigit() and int(partition[:11]) <= PARTITION_MAX:
+        number = int(partition)
+    else:
+        raise Problem(422, f"partition={partition}: a partition is a whole number from 0 on")
+    key = parameters.get("key")
+    return Outgoing(body, None if key is None else key.encode(), number)
+
+
+def _parameters(query: bytes) -> tuple[Acks | None, Mapping[str, str]]:
+    try:
+        given = parse_qs(query.decode("ascii"), keep_blank_values=True, strict_parsing=True, errors="strict")
+    except ValueError:
+        raise Problem(422, "the part behind the question mark is not name=value&name=value in UTF-8") from None
+    unknown = given.keys() - _PARAMETERS
+    if unknown:
+        raise Problem(422, f"no parameter {min(unknown)!r}; there are acks, key and partition")
+    values = {name: texts[-1] for name, texts in given.items()}
+    acks = values.get("acks")
+    if acks is None:
+        return None, values
+    try:
+        return Acks(acks), values
+    except ValueError:
+        raise Problem(422, f"acks={acks}: write all, leader or none") from None

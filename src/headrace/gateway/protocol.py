@@ -1,0 +1,82 @@
+"""uvicorn's HTTP protocol with the limits that it leaves to a proxy in front of it.
+
+Decides how large the head of a request may be, how long it may take, and how many connections there may be. What is
+refused here has not become a request yet, so it is answered by hand.
+"""
+
+import asyncio
+
+from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
+
+from headrace.gateway.problems import Problem
+
+# As nginx: four buffers of 8 KiB. A head beyond it is a mistake or an attack.
+HEAD_BYTES_MAX = 32 * 1024
+# From the connection, or the end of the last answer, to a complete head.
+HEAD_S_MAX = 30.0
+# Each idle connection costs about 10 KiB: this many are a hundred megabytes.
+CONNECTIONS_MAX = 10_000
+
+
+class LimitedProtocol(HttpToolsProtocol):
+    _head_bytes = 0
+    _in_head = True
+    _head_timer: asyncio.TimerHandle | None = None
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+        super().connection_made(transport)
+        if len(self.connections) > CONNECTIONS_MAX:
+            self._refuse(Problem(503, "too many connections; try again a little later", retriable=True))
+            return
+        self._expect_head()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._stop_timer()
+        super().connection_lost(exc)
+
+    def data_received(self, data: bytes) -> None:
+        if self._in_head:
+            self._head_bytes += len(data)
+        super().data_received(data)
+        if self._in_head and self._head_bytes > HEAD_BYTES_MAX and not self.transport.is_closing():
+            self._refuse(Problem(431, f"the head of a request may have {HEAD_BYTES_MAX} bytes"))
+
+    def on_headers_complete(self) -> None:
+        self._in_head = False
+        self._stop_timer()
+        super().on_headers_complete()
+
+    def on_message_complete(self) -> None:
+        super().on_message_complete()
+        self._head_bytes, self._in_head = 0, True  # what follows is the next request's
+
+    def on_response_complete(self) -> None:
+        super().on_response_complete()
+        if not self.transport.is_closing() and self._in_head:
+            self._expect_head()
+
+    def send_400_response(self, msg: str) -> None:
+        self._refuse(Problem(400, "this is not HTTP/1.1 as it should be"))
+
+    def _expect_head(self) -> None:
+        self._stop_timer()
+        self._head_timer = self.loop.call_later(HEAD_S_MAX, self._head_is_late)
+
+    def _head_is_late(self) -> None:
+        if self._head_bytes:
+            self._refuse(Problem(408, f"the head of the request was not complete after {HEAD_S_MAX:.0f} s"))
+        else:
+            self.transport.close()
+
+    def _stop_timer(self) -> None:
+        if self._head_timer is not None:
+            self._head_timer.cancel()
+            self._head_timer = None
+
+    def _refuse(self, problem: Problem) -> None:
+        self._stop_timer()
+        answer = problem.answer("")
+        lines = [b"HTTP/1.1 %d Refused" % answer.status, b"connection: close"]
+        lines += [b"%s: %s" % pair for pair in answer.head()]
+        self.transport.write(b"\r\n".join([*lines, b"", answer.body]))
+        self.transport.close()

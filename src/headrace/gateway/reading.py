@@ -1,0 +1,189 @@
+"""Records of one partition for an answer, or for a stream of them.
+
+Decides how much one answer holds, and how a stream goes on. The records come from `client/reading.py`.
+"""
+
+import asyncio
+from collections.abc import AsyncIterator, Iterator
+from typing import NamedTuple
+
+import orjson
+
+from headrace.client.reading import (
+    EARLIEST,
+    Fetched,
+    fetch,
+    next_offset,
+    offsets_at,
+    readable_batches,
+    readable_records,
+)
+from headrace.client.refusals import Refused
+from headrace.gateway.encoding import Format, shown
+from headrace.gateway.problems import Problem
+from headrace.gateway.services import Services
+from headrace.model.errors import ErrorCode
+from headrace.records.record import Record, iter_records
+
+# One Kafka fetch: large enough that a round trip does not count, small enough to hold a few hundred of them.
+FETCH_BYTES_MAX = 1024 * 1024
+STREAM_FETCH_BYTES_MAX = 4 * 1024 * 1024
+# One JSON answer, measured in the records' bytes as they came: what is beyond is for the next call.
+ANSWER_BYTES_MAX = 8 * 1024 * 1024
+# Lines that are made before others get a turn: about 3 ms.
+LINES_AT_ONCE = 1_000
+# How long one wait for new records of a stream takes before it looks whether it should end.
+FOLLOW_WAIT_MS = 1_000
+
+
+class Place(NamedTuple):
+    topic: str
+    partition: int
+
+
+class Choice(NamedTuple):
+    """What a reader wants to see, and how."""
+
+    committed_only: bool = True
+    format: Format = "auto"
+
+
+class Read(NamedTuple):
+    records: list[Record]
+    next_offset: int
+    high_watermark: int
+    start_offset: int
+
+
+async def first_offset(client: Services, place: Place, offset: int | None, timestamp_ms: int | None) -> int:
+    """Where to begin: at an offset, at the first record of a time, or at the start."""
+    if offset is not None:
+        return offset
+    cluster, (topic, partition) = client.cluster, place
+    when = EARLIEST if timestamp_ms is None else timestamp_ms
+    found = (await cluster.patiently(lambda: offsets_at(cluster, topic, [partition], when)))[partition]
+    if found >= 0:
+        return found
+    ends = await cluster.patiently(lambda: offsets_at(cluster, topic, [partition], -1))  # no record is that young
+    return ends[partition]
+
+
+async def read(client: Services, place: Place, offset: int, count_max: int, wait_ms: int, choice: Choice) -> Read:
+    """At most `count_max` records from `offset` on; waits for the first one if there is none."""
+    records: list[Record] = []
+    position, size = offset, 0
+    while True:
+        wait = 0 if records or position > offset else wait_ms
+        fetched = await fetch_from(client, place, position, FETCH_BYTES_MAX, wait, choice)
+        size += len(fetched.records)
+        for record in readable_records(fetched, position):
+            records.append(record)
+            if len(records) == count_max:
+                return Read(records, record.offset + 1, fetched.high_watermark, fetched.log_start_offset)
+        following = next_offset(fetched, position)
+        if following == position or size >= ANSWER_BYTES_MAX:
+            return Read(records, following, fetched.high_watermark, fetched.log_start_offset)
+        position = following
+
+
+async def fetch_from(
+    client: Services, place: Place, offset: int, bytes_max: int, wait_ms: int, choice: Choice
+) -> Fetched:
+    """One fetch, tried again while the broker restarts or its leader moves. A waiting one ends when we are to stop."""
+
+    async def attempt() -> Fetched:
+        return await fetch(
+            client.cluster,
+            place.topic,
+            place.partition,
+            offset,
+            bytes_max=bytes_max,
+            wait_ms=0 if client.stopping.is_set() else wait_ms,
+            committed_only=choice.committed_only,
+        )
+
+    try:
+        return await client.cluster.patiently(attempt)
+    except Refused as refused:
+        if refused.code is not ErrorCode.OFFSET_OUT_OF_RANGE:
+            raise
+        cluster, (topic, partition) = client.cluster, place
+        starts = await offsets_at(cluster, topic, [partition], EARLIEST)
+        ends = await offsets_at(cluster, topic, [partition], -1)
+        raise Problem(
+            422,
+            f"{topic}-{partition} has offsets {starts[partition]} to {ends[partition]}, and no {offset}",
+            code=ErrorCode.OFFSET_OUT_OF_RANGE,
+            more={"start_offset": starts[partition], "end_offset": ends[partition]},
+        ) from None
+
+
+async def lines(
+    client: Services, place: Place, offset: int, count_max: int | None, follow: bool, choice: Choice
+) -> AsyncIterator[bytes]:
+    """The partition as NDJSON, from `offset` to what was its end when that is reached, or for ever.
+
+    The next fetch is under way while the lines of the last one are made and sent.
+    """
+    fetching = asyncio.create_task(_next(client, place, offset, follow, choice))
+    left = count_max
+    try:
+        while left is None or left > 0:
+            fetched = await fetching
+            position = next_offset(fetched, offset)
+            at_end = position == offset
+            if (at_end and not follow) or client.stopping.is_set():
+                return
+            fetching = asyncio.create_task(_next(client, place, position, follow, choice))
+            for piece, count in _pieces(place, fetched, offset, left, choice):
+                yield piece
+                left = None if left is None else left - count
+                await asyncio.sleep(0)
+            offset = position
+    finally:
+        fetching.cancel()
+        await asyncio.gather(fetching, return_exceptions=True)
+
+
+async def _next(client: Services, place: Place, offset: int, follow: bool, choice: Choice) -> Fetched:
+    wait_ms = FOLLOW_WAIT_MS if follow else 0
+    return await fetch_from(client, place, offset, STREAM_FETCH_BYTES_MAX, wait_ms, choice)
+
+
+def _pieces(
+    place: Place, fetched: Fetched, offset: int, left: int | None, choice: Choice
+) -> Iterator[tuple[bytes, int]]:
+    """Lines in pieces of a few milliseconds' work, with their number."""
+    made: list[bytes] = []
+    partition = place.partition
+    for header, batch, _ in readable_batches(fetched):
+        for record in iter_records(batch, header):
+            if record.offset < offset:
+                continue
+            if left is not None and left <= 0:
+                break
+            made.append(line(partition, record, choice.format))
+            left = None if left is None else left - 1
+            if len(made) == LINES_AT_ONCE:
+                yield b"".join(made), len(made)
+                made = []
+    if made:
+        yield b"".join(made), len(made)
+
+
+def line(partition: int, record: Record, format_: Format) -> bytes:
+    """One record as one line. Texts without headers, which nearly all are, take the short way."""
+    at, timestamp, key, value, headers = record
+    if format_ == "auto" and not headers and value is not None:
+        try:
+            shortcut = {
+                "partition": partition,
+                "offset": at,
+                "timestamp": timestamp,
+                "key": None if key is None else key.decode(),
+                "value": value.decode(),
+            }
+            return orjson.dumps(shortcut, option=orjson.OPT_APPEND_NEWLINE)
+        except UnicodeDecodeError:
+            pass
+    return orjson.dumps({"partition": partition, **shown(record, format_)}, option=orjson.OPT_APPEND_NEWLINE)

@@ -1,0 +1,130 @@
+"""What routes share: a router that reads requests within limits, documents with an ETag, awaited admin calls."""
+
+import asyncio
+import hashlib
+from collections.abc import Callable, Coroutine
+from concurrent.futures import Future
+from typing import Annotated, Any, TypeVar
+
+from fastapi import APIRouter, Depends, Path, Query, Request, Response
+from fastapi.routing import APIRoute
+
+from headrace.client.pool import TooBusy
+from headrace.client.refusals import from_kafka_error
+from headrace.gateway.bodies import parse_json, read_body
+from headrace.gateway.encoding import PARTITION_MAX
+from headrace.gateway.problems import MEDIA_TYPE, Problem, to_json
+from headrace.gateway.services import Services, services
+
+Value = TypeVar("Value")
+
+Client = Annotated[Services, Depends(services)]
+# As Kafka: letters, digits, dot, underscore and dash, 249 at most.
+TOPIC_PATTERN = r"^[a-zA-Z0-9._-]{1,249}$"
+TopicName = Annotated[str, Path(pattern=TOPIC_PATTERN, examples=["my-topic"], description="The topic.")]
+Partition = Annotated[int, Path(ge=0, le=PARTITION_MAX, examples=[0], description="The partition.")]
+# A group's name is any text for Kafka; this bounds what one can put into a log line or a path.
+GroupId = Annotated[
+    str,
+    Path(min_length=1, max_length=255, pattern=r"^[^\x00-\x1f/]+$", examples=["my-group"], description="The group."),
+]
+Limit = Annotated[int, Query(ge=1, le=1000, description="Most rows in one answer.")]
+After = Annotated[
+    str | None, Query(max_length=255, description="Go on behind this row: the `next` of the answer before.")
+]
+
+PROBLEM: dict[int | str, dict[str, Any]] = {
+    status: {
+        "description": text,
+        "content": {MEDIA_TYPE: {"schema": {"$ref": "#/components/schemas/ProblemDocument"}}},
+    }
+    for status, text in {
+        400: "The request cannot be read",
+        403: "Not allowed",
+        404: "No such topic, partition, group or member",
+        408: "The request took too long",
+        409: "Not in this state",
+        413: "Too large",
+        415: "Content type not understood",
+        422: "The request makes no sense",
+        429: "Too many",
+        502: "The broker's answer was not expected",
+        503: "Not at the moment; trying again helps",
+    }.items()
+}
+
+
+class _Request(Request):
+    async def body(self) -> bytes:
+        if not hasattr(self, "_body"):
+            self._body = await read_body(self.scope, self.receive, services(self).settings.body_bytes_max)
+        return self._body
+
+    async def json(self) -> Any:
+        return parse_json(await self.body())
+
+
+class _Route(APIRoute):
+    def get_route_handler(self) -> Callable[[Request], Coroutine[Any, Any, Response]]:
+        handler = super().get_route_handler()
+
+        async def handle(request: Request) -> Response:
+            return await handler(_Request(request.scope, request.receive))
+
+        return handle
+
+
+def make_router(tag: str) -> APIRouter:
+    return APIRouter(tags=[tag], route_class=_Route, responses=PROBLEM)
+
+
+async def settled(future: "Future[Value]") -> Value:
+    """The result of an admin call, or a Refused or Unanswered."""
+    from confluent_kafka import KafkaError, KafkaException
+
+    try:
+        return await asyncio.wrap_future(future)
+    except KafkaException as error:
+        if error.args and isinstance(error.args[0], KafkaError):
+            raise from_kafka_error(error.args[0]) from error
+        raise
+    except ValueError as error:  # librdkafka's own checks of what it is asked to send
+        raise Problem(422, str(error)) from error
+
+
+def tagged(request: Request, document: Any) -> Response:
+    """The document with an ETag, or 304 if the client has it already."""
+    body = to_json(document)
+    tag = etag(body)
+    if tag in (request.headers.get("if-none-match") or ""):
+        return Response(status_code=304, headers={"etag": tag})
+    return Response(body, media_type="application/json", headers={"etag": tag})
+
+
+def etag(body: bytes) -> str:
+    return f'"{hashlib.blake2b(body, digest_size=12).hexdigest()}"'
+
+
+def page(names: list[str], limit: int, after: str | None) -> tuple[list[str], str | None]:
+    """A part of the sorted names, and where the next part begins."""
+    rest = [name for name in sorted(names) if after is None or name > after]
+    return rest[:limit], rest[limit - 1] if len(rest) > limit else None
+
+
+def document(made: Any, status: int = 200, headers: dict[str, str] | None = None) -> Response:
+    return Response(to_json(made), status, headers, "application/json")
+
+
+async def blocking(client: Services, call: Callable[[], Value]) -> Value:
+    """Run what waits on a thread. Only for what is asked rarely: admin requests of which there is no other form."""
+    from confluent_kafka import KafkaError, KafkaException
+
+    if client.threads.locked():
+        raise TooBusy("too many admin requests are under way")
+    async with client.threads:
+        try:
+            return await asyncio.to_thread(call)
+        except KafkaException as error:
+            if error.args and isinstance(error.args[0], KafkaError):
+                raise from_kafka_error(error.args[0]) from error
+            raise

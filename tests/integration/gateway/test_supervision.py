@@ -1,0 +1,121 @@
+"""Broker and gateway as one program: they start and stop together, and the broker never notices the gateway's end."""
+
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import httpx
+import psutil
+import pytest
+from confluent_kafka import Producer
+
+from headrace.testing import LocalBroker
+
+START = [sys.executable, "-m", "headrace.cli.main", "start", "--memory", "--listen", "127.0.0.1:0"]
+WAIT_S = 30.0
+
+
+def gateway_of(broker: LocalBroker) -> psutil.Process:
+    (child,) = psutil.Process(broker.pid).children()
+    return child
+
+
+def is_gone(process: psutil.Process) -> bool:
+    """Nobody may be there to bury it: a zombie has ended too."""
+    try:
+        return process.status() == psutil.STATUS_ZOMBIE
+    except psutil.NoSuchProcess:
+        return True
+
+
+def wait_until(condition) -> None:
+    deadline = time.monotonic() + WAIT_S
+    while not condition():
+        assert time.monotonic() < deadline, "not in time"
+        time.sleep(0.02)
+
+
+def test_a_killed_gateway_comes_back_and_no_client_is_refused():
+    with LocalBroker(gateway=True) as broker:
+        assert httpx.get(f"{broker.http_url}/ready", timeout=WAIT_S).status_code == 200
+        producer = Producer({"bootstrap.servers": broker.bootstrap})
+        before = gateway_of(broker)
+        before.kill()
+        before_pid = before.pid
+        # Clients of the moment wait in the socket's queue: the port is never closed.
+        assert httpx.get(f"{broker.http_url}/ready", timeout=WAIT_S).status_code == 200
+        assert gateway_of(broker).pid != before_pid
+        producer.produce("t", b"x")
+        assert producer.flush(WAIT_S) == 0
+
+
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM])
+def test_the_gateway_ends_with_the_broker(number):
+    with LocalBroker(gateway=True) as broker:
+        httpx.get(f"{broker.http_url}/health", timeout=WAIT_S)
+        gateway = gateway_of(broker)
+        if number == signal.SIGKILL:
+            broker.kill()
+        else:
+            broker.stop()
+        wait_until(lambda: is_gone(gateway))
+
+
+def test_rest_is_there_again_after_a_restart_at_the_same_address():
+    with LocalBroker(gateway=True, memory=False) as broker:
+        url = broker.http_url
+        httpx.post(f"{url}/topics", json={"name": "kept"}, timeout=WAIT_S).raise_for_status()
+        httpx.post(f"{url}/topics/kept/messages", json={"value": "v"}, timeout=WAIT_S).raise_for_status()
+        broker.kill()
+        broker.restart()
+        assert broker.http_url == url
+        sums = [
+            len(httpx.get(f"{url}/topics/kept/partitions/{number}/messages", timeout=WAIT_S).json()["messages"])
+            for number in range(4)
+        ]
+        assert sum(sums) == 1
+
+
+def test_a_taken_port_is_told_with_what_to_do():
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        port = taken.getsockname()[1]
+        done = subprocess.run([*START, "--http", f"127.0.0.1:{port}"], capture_output=True, text=True, timeout=WAIT_S)
+    assert done.returncode == 1
+    assert f"127.0.0.1:{port} is taken by another program; choose another with --http" in done.stderr
+    assert "--no-gateway" in done.stderr
+
+
+def test_without_a_gateway_there_is_no_second_process():
+    with LocalBroker() as broker:
+        assert psutil.Process(broker.pid).children() == []
+        with pytest.raises(RuntimeError, match="gateway=True"):
+            _ = broker.http_url
+
+
+def test_the_gateway_alone_serves_in_front_of_a_broker_and_outlives_it(tmp_path: Path):
+    with LocalBroker(memory=False) as broker:
+        command = [sys.executable, "-m", "headrace.cli.main", "gateway", "--http", "127.0.0.1:0"]
+        log = (tmp_path / "log").open("w+")
+        process = subprocess.Popen([*command, "--bootstrap", broker.bootstrap], stderr=log)
+        try:
+            wait_until(lambda: "REST on http://" in (tmp_path / "log").read_text())
+            told = (tmp_path / "log").read_text()
+            url = told.split("REST on ")[1].split(",")[0]
+            assert "for this machine only" in told
+            assert httpx.get(f"{url}/ready", timeout=WAIT_S).status_code == 200
+            broker.kill()
+            answer = httpx.get(f"{url}/ready", timeout=WAIT_S)
+            assert (answer.status_code, answer.json()["retriable"]) == (503, True)
+            assert httpx.get(f"{url}/health", timeout=WAIT_S).status_code == 200
+            broker.restart()
+            wait_until(lambda: httpx.get(f"{url}/ready", timeout=WAIT_S).status_code == 200)
+        finally:
+            os.kill(process.pid, signal.SIGTERM)
+            assert process.wait(WAIT_S) == 0
+            log.close()
