@@ -3,6 +3,7 @@
 The jars are those of the benchmarks, fetched once into `.cache`. Knows nothing of headrace.
 """
 
+import json
 import signal
 import socket
 import subprocess
@@ -11,6 +12,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
+from typing import Any
 
 from confluent_kafka import KafkaException
 from confluent_kafka.admin import AdminClient
@@ -39,6 +41,16 @@ class Output:
     @property
     def lines(self) -> list[str]:
         return self.text.splitlines()
+
+    @property
+    def objects(self) -> list[Any]:
+        """What formatters print: JSON objects with nothing between them, or a line's end."""
+        decoder, text, found = json.JSONDecoder(), self.text.strip(), []
+        while text:
+            one, end = decoder.raw_decode(text)
+            found.append(one)
+            text = text[end:].lstrip()
+        return found
 
 
 def tool(main_class: str, *arguments: str, stdin: bytes | None = None, timeout: float = TOOL_SECONDS_MAX) -> Output:

@@ -159,6 +159,16 @@ def test_a_verifiable_producer_is_acknowledged_for_every_record(run, topic):
     assert sorted(offsets) == list(range(1000))
 
 
+def test_the_performance_tools_count_every_record(run, topic):
+    produced = run(
+        "ProducerPerformance", "--topic", topic, "--num-records", "5000", "--record-size", "100", "--throughput", "-1"
+    ).lines[-1]
+    assert produced.startswith("5000 records sent, ")
+    head, row = run("ConsumerPerformance", "--topic", topic, "--num-records", "5000").lines
+    told = dict(zip(head.split(", "), row.split(", "), strict=True))
+    assert (told["data.consumed.in.nMsg"], told["data.consumed.in.MB"]) == ("5000", "0.4768")
+
+
 def test_an_idempotent_java_producer_is_described(run, topic):
     run("ConsoleProducer", "--topic", topic, stdin=b"1\n2\n3\n")
     head, row = run("TransactionsCommand", "describe-producers", "--topic", topic, "--partition", "0").lines

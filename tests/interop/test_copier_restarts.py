@@ -1,0 +1,80 @@
+"""Kafka's transactional copiers copy exactly once while they and the broker are killed again and again."""
+
+import random
+from pathlib import Path
+
+import pytest
+from confluent_kafka import Producer
+
+from bench.tools import kafka_classpath
+from headrace.testing import LocalBroker
+from tests.compat.test_transactions import create
+from tests.interop.background import Background
+from tests.interop.records import read_messages
+
+COPIER = "org.apache.kafka.tools.TransactionalMessageCopier"
+PARTITIONS = 2  # one copier each, as Kafka's own test of this has it
+RECORDS = 10_000  # in each partition
+TRANSACTION = 20  # records in each transaction
+KILLS = 6
+# A copier asks for its last committed offset before it fences its predecessor, and gets it when the transaction that
+# the predecessor left open has timed out.
+TIMEOUT_MS = 3000
+LOOK_OFTEN = {"transaction.abort.timed.out.transaction.cleanup.interval.ms": "500"}
+
+pytestmark = [pytest.mark.interop, pytest.mark.timeout(400)]
+
+
+def copier(broker: LocalBroker, partition: int) -> Background:
+    """Copies from where the last committed transaction ended, to what is the end now, and aborts some at random."""
+    return Background(
+        kafka_classpath(), COPIER, "--broker-list", broker.bootstrap, "--enable-random-aborts",
+        "--input-topic", "source", "--input-partition", str(partition), "--output-topic", "target",
+        "--transactional-id", f"copier-{partition}", "--consumer-group", "copiers", "--use-group-metadata",
+        "--transaction-size", str(TRANSACTION), "--transaction-timeout", str(TIMEOUT_MS),
+    )  # fmt: skip
+
+
+def fill(broker: LocalBroker) -> None:
+    producer = Producer({"bootstrap.servers": broker.bootstrap, "queue.buffering.max.messages": 0, "log_level": 0})
+    for number in range(RECORDS):
+        for partition in range(PARTITIONS):
+            producer.produce("source", b"%d" % number, partition=partition)
+    assert producer.flush(60) == 0
+
+
+def copied(broker: LocalBroker, partition: int) -> list[int]:
+    return [int(message.value()) for message in read_messages(broker.bootstrap, "target", partition, "read_committed")]
+
+
+def committed_something(one: Background) -> bool:
+    return any(event.get("consumed", 0) > 0 for event in one.events)
+
+
+def test_copies_are_exact_and_in_order_although_copiers_and_broker_are_killed(tmp_path: Path) -> None:
+    seed = random.randrange(2**32)
+    print(f"seed {seed}")
+    chance = random.Random(seed)
+    with LocalBroker(data_dir=tmp_path / "data", settings=LOOK_OFTEN) as broker:
+        for topic in ("source", "target"):
+            create(broker, topic, PARTITIONS)
+        fill(broker)
+        copiers = [copier(broker, partition) for partition in range(PARTITIONS)]
+        try:
+            for number in range(KILLS):
+                victim = number % PARTITIONS
+                copiers[victim].wait_for(lambda one=copiers[victim]: committed_something(one))
+                copiers[victim].pause(chance.uniform(0, 0.3))
+                if number < KILLS // 2:
+                    copiers[victim].close()
+                    copiers[victim] = copier(broker, victim)
+                else:
+                    broker.kill()
+                    broker.restart()
+            for one in copiers:
+                one.wait(timeout=180)
+        finally:
+            for one in copiers:
+                one.close()
+        for partition in range(PARTITIONS):
+            assert copied(broker, partition) == list(range(RECORDS))
