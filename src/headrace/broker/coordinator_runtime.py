@@ -1,64 +1,36 @@
 """The shell of a coordinator: runs machines over the partitions of an internal topic.
 
-One machine for each partition that this broker leads. `call` is the whole cycle: decide, append, apply, wait for the
+One machine for each partition that this broker leads. `submit` is the whole cycle: decide, append, apply, wait for the
 commit, answer. Everything runs on the loop, so decisions of one machine never overlap; a machine whose append failed
-has changed nothing, and the caller gets the error.
+has changed nothing, and whoever asked gets the error. `call` is the same for a coroutine.
 """
 
 import asyncio
 import logging
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Sequence
+from functools import partial
 from itertools import count
-from typing import TYPE_CHECKING, Any, Generic, TypeVar
+from typing import TYPE_CHECKING, Any, Generic
 
+from headrace.broker.coordinators.errors import CoordinatorLoading, CoordinatorNotAvailable, NotCoordinator
+from headrace.broker.coordinators.replay import replay
+from headrace.broker.coordinators.shard import AnyMachine, Queued, Shard, Waiter
 from headrace.broker.partition import Partition
 from headrace.broker.slices import in_slices
-from headrace.core.coordinator import Decision, LogRecord, Machine, Moment, Producer, Ticket, TransactionalMachine
+from headrace.core.coordinator import Answer, Decision, LogRecord, Moment, Producer, Ticket, merged
 from headrace.core.java_hash import partition_for
-from headrace.model.errors import ErrorCode, HeadraceError, MessageTooLarge, RequestError
-from headrace.records.batch import BatchHeader, walk
+from headrace.model.errors import HeadraceError, MessageTooLarge
 from headrace.records.builder import NewRecord, build_batch
-from headrace.records.control import read_marker
-from headrace.records.record import decode_records
 
 if TYPE_CHECKING:
     from headrace.broker.broker import Broker
 
 log = logging.getLogger(__name__)
 
-AnyMachine = TypeVar("AnyMachine", bound=Machine[Any])
+Decide = Callable[[AnyMachine, Ticket, Moment], Decision[Any]]
 
-# One read while replaying: large enough that reading is not what costs.
-REPLAY_BYTES = 1024 * 1024
-
-
-class NotCoordinator(RequestError):
-    """Another broker looks after this group or transaction; the client should ask who does."""
-
-    code = ErrorCode.NOT_COORDINATOR
-    retriable = True
-
-
-class CoordinatorLoading(RequestError):
-    """The coordinator is still reading its log; the client should try again in a moment."""
-
-    code = ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
-    retriable = True
-
-
-class CoordinatorNotAvailable(RequestError):
-    code = ErrorCode.COORDINATOR_NOT_AVAILABLE
-    retriable = True
-
-
-class Shard(Generic[AnyMachine]):
-    """One machine with the partition that it lives in."""
-
-    def __init__(self, machine: AnyMachine, partition: Partition) -> None:
-        self.machine = machine
-        self.partition = partition
-        self.is_loaded = False
-        self.timers: dict[str, asyncio.TimerHandle] = {}
+# Requests of one turn of the loop that share an append: more would save nothing, and hold up those behind them.
+QUEUE_MAX = 256
 
 
 class CoordinatorRuntime(Generic[AnyMachine]):
@@ -71,7 +43,9 @@ class CoordinatorRuntime(Generic[AnyMachine]):
         self._new_machine = new_machine
         self._shards: dict[int, Shard[AnyMachine]] = {}
         self._tickets = count(1)
-        self._waiting: dict[Ticket, asyncio.Future[Any]] = {}
+        self._waiting: dict[Ticket, Waiter] = {}
+        self._queued: list[Shard[AnyMachine]] = []  # that have something in their queues
+        self._committed: list[Answer] = []  # to be told at the end of this turn
         self._loads: set[asyncio.Task[None]] = set()
 
     # Which machine
@@ -103,17 +77,84 @@ class CoordinatorRuntime(Generic[AnyMachine]):
 
     # The cycle
 
-    async def call(self, name: str, decide: Callable[[AnyMachine, Ticket, Moment], Decision[Any]]) -> Any:
-        """Let the machine of `name` decide; returns the reply to our ticket, whoever's decision brings it."""
+    def submit(self, name: str, decide: "Decide[AnyMachine]", waiter: Waiter) -> Ticket:
+        """Let the machine of `name` decide; the waiter gets the reply to our ticket, whoever's decision brings it."""
         shard = self.shard_for(name)
+        if shard.queue:
+            self._carry_out_queue(shard)
         ticket = next(self._tickets)
-        future: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
-        self._waiting[ticket] = future
+        self._waiting[ticket] = waiter
         try:
             self.carry_out(shard, decide(shard.machine, ticket, self.now()))
+        except BaseException:
+            del self._waiting[ticket]
+            raise
+        return ticket
+
+    def submit_together(self, name: str, decide: "Decide[AnyMachine]", waiter: Waiter) -> None:
+        """The same, for decisions that see nothing of one another's facts: those of one turn share one append.
+
+        Everybody else's decision about the machine waits for them, so it does see their facts.
+        """
+        shard = self.shard_for(name)
+        shard.queue.append(Queued(decide, waiter))
+        if len(shard.queue) >= QUEUE_MAX:
+            self._carry_out_queue(shard)
+        elif len(shard.queue) == 1:
+            if not self._queued:
+                asyncio.get_running_loop().call_soon(self._carry_out_queues)
+            self._queued.append(shard)
+
+    async def call(self, name: str, decide: "Decide[AnyMachine]") -> Any:
+        """`submit`, for a coroutine: returns the reply, or raises it if it is an error."""
+        future: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
+        ticket = self.submit(name, decide, partial(_settle, future))
+        try:
             return await future
         finally:
             self._waiting.pop(ticket, None)
+
+    def _carry_out_queues(self) -> None:
+        queued, self._queued = self._queued, []
+        for shard in queued:
+            if shard.queue:
+                self._carry_out_queue(shard)
+
+    def _carry_out_queue(self, shard: Shard[AnyMachine]) -> None:
+        now = self.now()
+        decisions: list[Decision[Any]] = []
+        refused: list[tuple[Waiter, HeadraceError]] = []
+        for decide, waiter in shard.taken_queue():
+            ticket = next(self._tickets)
+            try:
+                decision = decide(shard.machine, ticket, now)
+            except Exception as error:
+                refused.append((waiter, _as_answer(error, shard)))
+                continue
+            self._waiting[ticket] = waiter
+            decisions.append(decision)
+        self._carry_out_together(shard, decisions)
+        # Last, because whoever is told may ask again at once, and must find what was asked before done.
+        for waiter, reason in refused:
+            waiter(reason)
+
+    def _carry_out_together(self, shard: Shard[AnyMachine], decisions: list[Decision[Any]]) -> None:
+        try:
+            self.carry_out(shard, merged(decisions))
+        except Exception as error:
+            if isinstance(error, MessageTooLarge) and len(decisions) > 1:
+                for decision in decisions:
+                    self._carry_out_together(shard, [decision])
+                return
+            reason = _as_answer(error, shard)
+            for decision in decisions:
+                self.fail(decision.answers, reason)
+
+    def decide(self, shard: Shard[AnyMachine], decide: Callable[[AnyMachine], Decision[Any]]) -> None:
+        """Let a machine decide that nobody has asked: its time has come, or the world has changed."""
+        if shard.queue:
+            self._carry_out_queue(shard)
+        self.carry_out(shard, decide(shard.machine))
 
     def now(self) -> Moment:
         return Moment(self._clock.monotonic_ms(), self._clock.wall_ms())
@@ -124,14 +165,14 @@ class CoordinatorRuntime(Generic[AnyMachine]):
         if decision.facts:
             self._write_down(shard, decision)
         for name, due_ms in decision.timers:
-            self._set_timer(shard, name, due_ms)
+            shard.timers.set(name, due_ms)
         if not decision.answers:
             return
         # Also a decision without facts waits: what it read may not be committed yet, and could still be lost.
         if partition.log_end_offset <= partition.high_watermark:
-            self._answer(decision)
+            self._answer(decision.answers)
         else:
-            partition.wait_for_commit(partition.log_end_offset, _AnswerOnCommit(self, decision))
+            partition.wait_for_commit(partition.log_end_offset, _AnswerOnCommit(self, decision.answers))
 
     def _write_down(self, shard: Shard[AnyMachine], decision: Decision[Any]) -> None:
         records = [shard.machine.encode(fact) for fact in decision.facts]
@@ -154,37 +195,31 @@ class CoordinatorRuntime(Generic[AnyMachine]):
             raise MessageTooLarge(f"{shard.partition} takes no batch of {len(batch)} bytes")
         return shard.partition.append_internal(memoryview(bytearray(batch)), now_ms)
 
-    def _answer(self, decision: Decision[Any]) -> None:
-        for ticket, reply in decision.answers:
-            future = self._waiting.get(ticket)
-            if future is None or future.done():
-                continue
-            if isinstance(reply, HeadraceError):
-                future.set_exception(reply)
-            else:
-                future.set_result(reply)
+    def committed(self, answers: Sequence[Answer]) -> None:
+        """What these answers rest on is committed. They are given when the append that brought this is over.
 
-    def fail(self, decision: Decision[Any], error: HeadraceError) -> None:
-        for ticket, _ in decision.answers:
-            future = self._waiting.get(ticket)
-            if future is not None and not future.done():
-                future.set_exception(error)
+        Whoever is told may ask again at once, and the machine has yet to apply what that append has written.
+        """
+        if not self._committed:
+            asyncio.get_running_loop().call_soon(self._answer_committed)
+        self._committed += answers
 
-    # Timers
+    def _answer_committed(self) -> None:
+        answers, self._committed = self._committed, []
+        self._answer(answers)
 
-    def _set_timer(self, shard: Shard[AnyMachine], name: str, due_ms: int | None) -> None:
-        previous = shard.timers.pop(name, None)
-        if previous is not None:
-            previous.cancel()
-        if due_ms is not None:
-            delay_s = max(due_ms - self._clock.monotonic_ms(), 0) / 1000
-            loop = asyncio.get_running_loop()
-            shard.timers[name] = loop.call_later(delay_s, self._timer_is_due, shard, name)
+    def _answer(self, answers: Iterable[Answer]) -> None:
+        for ticket, reply in answers:
+            waiter = self._waiting.pop(ticket, None)
+            if waiter is not None:
+                waiter(reply)
+
+    def fail(self, answers: Iterable[Answer], error: HeadraceError) -> None:
+        self._answer([Answer(ticket, error) for ticket, _ in answers])
 
     def _timer_is_due(self, shard: Shard[AnyMachine], name: str) -> None:
-        shard.timers.pop(name, None)
         try:
-            self.carry_out(shard, shard.machine.expire(name, self.now()))
+            self.decide(shard, lambda machine: machine.expire(name, self.now()))
         except HeadraceError as error:
             log.error("%s: %s could not be carried out: %s", shard.partition, name, error)
 
@@ -192,7 +227,7 @@ class CoordinatorRuntime(Generic[AnyMachine]):
 
     def lead(self, partition: Partition) -> None:
         """This broker leads the partition now: read its log, then serve."""
-        shard = Shard(self._new_machine(), partition)
+        shard = Shard(self._new_machine(), partition, self._clock, self._timer_is_due)
         self._shards[partition.index] = shard
         if partition.log_start_offset == partition.log_end_offset:
             shard.is_loaded = True  # nothing to read: whoever made this topic just now need not wait
@@ -205,12 +240,13 @@ class CoordinatorRuntime(Generic[AnyMachine]):
         """Somebody else leads it: drop the machine; its log has everything."""
         shard = self._shards.pop(index, None)
         if shard is not None:
-            for timer in shard.timers.values():
-                timer.cancel()
+            shard.timers.cancel()
+            for _, waiter in shard.taken_queue():
+                waiter(NotCoordinator(f"this broker does not lead {shard.partition} any more"))
 
     async def _load(self, shard: Shard[AnyMachine]) -> None:
         try:
-            await in_slices(self._replay(shard))
+            await in_slices(replay(shard.machine, shard.partition))
         except HeadraceError as error:
             log.critical("%s cannot be read: %s", shard.partition, error)
             return
@@ -222,55 +258,44 @@ class CoordinatorRuntime(Generic[AnyMachine]):
         shard.is_loaded = True
         self.carry_out(shard, shard.machine.loaded(self.now()))
 
-    @staticmethod
-    def _replay(shard: Shard[AnyMachine]) -> Iterator[None]:
-        partition = shard.partition
-        offset = partition.log_start_offset
-        while offset < partition.high_watermark:
-            piece = partition.read(offset, REPLAY_BYTES, read_committed=False)
-            if piece is None:
-                return
-            data = memoryview(piece.read())
-            for position, header in walk(data):
-                _replay_batch(shard.machine, data[position : position + header.total_bytes], header)
-                offset = header.next_offset
-                yield
-
     async def close(self) -> None:
         for task in list(self._loads):
             task.cancel()
         await asyncio.gather(*self._loads, return_exceptions=True)
         for index in list(self._shards):
             self.resign(index)
-        for future in self._waiting.values():
-            if not future.done():
-                future.set_exception(CoordinatorNotAvailable("the broker is stopping"))
+        for ticket in list(self._waiting):
+            self.fail([Answer(ticket, None)], CoordinatorNotAvailable("the broker is stopping"))
 
 
-def _replay_batch(machine: Machine[Any], batch: memoryview, header: BatchHeader) -> None:
-    if header.is_control:
-        marker = read_marker(batch, header)
-        if marker is not None and isinstance(machine, TransactionalMachine):
-            machine.transaction_ended(header.producer_id, committed=marker.commits)
+def _as_answer(error: Exception, shard: Shard[Any]) -> HeadraceError:
+    """What is told to those who wait: an error that was raised on purpose, or that there is a bug of ours."""
+    if isinstance(error, HeadraceError):
+        return error
+    log.error("%s: a request could not be carried out", shard.partition, exc_info=error)
+    return HeadraceError("the request could not be carried out: see the broker's log")
+
+
+def _settle(future: "asyncio.Future[Any]", reply: object) -> None:
+    if future.done():
         return
-    producer = Producer(header.producer_id, header.producer_epoch)
-    for record in decode_records(batch, header):
-        plain = LogRecord(record.key or b"", record.value)
-        if header.is_transactional and isinstance(machine, TransactionalMachine):
-            machine.replay_in_transaction(plain, record.offset, producer)
-        else:
-            machine.replay(plain, record.offset)
+    if isinstance(reply, HeadraceError):
+        future.set_exception(reply)
+    else:
+        future.set_result(reply)
 
 
 class _AnswerOnCommit:
-    """Answers a decision when its facts are committed."""
+    """Answers when the facts of a decision are committed."""
 
-    def __init__(self, runtime: CoordinatorRuntime[Any], decision: Decision[Any]) -> None:
+    __slots__ = ("_answers", "_runtime")
+
+    def __init__(self, runtime: CoordinatorRuntime[Any], answers: Sequence[Answer]) -> None:
         self._runtime = runtime
-        self._decision = decision
+        self._answers = answers
 
     def committed(self) -> None:
-        self._runtime._answer(self._decision)
+        self._runtime.committed(self._answers)
 
     def failed(self, partition: Partition, error: HeadraceError) -> None:
-        self._runtime.fail(self._decision, error)
+        self._runtime.fail(self._answers, error)

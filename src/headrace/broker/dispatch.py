@@ -1,19 +1,24 @@
 """From a frame to its handler and back. The only place where an exception becomes an answer.
 
 Produce and Fetch are called directly, with the reader at their body, and answer with parts. Every other API has a
-module in `broker/handlers` with `async def handle(request, call)`; its messages are read and written by
+module in `broker/handlers` with a function `handle(request, call)`; its messages are read and written by
 `protocol/kafka_messages.py`. Both are loaded when they are first asked for, in a thread: that takes up to 40 ms, and
 other clients do not wait for it.
+
+Most handlers are coroutines, each run as a task. Those that members of groups call all the time are plain functions,
+which return the response, or a `Later` that gets it.
 """
 
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Coroutine
 from importlib import import_module
+from inspect import iscoroutinefunction
 from typing import TYPE_CHECKING, Any
 
 from headrace.broker.call import Call
 from headrace.broker.connection import Connection, Reply
+from headrace.broker.later import Later
 from headrace.model.errors import ErrorCode, HeadraceError, ProtocolError
 from headrace.protocol.api import ApiKey
 from headrace.protocol.frames import (
@@ -45,6 +50,11 @@ LOADED_WITH = {
 
 HotHandler = Callable[[Connection, RequestHeader, Reader], "Parts | None"]
 ColdHandler = Callable[[Any, Call], Awaitable[Any]]
+PromptHandler = Callable[[Any, Call], Any]
+
+# A request that is answered without a task holds no reader up if it is small: then what one client can have waiting
+# here is bounded by the number of its requests in flight.
+SMALL_REQUEST_BYTES_MAX = 2 * 1024
 
 
 class Dispatcher:
@@ -52,6 +62,7 @@ class Dispatcher:
         self._broker = broker
         self._hot = hot
         self._cold: dict[ApiKey, ColdHandler] = {}
+        self._prompt: dict[ApiKey, PromptHandler] = {}
         self._loaded: set[tuple[ApiKey, int]] = set()  # whose codecs and handlers are there
         self._tasks: set[asyncio.Task[None]] = set()
 
@@ -76,12 +87,24 @@ class Dispatcher:
             header.correlation_id,
         )
         body = reader.take(reader.remaining)
-        if (header.api, header.version) in self._loaded:
-            request = read_request(header.api, header.version, body)
-            self._start(self._answer(connection.reserve_last_reply(), call, request))
-        else:
+        if (header.api, header.version) not in self._loaded:
             self._start(self._load_and_answer(connection, connection.reserve_last_reply(), call, bytes(body)))
-        return None
+            return None
+        request = read_request(header.api, header.version, body)
+        prompt = self._prompt.get(header.api)
+        if prompt is None:
+            self._start(self._answer(connection.reserve_last_reply(), call, request))
+            return None
+        later, answer = _outcome(prompt, request, call)
+        if later is not None:
+            is_small = len(frame) <= SMALL_REQUEST_BYTES_MAX
+            reply = connection.reserve_reply() if is_small else connection.reserve_last_reply()
+            later.then(lambda settled: _send(reply, call, _settled_body(call, settled)))
+            return None
+        if answer is None:
+            connection.close("a request could not be answered")
+            return None
+        return response(header.api, header.version, header.correlation_id, answer)
 
     def _start(self, answering: Coroutine[Any, Any, None]) -> None:
         task = asyncio.create_task(answering)
@@ -102,7 +125,11 @@ class Dispatcher:
 
     def _load(self, api: ApiKey, version: int) -> None:
         load_codec(api, version)
-        self._cold[api] = import_module(f"headrace.broker.handlers.{api.name.lower()}").handle
+        handle = import_module(f"headrace.broker.handlers.{api.name.lower()}").handle
+        if iscoroutinefunction(handle):
+            self._cold[api] = handle
+        else:
+            self._prompt[api] = handle
         for module in LOADED_WITH.get(api, ()):
             import_module(module)
         self._loaded.add((api, version))
@@ -117,26 +144,59 @@ class Dispatcher:
         return response(ApiKey.API_VERSIONS, 0, error.correlation_id, unsupported_version_body())
 
     async def _answer(self, reply: Reply, call: Call, request: Any) -> None:
-        try:
-            answer = await self._cold[call.api_key](request, call)
-            body = write_response(call.api_key, call.api_version, answer)
-        except HeadraceError as error:
-            body_or_none = error_response(call.api_key, call.api_version, error.code)
-            if body_or_none is None:
-                log.warning("%s of client %r refused: %s", call.api_key.name, call.client_id, error)
-                reply.abandon()
+        prompt = self._prompt.get(call.api_key)
+        if prompt is not None:
+            later, body = _outcome(prompt, request, call)
+            if later is not None:
+                later.then(lambda settled: _send(reply, call, _settled_body(call, settled)))
                 return
-            body = body_or_none
-        except Exception:
-            log.exception("%s of client %r failed", call.api_key.name, call.client_id)
-            body_or_none = error_response(call.api_key, call.api_version, ErrorCode.UNKNOWN_SERVER_ERROR)
-            if body_or_none is None:
-                reply.abandon()
-                return
-            body = body_or_none
-        reply.send(response(call.api_key, call.api_version, call.correlation_id, body))
+        else:
+            try:
+                answer = await self._cold[call.api_key](request, call)
+                body = write_response(call.api_key, call.api_version, answer)
+            except Exception as error:
+                body = _error_body(call, error)
+        _send(reply, call, body)
 
     async def close(self) -> None:
         for task in list(self._tasks):
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
+
+
+def _outcome(handler: PromptHandler, request: Any, call: Call) -> tuple[Later[Any] | None, bytes | None]:
+    """Either an answer that comes later, or the body of the answer; neither if there is none to give."""
+    try:
+        outcome = handler(request, call)
+        if isinstance(outcome, Later):
+            if not outcome.is_settled:
+                return outcome, None
+            outcome = outcome.response()
+        return None, write_response(call.api_key, call.api_version, outcome)
+    except Exception as error:
+        return None, _error_body(call, error)
+
+
+def _settled_body(call: Call, later: Later[Any]) -> bytes | None:
+    try:
+        return write_response(call.api_key, call.api_version, later.response())
+    except Exception as error:
+        return _error_body(call, error)
+
+
+def _send(reply: Reply, call: Call, body: bytes | None) -> None:
+    if body is None:
+        reply.abandon()
+    else:
+        reply.send(response(call.api_key, call.api_version, call.correlation_id, body))
+
+
+def _error_body(call: Call, error: Exception) -> bytes | None:
+    """What a client is told of an error, in an API that has a place for it."""
+    if isinstance(error, HeadraceError):
+        body = error_response(call.api_key, call.api_version, error.code)
+        if body is None:
+            log.warning("%s of client %r refused: %s", call.api_key.name, call.client_id, error)
+        return body
+    log.error("%s of client %r failed", call.api_key.name, call.client_id, exc_info=error)
+    return error_response(call.api_key, call.api_version, ErrorCode.UNKNOWN_SERVER_ERROR)

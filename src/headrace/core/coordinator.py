@@ -106,6 +106,8 @@ class TransactionalMachine(Protocol):
 
 def merged(decisions: Sequence[Decision[Fact]]) -> Decision[Fact]:
     """Several decisions taken one after the other on the same state, as one."""
+    if len(decisions) == 1:
+        return decisions[0]
     return Decision(
         answers=tuple(answer for one in decisions for answer in one.answers),
         facts=tuple(fact for one in decisions for fact in one.facts),

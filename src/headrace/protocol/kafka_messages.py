@@ -16,8 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 from headrace.model.errors import ErrorCode
 from headrace.protocol.api import SERVED, ApiKey
-from headrace.protocol.frugal import FrugalReader
-from headrace.protocol.wire import Reader
+from headrace.protocol.frugal import FrugalReader, body_reader
 
 if TYPE_CHECKING:
     from headrace.protocol.schema_reader import Read
@@ -31,8 +30,9 @@ BY_HAND = frozenset(
         ApiKey.CREATE_TOPICS,
         ApiKey.INIT_PRODUCER_ID,
         ApiKey.LIST_OFFSETS,
-        # Their older versions have another shape than the newer ones, and two of them are sent all the time.
+        # Their older versions have another shape than the newer ones, or they are sent all the time.
         ApiKey.FIND_COORDINATOR,
+        ApiKey.HEARTBEAT,
         ApiKey.LEAVE_GROUP,
         ApiKey.OFFSET_COMMIT,
         ApiKey.OFFSET_FETCH,
@@ -54,7 +54,7 @@ def load_codec(api: ApiKey, version: int) -> None:
 
 def read_request(api: ApiKey, version: int, body: memoryview) -> Any:
     """The request as the newest served version has it. ProtocolError for any bytes that are not one."""
-    reader = Reader(body, flexible=version >= SERVED[api].first_flexible)
+    reader = body_reader(body, flexible=version >= SERVED[api].first_flexible)
     if api in BY_HAND:
         return _codec_by_hand(api).decode_request(reader, version)
     frugal = FrugalReader.of_body(reader)

@@ -58,7 +58,13 @@ class Reader:
         return self._number(INT8)
 
     def int16(self) -> int:
-        return self._number(INT16)
+        # Written out like int32: every string of an older version begins with one.
+        try:
+            value: int = INT16.unpack_from(self._buffer, self.position)[0]
+        except StructError:
+            raise ProtocolError("the request ends in the middle of a number") from None
+        self.position += 2
+        return value
 
     def int32(self) -> int:
         # Written out, because every request has a dozen of them.
@@ -100,7 +106,7 @@ class Reader:
         return UUID(bytes=bytes(self.take(16)))
 
     def nullable_string(self) -> str | None:
-        length = self.uvarint() - 1 if self.flexible else self._number(INT16)
+        length = self.uvarint() - 1 if self.flexible else self.int16()
         if length == -1:
             return None
         start = self.position

@@ -6,11 +6,13 @@ from typing import Any, NamedTuple, cast
 import pytest
 
 from headrace.broker.broker import Broker
-from headrace.broker.coordinator_runtime import CoordinatorNotAvailable, CoordinatorRuntime, NotCoordinator, Shard
+from headrace.broker.coordinator_runtime import CoordinatorRuntime
+from headrace.broker.coordinators.errors import CoordinatorNotAvailable, NotCoordinator
+from headrace.broker.coordinators.shard import Shard
 from headrace.broker.partition import AppendWaiter, Partition
 from headrace.core.coordinator import Answer, Decision, LogRecord, Moment, Producer, Timer
 from headrace.model.configs import LogConfig
-from headrace.model.errors import DiskFull, MessageTooLarge, RequestError, StorageError
+from headrace.model.errors import DiskFull, HeadraceError, MessageTooLarge, RequestError, StorageError
 from headrace.records.batch import parse_header
 from headrace.records.record import decode_records
 from headrace.testing.clock import SimClock
@@ -101,6 +103,18 @@ class Office:
     @property
     def notes(self) -> list[tuple[str, int]]:
         return self.shard.machine.notes
+
+    def note_together(self, *facts: Noted, error: Exception | None = None) -> list[object]:
+        """The replies, once they come."""
+        replies: list[object] = []
+
+        def decide(machine: Notebook, ticket: int, now: Moment) -> Decision[Noted]:
+            if error is not None:
+                raise error
+            return Decision(answers=(Answer(ticket, len(machine.notes)),), facts=facts)
+
+        self.runtime.submit_together("x", decide, replies.append)
+        return replies
 
     def note(self, *facts: Noted, reply: object = "done", producer: Producer | None = None) -> "asyncio.Task[Any]":
         return asyncio.create_task(
@@ -204,3 +218,86 @@ async def test_whoever_waits_is_told_when_the_broker_stops(office: Office) -> No
     await office.runtime.close()
     with pytest.raises(CoordinatorNotAvailable):
         await asked
+
+
+async def test_requests_of_one_turn_share_one_batch_and_each_gets_its_answer(office: Office) -> None:
+    replies = [office.note_together(Noted("a")), office.note_together(Noted("b"), Noted("c"))]
+    assert office.partition.batches == []
+    await soon()
+    assert (len(office.partition.batches), office.notes) == (1, [("a", 0), ("b", 1), ("c", 2)])
+    assert replies == [[], []], "they wait until it is committed"
+    office.partition.commit()
+    await soon()
+    assert replies == [[0], [0]], "each was decided about before any was applied"
+
+
+async def test_whoever_comes_after_a_queue_sees_what_it_has_done(office: Office) -> None:
+    together = office.note_together(Noted("a"))
+    seen: list[object] = []
+    office.runtime.submit(
+        "x", lambda machine, ticket, now: Decision(answers=(Answer(ticket, list(machine.notes)),)), seen.append
+    )
+    office.partition.commit()
+    await soon()
+    assert (together, seen) == ([0], [[("a", 0)]])
+
+
+async def test_a_timer_that_is_due_waits_for_the_queue(office: Office) -> None:
+    office.note_together(Noted("a"))
+    office.runtime.decide(office.shard, lambda machine: Decision(facts=[Noted(f"after {len(machine.notes)}")]))
+    assert office.notes == [("a", 0), ("after 1", 1)]
+
+
+async def test_one_refusal_in_a_queue_spoils_nothing_for_the_others(office: Office) -> None:
+    refused, taken = office.note_together(error=RequestError("no")), office.note_together(Noted("a"))
+    broken = office.note_together(error=ZeroDivisionError())
+    await soon()
+    office.partition.commit()
+    await soon()
+    assert (taken, office.notes) == ([0], [("a", 0)])
+    assert [type(one) for one in (*refused, *broken)] == [RequestError, HeadraceError]
+
+
+async def test_a_queue_that_cannot_be_written_has_changed_nothing(office: Office) -> None:
+    office.partition.failure = DiskFull("no room")
+    replies = [office.note_together(Noted("a")), office.note_together(Noted("b"))]
+    await soon()
+    assert (office.notes, [type(one) for one in (*replies[0], *replies[1])]) == ([], [DiskFull, DiskFull])
+
+
+async def test_a_queue_too_large_for_one_batch_is_written_in_several(office: Office) -> None:
+    replies = [office.note_together(Noted(letter * 600)) for letter in "ab"]
+    too_large = office.note_together(Noted("c" * 2_000))
+    await soon()
+    office.partition.commit()
+    await soon()
+    assert (len(office.partition.batches), replies) == (2, [[0], [0]])
+    assert [type(one) for one in too_large] == [MessageTooLarge]
+
+
+async def test_a_queue_goes_with_the_leadership(office: Office) -> None:
+    replies = office.note_together(Noted("a"))
+    office.runtime.resign(0)
+    await soon()
+    assert [type(one) for one in replies] == [NotCoordinator]
+    assert office.partition.batches == []
+
+
+async def test_whoever_is_told_of_a_commit_finds_everything_applied(office: Office) -> None:
+    """Where an append moves the watermark by itself, those who waited must not ask between it and its `apply`."""
+    first = office.note_together(Noted("a"))
+    await soon()
+    seen: list[int] = []
+    append = office.partition.append_internal
+
+    def append_and_commit(batch: memoryview, now_ms: int, **more: Any) -> int:
+        end = append(batch, now_ms, **more)
+        office.partition.commit()
+        seen.append(len(first))
+        return end
+
+    office.partition.append_internal = append_and_commit  # type: ignore[method-assign]
+    office.runtime.decide(office.shard, lambda machine: Decision(facts=[Noted("b")]))
+    assert (seen, first) == ([0], []), "told only after the append is over"
+    await soon()
+    assert (first, office.notes) == ([0], [("a", 0), ("b", 1)])

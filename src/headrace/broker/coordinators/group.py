@@ -9,8 +9,9 @@ import logging
 from collections.abc import Callable, Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
-from headrace.broker.coordinator_runtime import CoordinatorRuntime, Shard
+from headrace.broker.coordinator_runtime import CoordinatorRuntime
 from headrace.broker.coordinators.internal_topic import InternalTopic
+from headrace.broker.coordinators.shard import Shard
 from headrace.core.cluster.events import Event, TopicDeleted
 from headrace.core.coordinator import Answer, Decision, Moment, Ticket
 from headrace.core.group.history import History
@@ -110,7 +111,7 @@ class GroupCoordinator:
     def _carry_out_everywhere(self, decide: Callable[[GroupMachine], Decision[Any]]) -> None:
         for shard in self.runtime.shards():
             try:
-                self.runtime.carry_out(shard, decide(shard.machine))
+                self.runtime.decide(shard, decide)
             except HeadraceError as error:
                 log.error("offsets in %s could not be forgotten: %s", shard.partition, error)
 

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING
 from uuid import UUID
 
-from headrace.broker.coordinator_runtime import CoordinatorLoading, CoordinatorNotAvailable, NotCoordinator
+from headrace.broker.coordinators.errors import CoordinatorLoading, CoordinatorNotAvailable, NotCoordinator
 from headrace.broker.partition import Partition
 from headrace.core.transaction.errors import (
     ConcurrentTransactions,

@@ -4,7 +4,8 @@ import asyncio
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-from headrace.broker.coordinator_runtime import CoordinatorNotAvailable, CoordinatorRuntime
+from headrace.broker.coordinator_runtime import CoordinatorRuntime
+from headrace.broker.coordinators.errors import CoordinatorNotAvailable
 from headrace.core.cluster.events import Event, PartitionsAdded, PartitionsChanged, TopicCreated, TopicDeleted
 from headrace.core.cluster.image import TopicImage
 from headrace.core.cluster.topics import NewTopic

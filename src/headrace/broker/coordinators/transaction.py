@@ -12,9 +12,10 @@ from collections.abc import Callable, Iterable, Iterator
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from headrace.broker.coordinator_runtime import CoordinatorRuntime, Shard
+from headrace.broker.coordinator_runtime import CoordinatorRuntime
 from headrace.broker.coordinators.internal_topic import InternalTopic
 from headrace.broker.coordinators.markers import Outcome, committed, write_marker
+from headrace.broker.coordinators.shard import Shard
 from headrace.broker.partition import Partition
 from headrace.core.cluster.events import Event
 from headrace.core.coordinator import Decision, Moment, Ticket

@@ -1,7 +1,7 @@
 """FindCoordinator: which broker looks after a group or a transactional id."""
 
 from headrace.broker.call import Call
-from headrace.broker.coordinator_runtime import CoordinatorNotAvailable
+from headrace.broker.coordinators.errors import CoordinatorNotAvailable
 from headrace.broker.handlers.shared import allows, reachable_brokers
 from headrace.model.errors import GroupDenied, HeadraceError, RequestError, TransactionalIdDenied
 from headrace.protocol.api import ApiKey

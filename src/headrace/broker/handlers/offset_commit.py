@@ -1,9 +1,13 @@
-"""OffsetCommit: how far a group has got. One bad partition does not spoil its neighbours."""
+"""OffsetCommit: how far a group has got. One bad partition does not spoil its neighbours.
+
+Members send these all the time, so it is a plain function, and commits that arrive together are written together.
+"""
 
 from uuid import UUID
 
 from headrace.broker.call import Call
 from headrace.broker.handlers.shared import allows
+from headrace.broker.later import Later
 from headrace.core.group.errors import InvalidGroupId
 from headrace.core.group.family import Committer
 from headrace.core.group.machine import NewOffset, Outcomes
@@ -23,28 +27,26 @@ from headrace.security.access import Operation, ResourceType, access_for
 READ_GROUP = access_for(ApiKey.OFFSET_COMMIT, ResourceType.GROUP, Operation.READ)
 READ_TOPIC = access_for(ApiKey.OFFSET_COMMIT, ResourceType.TOPIC, Operation.READ)
 
+Refused = dict[tuple[str | UUID, int], HeadraceError]
 
-async def handle(request: OffsetCommitRequest, call: Call) -> OffsetCommitResponse:
+
+def handle(request: OffsetCommitRequest, call: Call) -> OffsetCommitResponse | Later[OffsetCommitResponse]:
     try:
         if not allows(call, READ_GROUP, request.group_id):
             raise GroupDenied(f"no access to group {request.group_id}")
         if not request.group_id:
             raise InvalidGroupId("a group has a name")
         refused, wanted = _sorted_out(request, call)
-        outcomes: Outcomes = await _commit(request, wanted, call) if wanted else {}
+        if not wanted:
+            return _answer(request, refused, {}, call)
+        return _commit(request, refused, wanted, call)
     except HeadraceError as error:
-        code = _code(error)
-        return OffsetCommitResponse(
-            [TopicRows(topic, [(one.partition, code) for one in rows]) for topic, rows in request.topics]
-        )
-    return OffsetCommitResponse([_rows(topic, refused, outcomes, call) for topic in request.topics])
+        return _answer_all(request, error)
 
 
-def _sorted_out(
-    request: OffsetCommitRequest, call: Call
-) -> tuple[dict[tuple[str | UUID, int], HeadraceError], list[NewOffset]]:
+def _sorted_out(request: OffsetCommitRequest, call: Call) -> tuple[Refused, list[NewOffset]]:
     """What cannot be committed, whoever asks; and what the group decides about."""
-    refused: dict[tuple[str | UUID, int], HeadraceError] = {}
+    refused: Refused = {}
     wanted: list[NewOffset] = []
     for topic in request.topics:
         for one in topic.partitions:
@@ -75,23 +77,45 @@ def checked_topic(topic: str | UUID, index: int, call: Call) -> str:
     return name
 
 
-async def _commit(request: OffsetCommitRequest, wanted: list[NewOffset], call: Call) -> Outcomes:
+def _commit(
+    request: OffsetCommitRequest, refused: Refused, wanted: list[NewOffset], call: Call
+) -> Later[OffsetCommitResponse]:
+    group_id = request.group_id
     committer = Committer(request.member_id, request.instance_id, request.generation, call.api_version)
-    outcomes: Outcomes = await call.broker.groups.call(
-        request.group_id,
-        lambda machine, ticket, now: machine.commit(request.group_id, committer, wanted, ticket, now),
+
+    def answered(reply: Outcomes | HeadraceError) -> OffsetCommitResponse:
+        if isinstance(reply, HeadraceError):
+            return _answer_all(request, reply)
+        return _answer(request, refused, reply, call)
+
+    later = Later(answered)
+    # Who may commit depends on members alone, never on offsets: these decisions can be taken together.
+    call.broker.groups.runtime.submit_together(
+        group_id,
+        lambda machine, ticket, now: machine.commit(group_id, committer, wanted, ticket, now),
+        later.settle,
     )
-    return outcomes
+    return later
 
 
-def _rows(
-    topic: TopicCommit, refused: dict[tuple[str | UUID, int], HeadraceError], outcomes: Outcomes, call: Call
-) -> TopicRows:
+def _answer(request: OffsetCommitRequest, refused: Refused, outcomes: Outcomes, call: Call) -> OffsetCommitResponse:
+    return OffsetCommitResponse([_rows(topic, refused, outcomes, call) for topic in request.topics])
+
+
+def _answer_all(request: OffsetCommitRequest, error: HeadraceError) -> OffsetCommitResponse:
+    code = _code(error)
+    return OffsetCommitResponse(
+        [TopicRows(topic, [(one.partition, code) for one in rows]) for topic, rows in request.topics]
+    )
+
+
+def _rows(topic: TopicCommit, refused: Refused, outcomes: Outcomes, call: Call) -> TopicRows:
     name = call.broker.image.topic_ids.get(topic.topic, "") if isinstance(topic.topic, UUID) else topic.topic
     rows = []
     for one in topic.partitions:
-        error = refused.get((topic.topic, one.partition)) or outcomes.get(TopicPartition(name, one.partition))
-        rows.append((one.partition, int(ErrorCode.NONE) if error is None else _code(error)))
+        error = refused.get((topic.topic, one.partition)) if refused else None
+        error = error or outcomes.get(TopicPartition(name, one.partition))
+        rows.append((one.partition, 0 if error is None else _code(error)))
     return TopicRows(topic.topic, rows)
 
 

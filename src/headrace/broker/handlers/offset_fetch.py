@@ -1,13 +1,18 @@
 """OffsetFetch: how far groups have got, for the partitions that are asked for or for all of them."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
+from functools import partial
+from typing import Any
 from uuid import UUID
 
 from headrace.broker.call import Call
+from headrace.broker.coordinators.shard import Waiter
 from headrace.broker.handlers.shared import allows
+from headrace.broker.later import Later
+from headrace.core.coordinator import Answer, Decision, Moment, Ticket
 from headrace.core.group.errors import InvalidGroupId
 from headrace.core.group.family import Committer
-from headrace.core.group.machine import FetchedOffsets
+from headrace.core.group.machine import FetchedOffsets, GroupMachine
 from headrace.model.errors import ErrorCode, GroupDenied, HeadraceError
 from headrace.model.ids import TopicPartition
 from headrace.protocol.api import ApiKey
@@ -28,22 +33,54 @@ DESCRIBE_TOPIC = access_for(ApiKey.OFFSET_FETCH, ResourceType.TOPIC, Operation.D
 TopicAnswer = tuple[str | UUID, list[OffsetRow]]
 
 
-async def handle(request: OffsetFetchRequest, call: Call) -> OffsetFetchResponse:
-    return OffsetFetchResponse([await _group(wish, request.require_stable, call) for wish in request.groups])
+def handle(request: OffsetFetchRequest, call: Call) -> Later[OffsetFetchResponse]:
+    """A plain function: every consumer that starts asks this, and all of them start after a broker has."""
+    found: list[FetchedOffsets | HeadraceError | None] = [None] * len(request.groups)
+    later = Later(lambda _: _response(request, found, call))
+    still_open = len(found)
+
+    def answered(number: int, reply: Any) -> None:
+        nonlocal still_open
+        found[number] = reply
+        still_open -= 1
+        if not still_open:
+            later.settle(None)
+
+    for number, wish in enumerate(request.groups):
+        try:
+            _ask(wish, request.require_stable, call, partial(answered, number))
+        except HeadraceError as error:
+            answered(number, error)
+    if not found:
+        later.settle(None)
+    return later
 
 
-async def _group(wish: GroupWish, require_stable: bool, call: Call) -> GroupRow:
-    try:
-        if not allows(call, DESCRIBE_GROUP, wish.group_id):
-            raise GroupDenied(f"no access to group {wish.group_id}")
-        if not wish.group_id:
-            raise InvalidGroupId("a group has a name")
-        member = Committer(wish.member_id or "", None, wish.member_epoch, call.api_version)
-        found: FetchedOffsets = await call.broker.groups.ask(
-            wish.group_id, lambda machine: machine.fetch(wish.group_id, member, require_stable=require_stable)
-        )
-    except HeadraceError as error:
-        return GroupRow(wish.group_id, error=error.code)
+def _ask(wish: GroupWish, require_stable: bool, call: Call, waiter: Waiter) -> None:
+    group_id = wish.group_id
+    if not allows(call, DESCRIBE_GROUP, group_id):
+        raise GroupDenied(f"no access to group {group_id}")
+    if not group_id:
+        raise InvalidGroupId("a group has a name")
+    member = Committer(wish.member_id or "", None, wish.member_epoch, call.api_version)
+
+    def decide(machine: GroupMachine, ticket: Ticket, now: Moment) -> Decision[Any]:
+        return Decision(answers=(Answer(ticket, machine.fetch(group_id, member, require_stable=require_stable)),))
+
+    call.broker.groups.runtime.submit(group_id, decide, waiter)
+
+
+def _response(
+    request: OffsetFetchRequest, found: Sequence[FetchedOffsets | HeadraceError | None], call: Call
+) -> OffsetFetchResponse:
+    return OffsetFetchResponse(
+        [_group(wish, one, call) for wish, one in zip(request.groups, found, strict=True) if one is not None]
+    )
+
+
+def _group(wish: GroupWish, found: FetchedOffsets | HeadraceError, call: Call) -> GroupRow:
+    if isinstance(found, HeadraceError):
+        return GroupRow(wish.group_id, error=found.code)
     if wish.topics is None:
         return GroupRow(wish.group_id, _everything(found, call))
     return GroupRow(wish.group_id, [_topic(topic, found, call) for topic in wish.topics])

@@ -69,6 +69,7 @@ class GroupMachine:
         self.classic = ClassicGroups(limits)
         self.families: tuple[Family, ...] = (self.classic, *more_families)
         self._history = next((family for family in more_families if isinstance(family, History)), None)
+        self._doors = [family for family in self.families if isinstance(family, ClassicDoor)]
         self._by_fact = {kind: family for family in self.families for kind in family.fact_types}
         self._by_record = {kind: family for family in self.families for kind in family.record_kinds}
 
@@ -156,8 +157,7 @@ class GroupMachine:
         return self._noted(self._classic_door(group_id).leave(group_id, leaving, ticket, now), now)
 
     def _classic_door(self, group_id: str) -> ClassicDoor:
-        family = self.family_of(group_id)
-        return family if isinstance(family, ClassicDoor) else self.classic
+        return next((door for door in self._doors if door.holds(group_id)), self.classic)
 
     # Offsets
 
@@ -176,14 +176,14 @@ class GroupMachine:
         outcomes: Outcomes = {}
         facts: list[OffsetCommitted] = []
         producer_id = NO_PRODUCER if producer is None else producer.producer_id
-        for new in wanted:
-            if len(new.metadata.encode()) > self._limits.offset_metadata_bytes_max:
-                outcomes[new.partition] = OffsetMetadataTooLarge(f"the note for {new.partition} is too long")
+        for partition, offset, leader_epoch, note, retention_ms in wanted:
+            if note and len(note.encode()) > self._limits.offset_metadata_bytes_max:
+                outcomes[partition] = OffsetMetadataTooLarge(f"the note for {partition} is too long")
                 continue
-            outcomes[new.partition] = None
-            expires_ms = -1 if new.retention_ms < 0 else min(now.wall_ms + new.retention_ms, TIME_MS_MAX)
-            committed = CommittedOffset(new.offset, new.leader_epoch, new.metadata, now.wall_ms, expires_ms)
-            facts.append(OffsetCommitted(OffsetKey(group_id, *new.partition), committed, producer_id))
+            outcomes[partition] = None
+            expires_ms = -1 if retention_ms < 0 else min(now.wall_ms + retention_ms, TIME_MS_MAX)
+            committed = CommittedOffset(offset, leader_epoch, note, now.wall_ms, expires_ms)
+            facts.append(OffsetCommitted(OffsetKey(group_id, *partition), committed, producer_id))
         return Decision(answers=(Answer(ticket, outcomes),), facts=facts, timers=timers, producer=producer)
 
     def _check_commit(self, group_id: str, committer: Committer, now: Moment) -> Sequence[Timer]:

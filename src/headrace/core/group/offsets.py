@@ -56,7 +56,7 @@ class Offsets:
 
     def apply(self, fact: OffsetFact, record_offset: int) -> None:
         if isinstance(fact, OffsetCommitted):
-            self.put(fact.key, fact.committed._replace(record_offset=record_offset), fact.producer_id)
+            self.put(fact.key, CommittedOffset(*fact.committed[:-1], record_offset), fact.producer_id)
         else:
             self.forget(fact.key)
 

@@ -26,7 +26,8 @@ GROUP_KIND = 2
 _INT16 = Struct(">h")
 _INT32 = Struct(">i")
 _INT64 = Struct(">q")
-_OFFSET_AND_EPOCH = Struct(">qi")
+_OFFSET_AND_LENGTH = Struct(">qh")
+_OFFSET_EPOCH_AND_LENGTH = Struct(">qih")
 _NULL = b"\xff\xff"
 # The first version that adds tagged fields and compact lengths. Kafka can read it and does not write it.
 _FLEXIBLE_FROM = 4
@@ -58,16 +59,31 @@ def record_kind(record: LogRecord) -> int:
 
 
 def offset_record(key: OffsetKey, committed: CommittedOffset | None) -> LogRecord:
-    key_bytes = _INT16.pack(1) + _string(key.group_id) + _string(key.topic) + _INT32.pack(key.partition)
+    """The most common record by far, so its bytes are put together in as few steps as can be."""
+    group, topic = key[0].encode(), key[1].encode()
+    key_bytes = b"\x00\x01%b%b%b%b%b" % (
+        _INT16.pack(len(group)),
+        group,
+        _INT16.pack(len(topic)),
+        topic,
+        _INT32.pack(key[2]),
+    )
     if committed is None:
         return LogRecord(key_bytes, None)
-    note = _string(committed.metadata)
+    note = committed.metadata.encode()
     if committed.expires_ms >= 0:
-        value = _INT16.pack(1) + _INT64.pack(committed.offset) + note
-        value += _INT64.pack(committed.committed_ms) + _INT64.pack(committed.expires_ms)
+        value = b"\x00\x01%b%b%b%b" % (
+            _OFFSET_AND_LENGTH.pack(committed.offset, len(note)),
+            note,
+            _INT64.pack(committed.committed_ms),
+            _INT64.pack(committed.expires_ms),
+        )
     else:
-        value = _INT16.pack(3) + _OFFSET_AND_EPOCH.pack(committed.offset, committed.leader_epoch) + note
-        value += _INT64.pack(committed.committed_ms)
+        value = b"\x00\x03%b%b%b" % (
+            _OFFSET_EPOCH_AND_LENGTH.pack(committed.offset, committed.leader_epoch, len(note)),
+            note,
+            _INT64.pack(committed.committed_ms),
+        )
     return LogRecord(key_bytes, value)
 
 

@@ -1,9 +1,11 @@
 """A broker without sockets: real controller, partitions and codecs in memory, asked with real bytes."""
 
+import asyncio
 from collections.abc import Collection
 from datetime import timedelta
 from functools import cached_property
 from importlib import import_module
+from inspect import isawaitable
 from typing import Any, cast
 from uuid import UUID
 
@@ -12,6 +14,7 @@ from headrace.broker.call import Call
 from headrace.broker.controller import Controller
 from headrace.broker.coordinators.group import GroupCoordinator
 from headrace.broker.coordinators.transaction import TransactionCoordinator
+from headrace.broker.later import Later
 from headrace.broker.partition import Partition
 from headrace.broker.partitions import Partitions
 from headrace.broker.producer_ids import ProducerIds
@@ -126,8 +129,19 @@ class HandlerKit:
         sent = kio_bytes(build(message_class(api, version, "request"), fields))
         call = Call(cast(Broker, self), ANONYMOUS, "test", "127.0.0.1", listener, api, version, 7)
         handler = import_module(f"headrace.broker.handlers.{api.name.lower()}")
-        response = await handler.handle(read_request(api, version, memoryview(sent)), call)
+        response = await answer_of(handler.handle(read_request(api, version, memoryview(sent)), call))
         return kio_read(message_class(api, version, "response"), write_response(api, version, response))
+
+
+async def answer_of(outcome: Any) -> Any:
+    """What a handler answers, whether it is a coroutine, comes later, or is there."""
+    if isawaitable(outcome):
+        return await outcome
+    if not isinstance(outcome, Later):
+        return outcome
+    settled: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
+    outcome.then(settled.set_result)
+    return (await settled).response()
 
 
 def build(message: type[Any], values: dict[str, Any]) -> Any:

@@ -1,0 +1,55 @@
+"""The timers of one machine, by their names."""
+
+import asyncio
+from collections.abc import Callable
+
+from headrace.model.clock import Clock
+
+
+class Timers:
+    """Calls `is_due` with the name of each timer at its time.
+
+    Every heartbeat and every commit moves a session's end a little further away. That changes a number here and
+    nothing in the loop: a handle that fires too early for the number by then is set again.
+    """
+
+    def __init__(self, clock: Clock, is_due: Callable[[str], None]) -> None:
+        self._clock = clock
+        self._is_due = is_due
+        self._due_ms: dict[str, int] = {}
+        self._handles: dict[str, tuple[int, asyncio.TimerHandle]] = {}  # with the time that each is set for
+
+    def set(self, name: str, due_ms: int | None) -> None:
+        """A timer of the same name is replaced; None takes it back."""
+        handle = self._handles.get(name)
+        if due_ms is None:
+            self._due_ms.pop(name, None)
+            if handle is not None:
+                self._handles.pop(name)[1].cancel()
+            return
+        self._due_ms[name] = due_ms
+        if handle is None:
+            self._arm(name, due_ms)
+        elif due_ms < handle[0]:
+            handle[1].cancel()
+            self._arm(name, due_ms)
+
+    def _arm(self, name: str, due_ms: int) -> None:
+        delay_s = max(due_ms - self._clock.monotonic_ms(), 0) / 1000
+        handle = asyncio.get_running_loop().call_later(delay_s, self._fired, name, due_ms)
+        self._handles[name] = (due_ms, handle)
+
+    def _fired(self, name: str, set_for_ms: int) -> None:
+        due_ms = self._due_ms[name]
+        if due_ms > set_for_ms:
+            self._arm(name, due_ms)
+            return
+        del self._due_ms[name], self._handles[name]
+        self._is_due(name)
+
+    def cancel(self) -> None:
+        """Take all of them back."""
+        for _, handle in self._handles.values():
+            handle.cancel()
+        self._due_ms.clear()
+        self._handles.clear()

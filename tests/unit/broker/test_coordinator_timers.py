@@ -1,0 +1,59 @@
+"""Timers of a machine: moved often, due once."""
+
+import asyncio
+
+import pytest
+
+from headrace.broker.coordinators.timers import Timers
+from headrace.testing.clock import SimClock
+
+
+@pytest.fixture
+def due() -> list[str]:
+    return []
+
+
+async def test_a_timer_is_due_once(due: list[str]) -> None:
+    timers = Timers(SimClock(), due.append)
+    timers.set("a", 1)
+    await asyncio.sleep(0.02)
+    assert due == ["a"]
+
+
+async def test_a_timer_that_was_moved_away_fires_at_its_new_time(due: list[str]) -> None:
+    clock = SimClock()
+    timers = Timers(clock, due.append)
+    timers.set("a", 1)
+    timers.set("a", 40)
+    clock.advance_ms(10)
+    await asyncio.sleep(0.015)
+    assert due == [], "the first time has passed, and meant nothing"
+    await asyncio.sleep(0.1)
+    assert due == ["a"]
+
+
+async def test_a_timer_that_was_moved_closer_fires_then(due: list[str]) -> None:
+    timers = Timers(SimClock(), due.append)
+    timers.set("a", 60_000)
+    timers.set("a", 1)
+    await asyncio.sleep(0.02)
+    assert due == ["a"]
+
+
+async def test_a_timer_that_was_taken_back_is_never_due(due: list[str]) -> None:
+    timers = Timers(SimClock(), due.append)
+    timers.set("a", 1)
+    timers.set("a", None)
+    timers.set("never there", None)
+    timers.set("b", 1)
+    timers.cancel()
+    await asyncio.sleep(0.02)
+    assert due == []
+
+
+async def test_a_timer_may_be_set_again_by_what_it_calls() -> None:
+    fired: list[int] = []
+    timers = Timers(SimClock(), lambda name: (fired.append(1), timers.set(name, 0 if len(fired) < 3 else None)))  # type: ignore[func-returns-value]
+    timers.set("a", 0)
+    await asyncio.sleep(0.02)
+    assert len(fired) == 3
