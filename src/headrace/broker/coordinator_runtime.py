@@ -13,10 +13,9 @@ from itertools import count
 from typing import TYPE_CHECKING, Any, Generic
 
 from headrace.broker.coordinators.errors import CoordinatorLoading, CoordinatorNotAvailable, NotCoordinator
-from headrace.broker.coordinators.replay import replay
+from headrace.broker.coordinators.replay import Replay
 from headrace.broker.coordinators.shard import AnyMachine, Queued, Shard, Waiter
 from headrace.broker.partition import Partition
-from headrace.broker.slices import in_slices
 from headrace.core.coordinator import Answer, Decision, LogRecord, Moment, Producer, Ticket, merged
 from headrace.core.java_hash import partition_for
 from headrace.model.errors import HeadraceError, MessageTooLarge
@@ -47,6 +46,8 @@ class CoordinatorRuntime(Generic[AnyMachine]):
         self._queued: list[Shard[AnyMachine]] = []  # that have something in their queues
         self._committed: list[Answer] = []  # to be told at the end of this turn
         self._loads: set[asyncio.Task[None]] = set()
+        # Each takes a slice of the loop; fifty slices in one turn would hold up everybody else.
+        self._one_load_at_a_time = asyncio.Lock()
 
     # Which machine
 
@@ -246,7 +247,8 @@ class CoordinatorRuntime(Generic[AnyMachine]):
 
     async def _load(self, shard: Shard[AnyMachine]) -> None:
         try:
-            await in_slices(replay(shard.machine, shard.partition))
+            async with self._one_load_at_a_time:
+                await Replay(shard.machine, shard.partition).run()
         except HeadraceError as error:
             log.critical("%s cannot be read: %s", shard.partition, error)
             return

@@ -24,7 +24,7 @@ from headrace.core.group.family import ClassicDoor, Committer, Family, OffsetsRu
 from headrace.core.group.history import History
 from headrace.core.group.offsets import NO_PRODUCER, OffsetCommitted, OffsetForgotten, Offsets
 from headrace.core.group.records import (
-    OFFSET_KINDS,
+    OFFSET_KEYS,
     CommittedOffset,
     OffsetKey,
     offset_record,
@@ -93,18 +93,19 @@ class GroupMachine:
             self._by_fact[type(fact)].apply(fact, offset)
 
     def replay(self, record: LogRecord, offset: int) -> None:
-        kind = record_kind(record)
-        if kind in OFFSET_KINDS:
+        if record.key[:2] in OFFSET_KEYS:
             self._replay_offset(record, offset, NO_PRODUCER)
-        elif kind in self._by_record:
+            return
+        kind = record_kind(record)
+        if kind in self._by_record:
             self._by_record[kind].replay(kind, record, offset)
 
     def replay_in_transaction(self, record: LogRecord, offset: int, producer: Producer) -> None:
-        if record_kind(record) in OFFSET_KINDS:
+        if record.key[:2] in OFFSET_KEYS:
             self._replay_offset(record, offset, producer.producer_id)
 
     def _replay_offset(self, record: LogRecord, offset: int, producer_id: int) -> None:
-        key = read_offset_key(record)
+        key = read_offset_key(record.key)
         if record.value is None:
             self.offsets.forget(key)
         else:
@@ -183,7 +184,7 @@ class GroupMachine:
             outcomes[partition] = None
             expires_ms = -1 if retention_ms < 0 else min(now.wall_ms + retention_ms, TIME_MS_MAX)
             committed = CommittedOffset(offset, leader_epoch, note, now.wall_ms, expires_ms)
-            facts.append(OffsetCommitted(OffsetKey(group_id, *partition), committed, producer_id))
+            facts.append(OffsetCommitted(OffsetKey(group_id, partition), committed, producer_id))
         return Decision(answers=(Answer(ticket, outcomes),), facts=facts, timers=timers, producer=producer)
 
     def _check_commit(self, group_id: str, committer: Committer, now: Moment) -> Sequence[Timer]:
@@ -223,14 +224,14 @@ class GroupMachine:
             else:
                 outcomes[partition] = None
         gone = [one for one, outcome in outcomes.items() if outcome is None and one in known]
-        facts = [OffsetForgotten(OffsetKey(group_id, *one)) for one in gone]
+        facts = [OffsetForgotten(OffsetKey(group_id, one)) for one in gone]
         return Decision(answers=(Answer(ticket, outcomes),), facts=facts)
 
     def topic_deleted(self, topic: str) -> Decision[Any]:
         """Offsets of a topic that is gone would mislead the readers of a new one of the same name."""
         return Decision(
             facts=[
-                OffsetForgotten(OffsetKey(group_id, *partition))
+                OffsetForgotten(OffsetKey(group_id, partition))
                 for group_id in self.offsets.groups()
                 for partition in self.offsets.of_group(group_id)
                 if partition.topic == topic
@@ -254,7 +255,7 @@ class GroupMachine:
             for partition, committed in known.items()
             if partition not in unstable and self._is_expired(partition, committed, rule, wall_ms)
         ]
-        facts: list[Any] = [OffsetForgotten(OffsetKey(group_id, *partition)) for partition in gone]
+        facts: list[Any] = [OffsetForgotten(OffsetKey(group_id, partition)) for partition in gone]
         if family is not None and family.is_empty(group_id) and len(gone) == len(known) and not unstable:
             facts += family.forget(group_id)
             if self._history is not None:
@@ -292,7 +293,7 @@ class GroupMachine:
             raise NonEmptyGroup(f"group {group_id} has members")
         if self.offsets.has_pending(group_id):
             raise NonEmptyGroup(f"a transaction commits offsets of group {group_id}")
-        facts: list[Any] = [OffsetForgotten(OffsetKey(group_id, *one)) for one in self.offsets.of_group(group_id)]
+        facts: list[Any] = [OffsetForgotten(OffsetKey(group_id, one)) for one in self.offsets.of_group(group_id)]
         if family is not None:
             facts += family.forget(group_id)
         if self._history is not None:

@@ -62,12 +62,17 @@ class Offsets:
 
     def put(self, key: OffsetKey, committed: CommittedOffset, producer_id: int = NO_PRODUCER) -> None:
         groups = self._groups if producer_id == NO_PRODUCER else self._pending.setdefault(producer_id, {})
-        groups.setdefault(key.group_id, {})[TopicPartition(key.topic, key.partition)] = committed
+        group_id, place = key
+        offsets = groups.get(group_id)
+        if offsets is None:
+            groups[group_id] = {place: committed}
+        else:
+            offsets[place] = committed
 
     def forget(self, key: OffsetKey) -> None:
         offsets = self._groups.get(key.group_id)
         if offsets is not None:
-            offsets.pop(TopicPartition(key.topic, key.partition), None)
+            offsets.pop(key.place, None)
             if not offsets:
                 del self._groups[key.group_id]
 
@@ -77,4 +82,4 @@ class Offsets:
                 known = self._groups.get(group_id, {}).get(partition)
                 # Somebody may have committed outside the transaction while it was open: the later record counts.
                 if known is None or known.record_offset < waiting.record_offset:
-                    self.put(OffsetKey(group_id, *partition), waiting)
+                    self.put(OffsetKey(group_id, partition), waiting)

@@ -12,6 +12,7 @@
 Old versions are read, version 3 is written (version 1 for an offset with an end of its own).
 """
 
+from functools import lru_cache
 from struct import Struct
 from struct import error as StructError
 from typing import NamedTuple
@@ -19,8 +20,9 @@ from typing import NamedTuple
 from headrace.core.coordinator import LogRecord
 from headrace.core.group.values import ClassicGroup, GroupState, Member, Protocol
 from headrace.model.errors import CorruptLog
+from headrace.model.ids import TopicPartition
 
-OFFSET_KINDS = frozenset({0, 1})
+OFFSET_KEYS = frozenset({b"\x00\x00", b"\x00\x01"})  # how the keys of kinds 0 and 1 begin
 GROUP_KIND = 2
 
 _INT16 = Struct(">h")
@@ -28,9 +30,18 @@ _INT32 = Struct(">i")
 _INT64 = Struct(">q")
 _OFFSET_AND_LENGTH = Struct(">qh")
 _OFFSET_EPOCH_AND_LENGTH = Struct(">qih")
+_WITHOUT_NOTE = Struct(">hqihq")  # a whole value: version, offset, leader epoch, no note, time
 _NULL = b"\xff\xff"
 # The first version that adds tagged fields and compact lengths. Kafka can read it and does not write it.
 _FLEXIBLE_FROM = 4
+
+
+# A log says the same few keys again and again: each is taken apart once. Enough for the groups of one partition of the
+# topic, and some 30 MB at most.
+KEYS_REMEMBERED_MAX = 64 * 1024
+
+# What a NamedTuple's own constructor ends up calling, at half its price; a start makes a million of them.
+_new_tuple = tuple.__new__
 
 
 class CommittedOffset(NamedTuple):
@@ -46,8 +57,7 @@ class CommittedOffset(NamedTuple):
 
 class OffsetKey(NamedTuple):
     group_id: str
-    topic: str
-    partition: int
+    place: TopicPartition
 
 
 def record_kind(record: LogRecord) -> int:
@@ -60,13 +70,13 @@ def record_kind(record: LogRecord) -> int:
 
 def offset_record(key: OffsetKey, committed: CommittedOffset | None) -> LogRecord:
     """The most common record by far, so its bytes are put together in as few steps as can be."""
-    group, topic = key[0].encode(), key[1].encode()
+    group, topic = key.group_id.encode(), key.place.topic.encode()
     key_bytes = b"\x00\x01%b%b%b%b%b" % (
         _INT16.pack(len(group)),
         group,
         _INT16.pack(len(topic)),
         topic,
-        _INT32.pack(key[2]),
+        _INT32.pack(key.place.partition),
     )
     if committed is None:
         return LogRecord(key_bytes, None)
@@ -163,12 +173,21 @@ class _Fields:
         return self.take(self.number(_INT32))
 
 
-def read_offset_key(record: LogRecord) -> OffsetKey:
-    fields = _Fields(record.key, _INT16.size)
-    return OffsetKey(fields.string(), fields.string(), fields.number(_INT32))
+@lru_cache(KEYS_REMEMBERED_MAX)
+def read_offset_key(key: bytes) -> OffsetKey:
+    fields = _Fields(key, _INT16.size)
+    return OffsetKey(fields.string(), TopicPartition(fields.string(), fields.number(_INT32)))
 
 
 def read_offset(value: bytes, record_offset: int = -1) -> CommittedOffset:
+    if len(value) == _WITHOUT_NOTE.size:
+        version, offset, leader_epoch, note_bytes, committed_ms = _WITHOUT_NOTE.unpack(value)
+        if version == 3 and not note_bytes:  # as nearly all of them are
+            return _new_tuple(CommittedOffset, (offset, leader_epoch, "", committed_ms, -1, record_offset))
+    return _read_any_offset(value, record_offset)
+
+
+def _read_any_offset(value: bytes, record_offset: int) -> CommittedOffset:
     fields = _Fields(value)
     version = _version(fields, "an offset")
     offset = fields.number(_INT64)

@@ -18,6 +18,7 @@ from headrace.core.group.records import (
 )
 from headrace.core.group.values import ClassicGroup, GroupState, Member, Protocol
 from headrace.model.errors import CorruptLog
+from headrace.model.ids import TopicPartition
 
 SHORT = st.text(max_size=8)
 INT32 = st.integers(0, 2**31 - 1)
@@ -39,14 +40,14 @@ def member(**more: object) -> Member:
 
 
 def test_an_offset_has_the_bytes_that_kafka_writes() -> None:
-    record = offset_record(OffsetKey("g", "t", 1), CommittedOffset(5, 2, "n", 258))
+    record = offset_record(OffsetKey("g", TopicPartition("t", 1)), CommittedOffset(5, 2, "n", 258))
     assert record.key == bytes.fromhex("0001 0001 67 0001 74 00000001")
     assert record.value == bytes.fromhex("0003 0000000000000005 00000002 0001 6e 0000000000000102")
-    assert offset_record(OffsetKey("g", "t", 1), None) == LogRecord(record.key, None)
+    assert offset_record(OffsetKey("g", TopicPartition("t", 1)), None) == LogRecord(record.key, None)
 
 
 def test_an_offset_with_an_end_of_its_own_has_the_older_bytes() -> None:
-    record = offset_record(OffsetKey("g", "t", 1), CommittedOffset(5, 2, "", 1, 3))
+    record = offset_record(OffsetKey("g", TopicPartition("t", 1)), CommittedOffset(5, 2, "", 1, 3))
     assert record.value == bytes.fromhex("0001 0000000000000005 0000 0000000000000001 0000000000000003")
 
 
@@ -72,10 +73,10 @@ def test_a_group_has_the_bytes_that_kafka_writes() -> None:
 
 @given(SHORT, SHORT, INT32, KNOWN)
 def test_offsets_are_read_as_they_were_written(group: str, topic: str, partition: int, known: CommittedOffset) -> None:
-    key = OffsetKey(group, topic, partition)
+    key = OffsetKey(group, TopicPartition(topic, partition))
     record = offset_record(key, known)
     assert record.value is not None
-    assert (record_kind(record), read_offset_key(record), read_offset(record.value)) == (1, key, known)
+    assert (record_kind(record), read_offset_key(record.key), read_offset(record.value)) == (1, key, known)
 
 
 @given(SHORT, st.lists(SHORT, unique=True, max_size=3), st.one_of(st.none(), SHORT), st.binary(max_size=9))
