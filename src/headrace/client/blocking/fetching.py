@@ -1,0 +1,154 @@
+"""Batches of one partition as they lie in the log, fetched ahead: while one answer is used, the next is on its way.
+
+Decides where the next fetch starts, checks every checksum, and tells loss from silence. Never looks into a batch.
+"""
+
+from collections.abc import Iterator
+from struct import Struct
+from typing import NamedTuple
+
+from headrace.client.blocking.cluster import Cluster, Patience, check
+from headrace.client.connection import Connection
+from headrace.client.refusals import Refused
+from headrace.model.errors import CorruptBatch, ErrorCode
+from headrace.model.ids import TopicPartition
+from headrace.protocol.wire import Reader
+from headrace.records.batch import BatchHeader, batch_crc, walk
+from headrace.records.committed import AbortedTransaction
+
+FETCH, FETCH_VERSION = 1, 11  # the last version that names topics by name and has no tagged fields
+
+# One fetch is some 70,000 records of 100 bytes: enough to hide the round trip, little enough for many tasks' memory.
+FETCH_BYTES = 8 * 1024 * 1024
+FETCH_WAIT_MS = 500  # as Kafka's fetch.max.wait.ms
+
+_REQUEST_START = Struct(">iiiibiiih")
+_REQUEST_PARTITION = Struct(">iiiqqiih")
+_ROW = Struct(">ihqqq")
+_PAIR = Struct(">qq")
+
+Batch = tuple[memoryview, BatchHeader]
+
+
+class Fetched(NamedTuple):
+    """What one fetch brought: whole batches from `position` on (the first may begin before it)."""
+
+    position: int
+    batches: list[Batch]
+    aborted: list[AbortedTransaction] | None
+    high_watermark: int
+    last_stable_offset: int
+    log_start: int
+
+    @property
+    def next_position(self) -> int:
+        return max(self.position, self.batches[-1][1].next_offset) if self.batches else self.position
+
+
+class OffsetOutOfRange(Exception):
+    """The log does not hold the position; `log_start` to `log_end` is what it holds."""
+
+    def __init__(self, partition: TopicPartition, position: int, log_start: int, log_end: int) -> None:
+        super().__init__(f"{partition} holds offsets {log_start} to {log_end}, not {position}")
+        self.partition, self.position, self.log_start, self.log_end = partition, position, log_start, log_end
+
+
+def fetch_from(
+    cluster: Cluster, partition: TopicPartition, position: int, end: int, *, read_committed: bool, bytes_max: int
+) -> Iterator[Fetched]:
+    """Fetches until `end` is reached, through restarts of the broker. Empty ones too: the caller may lose patience."""
+    patience = Patience(cluster.settings.patience_s)
+    ahead = _Ahead(cluster, partition, read_committed, bytes_max)
+    try:
+        while position < end:
+            try:
+                fetched = ahead.take(position, end)
+            except (OSError, Refused) as error:
+                patience.wait_after(error, f"fetching {partition} from {cluster.settings.bootstrap}")
+                cluster.forget()
+                continue
+            patience.renew()
+            position = fetched.next_position
+            yield fetched
+    finally:
+        ahead.abandon()
+
+
+class _Ahead:
+    """A fetch that is on its way on the leader's connection, and how to take its answer and send the next one."""
+
+    def __init__(self, cluster: Cluster, partition: TopicPartition, read_committed: bool, bytes_max: int) -> None:
+        self._cluster, self._partition = cluster, partition
+        self._read_committed, self._bytes_max = read_committed, bytes_max
+        self._connection: Connection | None = None
+        self._position = self._correlation_id = 0
+
+    def take(self, position: int, end: int) -> Fetched:
+        """The answer from `position` on; when it comes before `end` the next request leaves at once."""
+        if self._connection is None:
+            self._connection = self._cluster.leader_connection(self._partition)
+            self._send(position)
+        assert self._position == position
+        connection, self._connection = self._connection, None  # a failure from here on needs a new start
+        fetched = _parse(connection.receive(self._correlation_id), self._partition, position, self._read_committed)
+        if fetched.next_position < end:
+            self._connection = connection
+            self._send(fetched.next_position)
+        return fetched
+
+    def _send(self, position: int) -> None:
+        assert self._connection is not None
+        self._position = position
+        body = _request(self._partition, position, self._read_committed, self._bytes_max)
+        self._correlation_id = self._connection.send(FETCH, FETCH_VERSION, body)
+
+    def abandon(self) -> None:
+        """Nobody takes an answer that is still on its way, so nobody may use that connection again either."""
+        if self._connection is not None:
+            self._cluster.close()
+
+
+def _request(partition: TopicPartition, position: int, read_committed: bool, bytes_max: int) -> bytes:
+    name = partition.topic.encode()
+    start = _REQUEST_START.pack(-1, FETCH_WAIT_MS, 1, bytes_max, int(read_committed), 0, -1, 1, len(name))
+    return start + name + _REQUEST_PARTITION.pack(1, partition.partition, -1, position, -1, bytes_max, 0, 0)
+
+
+def _parse(body: memoryview, partition: TopicPartition, position: int, read_committed: bool) -> Fetched:
+    reader = Reader(body)
+    reader.int32()  # throttle time
+    check(reader.int16(), f"fetching {partition}")
+    reader.int32()  # session
+    for _ in reader.array(6):
+        reader.string()
+        for _ in reader.array(_ROW.size):
+            return _parse_row(reader, partition, position, read_committed)
+    raise Refused(ErrorCode.UNKNOWN_SERVER_ERROR, f"fetching {partition}: the answer does not mention it")
+
+
+def _parse_row(reader: Reader, partition: TopicPartition, position: int, read_committed: bool) -> Fetched:
+    _, error, high_watermark, last_stable, log_start = reader.numbers(_ROW)
+    aborted: list[AbortedTransaction] = []
+    for _ in reader.nullable_array(_PAIR.size) or ():
+        producer_id, first_offset = reader.numbers(_PAIR)
+        aborted.append((producer_id, first_offset))
+    reader.int32()  # preferred replica
+    records = reader.nullable_bytes() or memoryview(b"")
+    if error == ErrorCode.OFFSET_OUT_OF_RANGE:
+        raise OffsetOutOfRange(partition, position, log_start, high_watermark)
+    check(error, f"fetching {partition}")
+    batches = _checked(records, partition, position)
+    return Fetched(position, batches, aborted if read_committed else None, high_watermark, last_stable, log_start)
+
+
+def _checked(records: memoryview, partition: TopicPartition, position: int) -> list[Batch]:
+    """Whole batches with right checksums that hold something at or after the position."""
+    batches = []
+    for at, header in walk(records):
+        if header.next_offset <= position:
+            continue
+        batch = records[at : at + header.total_bytes]
+        if header.crc != batch_crc(batch):
+            raise CorruptBatch(f"{partition}: the checksum of the batch at offset {header.base_offset} is wrong")
+        batches.append((batch, header))
+    return batches
