@@ -1,0 +1,145 @@
+"""Where the fields of many records lie, found by arithmetic on whole arrays instead of record by record.
+
+Only the way from one record to the next must be walked, because a record is found by the length of the one before
+it; that walk is the one Python loop here, and records of one size after each other spare even that. Everything
+behind the lengths is numpy: 3 million records a second on a core where a loop that reads them singly does 0.35
+million. Copies nothing and knows nothing of Arrow.
+"""
+
+from typing import NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from headrace.model.errors import CorruptBatch
+from headrace.records.varint import rest_of_varint, unzigzag
+
+Int64s = npt.NDArray[np.int64]
+Bytes = npt.NDArray[np.uint8]
+
+# How many records are looked at for equal lengths, and walked when there are few: a look costs as much as 60 steps.
+_PROBE = 1024
+_RUN_MIN = 64
+_VARINT_BYTES_MAX = 10
+# Of a two-byte varint that holds a length: what its first byte adds to the position, its own two bytes included.
+_FIRST_BYTE_STEP = tuple(((byte & 0x7F) >> 1) + 2 for byte in range(256))
+
+
+class Spans(NamedTuple):
+    """Positions in one buffer, one entry a record. A null key or value has a length of -1 and no bytes."""
+
+    timestamp_delta: Int64s
+    offset_delta: Int64s
+    key_at: Int64s
+    key_bytes: Int64s
+    value_at: Int64s
+    value_bytes: Int64s
+    headers_at: Int64s
+    end: Int64s
+
+
+def record_starts(section: bytes, position: int, end: int, count: int) -> Int64s:
+    """Where each of the `count` records that fill section[position:end] begins: at its length."""
+    runs: list[Int64s] = [np.empty(0, dtype=np.int64)]
+    left, probe = count, _PROBE
+    try:
+        while left:
+            run, position = _equal_records(section, position, end, min(left, probe))
+            runs.append(run)
+            left -= len(run)
+            if len(run) >= _RUN_MIN:
+                probe *= 4
+            else:
+                probe = _PROBE
+                walked, position = _walk(section, position, end, min(left, probe))
+                runs.append(np.array(walked, dtype=np.int64))
+                left -= len(walked)
+    except IndexError:
+        raise CorruptBatch("the records end inside a record") from None
+    if position != end:
+        raise CorruptBatch(f"the records end {abs(end - position)} bytes off the end of their batch")
+    return np.concatenate(runs)
+
+
+def _equal_records(section: bytes, position: int, end: int, count: int) -> tuple[Int64s, int]:
+    """As many records as have the length of the first one, at least that one."""
+    raw, body = section[position], position + 1
+    if raw > 0x7F:
+        raw, body = rest_of_varint(section, body, raw)
+    prefix_bytes = body - position
+    stride = prefix_bytes + _length(raw)
+    possible = min(count, (end - position) // stride)
+    if possible < 1:
+        raise CorruptBatch(f"a record at byte {position} claims more bytes than there are")
+    view = np.frombuffer(section, np.uint8, possible * stride, position).reshape(possible, stride)
+    same = view[:, 0] == view[0, 0]
+    for column in range(1, prefix_bytes):
+        same &= view[:, column] == view[0, column]
+    length = possible if same.all() else int(same.argmin())
+    return np.arange(position, position + length * stride, stride, dtype=np.int64), position + length * stride
+
+
+def _walk(section: bytes, position: int, end: int, count: int) -> tuple[list[int], int]:
+    """The loop that reading unequal records costs most: lengths of two bytes, the usual ones, are written out."""
+    starts: list[int] = []
+    append = starts.append
+    first_byte_step = _FIRST_BYTE_STEP
+    for _ in range(count):
+        append(position)
+        raw = section[position]
+        following = section[position + 1]
+        if raw > 0x7F >= following and not raw & 1:
+            position += (following << 6) + first_byte_step[raw]
+        else:
+            position += 1
+            if raw > 0x7F:
+                raw, position = rest_of_varint(section, position, raw)
+            position += _length(raw)
+        if position > end:
+            raise CorruptBatch("a record claims more bytes than there are")
+    return starts, position
+
+
+def _length(raw: int) -> int:
+    if raw & 1:
+        raise CorruptBatch(f"a record claims {unzigzag(raw)} bytes")
+    return raw >> 1
+
+
+def locate(section: bytes, starts: Int64s) -> Spans:
+    """The fields of the records that begin there; CorruptBatch if they do not fit into them."""
+    data = np.frombuffer(section, np.uint8)
+    try:
+        length, body = varints(data, starts)
+        ends = body + length
+        timestamp_delta, position = varints(data, body + 1)  # behind the attributes
+        offset_delta, position = varints(data, position)
+        key_bytes, key_at = varints(data, position)
+        value_bytes, value_at = varints(data, key_at + np.maximum(key_bytes, 0))
+        headers_at = value_at + np.maximum(value_bytes, 0)
+    except IndexError:
+        raise CorruptBatch("the records end inside a record") from None
+    # Every length that is not -1 only leads forward, so the last position inside means all of them are.
+    if (headers_at >= ends).any() or (key_bytes < -1).any() or (value_bytes < -1).any():
+        raise CorruptBatch("a key or value reaches beyond its record")
+    return Spans(timestamp_delta, offset_delta, key_at, key_bytes, value_at, value_bytes, headers_at, ends)
+
+
+def varints(data: Bytes, position: Int64s) -> tuple[Int64s, Int64s]:
+    """The zigzag numbers at these positions, and the positions behind them."""
+    byte = data[position]
+    value = (byte & 0x7F).astype(np.int64)
+    position = position + 1
+    unfinished = np.flatnonzero(byte > 0x7F)
+    shift = 7
+    while len(unfinished):
+        if shift >= 7 * _VARINT_BYTES_MAX:
+            raise CorruptBatch(f"a varint of more than {_VARINT_BYTES_MAX} bytes")
+        byte = data[position[unfinished]]
+        value[unfinished] |= (byte & 0x7F).astype(np.int64) << shift
+        position[unfinished] += 1
+        unfinished = unfinished[byte > 0x7F]
+        shift += 7
+    # The shift must not drag the sign in: ten bytes fill all 64 bits.
+    halves = (value.view(np.uint64) >> np.uint64(1)).view(np.int64)
+    return halves ^ -(value & 1), position
