@@ -110,6 +110,7 @@ check)
 test)
     python_packages dev
     need kcat kcat
+    need java openjdk-17-jre-headless
     need etcd etcd-server
     need openssl openssl ;;
 interop)

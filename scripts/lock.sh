@@ -3,7 +3,7 @@
 # and Pythons we support, and no index address, so that the files work behind any mirror.
 #
 #   base.lock    what a node needs, and the build backend for the editable install
-#   dev.lock     base, and what checks and tests need
+#   dev.lock     base, and what checks and tests need, Spark included
 #   tools.lock   uv itself, for a machine that has none
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
@@ -19,7 +19,7 @@ compile() {
     echo "$output: $(grep -c '==' "$output") packages"
 }
 
-compile requirements/dev.lock pyproject.toml --extra dev --group build
+compile requirements/dev.lock pyproject.toml --extra dev --extra spark --group build
 # base takes dev's versions, so that the tests judge what a node runs.
 compile requirements/base.lock pyproject.toml --group build --constraint requirements/dev.lock
 compile requirements/tools.lock --group pyproject.toml:tools

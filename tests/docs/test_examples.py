@@ -18,7 +18,7 @@ RUNNABLE = [page for page in PAGES if examples_in(page)]
 # The address pages use, because it is the one readers have.
 DOCUMENTED_ADDRESS = "localhost:9092"
 DOCUMENTED_HTTP = "http://localhost:8080"
-EXAMPLE_TIMEOUT_S = 60
+EXAMPLE_TIMEOUT_S = 100  # an example that starts Spark takes fifteen seconds where nothing else runs
 # Programs that are not Python packages: a page that uses one is skipped where it is not installed.
 FOREIGN_PROGRAMS = ("kcat",)
 

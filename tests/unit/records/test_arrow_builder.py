@@ -59,12 +59,14 @@ def test_keys_and_headers_may_be_missing_altogether():
     assert build_section(null_headers)[0] == build_batch(records)[HEADER_BYTES:]
 
 
+@unhurried
 @given(st.lists(st.integers(-(2**63), 2**63 - 1), min_size=1, max_size=20))
 def test_varints(numbers):
     column = varint_column([np.array(numbers, dtype=np.int64)])
     assert column.to_pylist() == [encode_varint(number) for number in numbers]
 
 
+@unhurried
 @given(st.lists(st.one_of(st.none(), st.binary(max_size=200)), min_size=1, max_size=30), st.integers(0, 5))
 def test_a_column_is_hashed_as_its_keys_are(keys, skipped):
     hashes = hash_column(pa.array([b"x"] * skipped + keys, pa.binary()).slice(skipped))

@@ -1,0 +1,59 @@
+"""The options of the sink: the connector's names, and what exactly-once needs. Pure: text in, values out."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from headrace.client.blocking.cluster import ClientSettings
+from headrace.model.errors import InvalidConfig
+from headrace.records.compression import Codec
+from headrace.spark.options import STREAM_PATIENCE_S, Options
+
+WRITE_OPTIONS = ("topic", "includeHeaders", "deliveryGuarantee", "transactionTimeoutMs")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WriteOptions:
+    client: ClientSettings
+    topic: str | None
+    exactly_once: bool
+    transaction_timeout_ms: int
+    codec: int
+    batch_bytes: int
+    acks: int
+
+
+# The most that a broker allows unless it is told otherwise (transaction.max.timeout.ms): a driver that dies while it
+# commits must be back within it.
+TRANSACTION_TIMEOUT_MS = 15 * 60 * 1000
+# Below the 1 MiB that brokers take for one batch (max.message.bytes), with room for what encoding adds.
+BATCH_BYTES = 900_000
+_GUARANTEES = ("at-least-once", "exactly-once")
+_ACKS = {"all": -1, "-1": -1, "1": 1}
+
+
+def write_options(given: Mapping[str, str]) -> WriteOptions:
+    options = Options(given, WRITE_OPTIONS)
+    guarantee = (options.text("deliveryGuarantee", _GUARANTEES[0]) or "").lower().replace("_", "-")
+    if guarantee not in _GUARANTEES:
+        raise InvalidConfig(f"deliveryGuarantee: {guarantee!r} is neither {' nor '.join(_GUARANTEES)}")
+    exactly_once = guarantee == _GUARANTEES[1]
+    if exactly_once and options.text("asyncProgressTrackingEnabled", "false") == "true":
+        raise InvalidConfig("asyncProgressTrackingEnabled: batches may then come again, so exactly-once cannot be kept")
+    acks = options.properties.get("acks", "all")
+    if acks not in _ACKS or (exactly_once and _ACKS[acks] != -1):
+        raise InvalidConfig(f"kafka.acks: {acks!r}; use all, or 1 where losing rows is acceptable")
+    codec_name = options.properties.get("compression.type", "none").upper()
+    if codec_name not in Codec.__members__:
+        raise InvalidConfig(f"kafka.compression.type: {codec_name.lower()!r} is none of none, gzip, snappy, lz4, zstd")
+    batch_bytes = options.properties.get("batch.size", str(BATCH_BYTES))
+    if not batch_bytes.isdecimal() or int(batch_bytes) < 1:
+        raise InvalidConfig(f"kafka.batch.size: {batch_bytes!r} is not a number of bytes")
+    return WriteOptions(
+        client=options.client(STREAM_PATIENCE_S),
+        topic=options.text("topic"),
+        exactly_once=exactly_once,
+        transaction_timeout_ms=options.positive("transactionTimeoutMs") or TRANSACTION_TIMEOUT_MS,
+        codec=Codec[codec_name],
+        batch_bytes=int(batch_bytes),
+        acks=_ACKS[acks],
+    )

@@ -1,0 +1,43 @@
+"""`format("headrace")`: what Spark finds when a query names it. Decides nothing itself; every part has its file."""
+
+from pyspark.sql.datasource import (
+    DataSource,
+    DataSourceReader,
+    DataSourceStreamArrowWriter,
+    DataSourceStreamReader,
+    DataSourceWriter,
+)
+from pyspark.sql.types import StructType
+
+from headrace.model.errors import InvalidConfig
+from headrace.spark.batch_reader import HeadraceBatchReader
+from headrace.spark.options import read_options
+from headrace.spark.schema import check_schema, full_schema
+from headrace.spark.sink_options import write_options
+from headrace.spark.stream_reader import HeadraceStreamReader
+from headrace.spark.writers import HeadraceBatchWriter, HeadraceStreamWriter
+
+
+class HeadraceDataSource(DataSource):
+    @classmethod
+    def name(cls) -> str:
+        return "headrace"
+
+    def schema(self) -> StructType:
+        return full_schema(include_headers=str(self.options.get("includeHeaders", "")).lower() == "true")
+
+    def reader(self, schema: StructType) -> DataSourceReader:
+        check_schema(schema)
+        return HeadraceBatchReader(read_options(self.options, streaming=False), schema)
+
+    def streamReader(self, schema: StructType) -> DataSourceStreamReader:
+        check_schema(schema)
+        return HeadraceStreamReader(read_options(self.options, streaming=True), schema)
+
+    def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:
+        if overwrite:
+            raise InvalidConfig("mode: a topic cannot be overwritten; use append")
+        return HeadraceBatchWriter(write_options(self.options), schema)
+
+    def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamArrowWriter:
+        return HeadraceStreamWriter(write_options(self.options), schema)

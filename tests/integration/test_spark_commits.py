@@ -1,0 +1,284 @@
+"""The sink's commit, stopped at every request it makes: driver gone, driver late, broker gone. No JVM is needed.
+
+The driver's part is the real one, against a real broker; the tasks are called as Spark calls them. After whatever
+happened the batch is tried again as Spark would, and then readers of committed data see every row exactly once.
+"""
+
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from dataclasses import dataclass, field
+from uuid import uuid4
+
+import pytest
+
+pa = pytest.importorskip("pyarrow")
+
+from headrace.client.blocking.cluster import ClientSettings, Cluster  # noqa: E402
+from headrace.client.blocking.fetching import fetch_from  # noqa: E402
+from headrace.client.blocking.offsets import LATEST, list_offsets  # noqa: E402
+from headrace.client.blocking.topics import ensure_topic  # noqa: E402
+from headrace.client.blocking.transactional import open_transactions  # noqa: E402
+from headrace.client.connection import Connection  # noqa: E402
+from headrace.model.ids import TopicPartition  # noqa: E402
+from headrace.records.committed import visible_batches  # noqa: E402
+from headrace.records.record import iter_records  # noqa: E402
+from headrace.spark.deciding import CommitFailed, Decider, Decision  # noqa: E402
+from headrace.spark.reading import cluster_for  # noqa: E402
+from headrace.spark.sink_options import write_options  # noqa: E402
+from headrace.spark.task_writer import write_rows  # noqa: E402
+from headrace.testing import LocalBroker  # noqa: E402
+
+BEFORE, AFTER = "before", "after"
+
+
+class Crash(BaseException):
+    """The process is gone; nothing in it reacts any more."""
+
+
+@dataclass
+class Point:
+    """One place in a commit: before or after its nth request. What happens there is the test's."""
+
+    number: int
+    side: str
+    act: Callable[[], None]
+    seen: int = field(default=0)
+    reached: bool = field(default=False)
+
+    def pass_by(self, side: str) -> None:
+        if side == self.side and self.seen == self.number and not self.reached:
+            self.reached = True
+            self.act()
+        if side == AFTER:
+            self.seen += 1
+
+
+class WatchedConnection(Connection):
+    point: Point
+
+    def exchange(self, request, response_type):
+        self.point.pass_by(BEFORE)
+        answer = super().exchange(request, response_type)
+        self.point.pass_by(AFTER)
+        return answer
+
+
+class WatchedCluster(Cluster):
+    """A cluster whose requests can be counted, and stopped at one of them."""
+
+    def __init__(self, settings: ClientSettings, point: Point) -> None:
+        super().__init__(settings)
+        self._point = point
+
+    def connection(self, address):
+        if address not in self._connections:
+            made = WatchedConnection.__new__(WatchedConnection)
+            made.point = Point(-1, BEFORE, lambda: None)  # the handshake of a connection is no request of the commit
+            Connection.__init__(made, *address, self.settings.request_timeout_s)
+            made.point = self._point
+            self._connections[address] = made
+        return self._connections[address]
+
+
+class Stage:
+    """One query that writes one batch, as often as it has to."""
+
+    def __init__(self, broker: LocalBroker) -> None:
+        self.broker = broker
+        self.query = uuid4().hex
+        self.topic = f"out-{self.query[:8]}"
+        self.options = write_options({"kafka.bootstrap.servers": broker.bootstrap, "topic": self.topic})
+        self.cluster = cluster_for(self.options.client)  # the one that the tasks use
+        ensure_topic(self.cluster, self.topic)
+
+    def tasks(self, run: str, batch: int, rows: dict[int, list[bytes]]) -> Decision:
+        """What the executors do with a batch: each task writes its rows, or sees that they count already."""
+        decided = Decider(self.cluster, self.query).last(stable=False)
+        owners = []
+        if decided is None or decided.batch_id < batch:
+            for task, values in rows.items():
+                table = pa.record_batch({"value": pa.array(values, pa.binary())})
+                name = f"headrace-spark-{self.query}-{run}-{batch % 16}-{task}-0"
+                owner, _ = write_rows(self.options, [table], name)
+                owners.append(owner)
+        return Decision(batch, run, tuple(owners))
+
+    def commit(self, decision: Decision, point: Point | None = None) -> None:
+        watched = WatchedCluster(self.cluster.settings, point or Point(-1, BEFORE, lambda: None))
+        try:
+            Decider(watched, self.query).commit(decision)
+        finally:
+            watched.close()
+
+    def attempt(self, run: str, batch: int, rows: dict[int, list[bytes]], tries: int = 3) -> None:
+        """As a query does that is started again when a batch fails."""
+        for number in range(tries):
+            try:
+                self.commit(self.tasks(f"{run}.{number}", batch, rows))
+                return
+            except CommitFailed:
+                continue
+        raise AssertionError(f"batch {batch} failed {tries} times")
+
+    def committed(self) -> list[bytes]:
+        place = TopicPartition(self.topic, 0)
+        self.cluster.forget()
+        end = list_offsets(self.cluster, {place: LATEST}, read_committed=True)[place] or 0
+        whole = list_offsets(self.cluster, {place: LATEST}, read_committed=False)[place] or 0
+        assert end == whole, "something is still open"
+        found = []
+        for fetched in fetch_from(self.cluster, place, 0, end, read_committed=True, bytes_max=1 << 20):
+            for batch, header in visible_batches(fetched.batches, fetched.aborted):
+                found += [record.value for record in iter_records(batch, header)]
+        return sorted(found)
+
+
+BATCH = {0: [b"a1", b"a2"], 1: [b"b1"], 2: [b"c1", b"c2", b"c3"]}
+ROWS = sorted(value for values in BATCH.values() for value in values)
+# The batch planned again may be cut differently: which task wrote what must not matter.
+BATCH_AGAIN = {0: [b"c1", b"a2", b"b1"], 1: [b"c2", b"a1", b"c3"]}
+
+
+def places() -> Iterator[tuple[int, str]]:
+    for number in range(200):
+        yield number, BEFORE
+        yield number, AFTER
+
+
+def _failure_of(stage: Stage, decision: Decision, point: Point) -> list[BaseException]:
+    try:
+        stage.commit(decision, point)
+    except BaseException as error:
+        return [error]
+    return []
+
+
+def crash() -> None:
+    raise Crash
+
+
+@pytest.fixture(scope="module")
+def broker() -> Iterator[LocalBroker]:
+    with LocalBroker(memory=False) as broker:
+        yield broker
+        cluster_for(write_options({"kafka.bootstrap.servers": broker.bootstrap}).client).close()
+
+
+def test_a_driver_that_dies_at_any_request_loses_and_repeats_nothing(broker):
+    reached = 0
+    for number, side in places():
+        stage = Stage(broker)
+        point = Point(number, side, crash)
+        with suppress(Crash):
+            stage.commit(stage.tasks("r1", 0, BATCH), point)
+        if not point.reached:
+            break
+        reached += 1
+        stage.attempt("r2", 0, BATCH_AGAIN)
+        stage.attempt("r2", 1, {0: [b"next"]})
+        assert stage.committed() == sorted([*ROWS, b"next"]), f"{side} request {number}"
+        assert open_transactions(stage.cluster, f"headrace-spark-{stage.query}-") == []
+    assert reached > 30
+
+
+def test_a_driver_that_wakes_up_late_at_any_request_changes_nothing(broker):
+    """Two drivers of one query: the first is held up at a request, the second does the batch, the first goes on."""
+    reached = 0
+    for number, side in places():
+        stage = Stage(broker)
+        held, go_on = threading.Event(), threading.Event()
+
+        def hold(held=held, go_on=go_on) -> None:
+            held.set()
+            assert go_on.wait(60)
+
+        point = Point(number, side, hold)
+        decision = stage.tasks("r1", 0, BATCH)
+        failures: list[BaseException] = []
+
+        def zombie(stage=stage, decision=decision, point=point, failures=failures, held=held) -> None:
+            failures += _failure_of(stage, decision, point)
+            held.set()
+
+        thread = threading.Thread(target=zombie)
+        thread.start()
+        assert held.wait(60)
+        if point.reached:
+            stage.attempt("r2", 0, BATCH_AGAIN)
+        go_on.set()
+        thread.join(60)
+        if not point.reached:
+            break
+        reached += 1
+        assert {type(error) for error in failures} <= {CommitFailed}, failures
+        stage.attempt("r2", 1, {0: [b"next"]})
+        assert stage.committed() == sorted([*ROWS, b"next"]), f"{side} request {number}"
+    assert reached > 30
+
+
+def test_a_broker_that_dies_at_any_request_is_waited_for(broker):
+    """Every fourth request: each costs a restart of the broker."""
+    reached = 0
+    for number, side in [place for index, place in enumerate(places()) if index % 4 == 0]:
+        stage = Stage(broker)
+        point = Point(number, side, lambda: (broker.kill(), broker.start()))
+        stage.commit(stage.tasks("r1", 0, BATCH), point)
+        if not point.reached:
+            break
+        reached += 1
+        stage.attempt("r1", 1, {0: [b"next"]})
+        assert stage.committed() == sorted([*ROWS, b"next"]), f"{side} request {number}"
+    assert reached > 8
+
+
+def test_an_abort_after_a_commit_undoes_nothing(broker):
+    """Spark calls abort as well when a commit succeeded and its driver failed right behind it."""
+    stage = Stage(broker)
+    decision = stage.tasks("r1", 0, BATCH)
+    stage.commit(decision)
+    Decider(stage.cluster, stage.query).abort(decision.transactions, 0)
+    failed = stage.tasks("r1", 1, {0: [b"never"]})
+    Decider(stage.cluster, stage.query).abort(failed.transactions, 1)
+    assert stage.committed() == ROWS
+
+
+def test_a_decision_of_many_tasks_is_read_back_whole(broker):
+    stage = Stage(broker)
+    decision = stage.tasks("r1", 0, {task: [b"%03d" % task] for task in range(120)})
+    stage.commit(decision)
+    again = Decider(stage.cluster, stage.query).last(stable=True)
+    assert again == decision
+    assert len(stage.committed()) == 120
+
+
+def test_transactions_that_timed_out_fail_the_batch_and_it_is_written_again(broker):
+    stage = Stage(broker)
+    decision = stage.tasks("r1", 0, BATCH)
+    stage.tasks("r1", 0, {1: [b"stolen"]})  # takes the id over, as a timeout or a second driver would
+    with pytest.raises(CommitFailed, match="not open any more"):
+        stage.commit(decision)
+    stage.attempt("r2", 0, BATCH)
+    assert stage.committed() == ROWS
+
+
+def test_a_decided_batch_whose_transactions_are_all_gone_is_written_again(broker):
+    stage = Stage(broker)
+    decision = stage.tasks("r1", 0, BATCH)
+    ends = []
+
+    def at_first_end() -> None:
+        ends.append(1)
+        raise Crash
+
+    class Dying(Decider):
+        def _end(self, decision: Decision) -> None:
+            at_first_end()
+
+    with pytest.raises(Crash):
+        Dying(stage.cluster, stage.query).commit(decision)
+    stage.cluster.forget()
+    for task in BATCH:
+        write_rows(stage.options, [], f"headrace-spark-{stage.query}-r1-0-{task}-0")  # fences, and so aborts
+    stage.attempt("r2", 0, BATCH_AGAIN)
+    assert stage.committed() == ROWS

@@ -1,0 +1,65 @@
+"""One Spark session for all tests of a worker: starting one costs ten seconds, using it again nothing."""
+
+import os
+import shutil
+import sys
+from collections.abc import Generator, Mapping
+from pathlib import Path
+
+import pytest
+
+from tests.spark.kit import SparkKit
+
+# A JVM starts within a test's time, and the machine may be busy with other tests.
+TIMEOUT_S = 400
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    for item in items:
+        if "tests/spark/" in item.nodeid:
+            item.add_marker(pytest.mark.timeout(TIMEOUT_S))
+
+
+@pytest.fixture(scope="session")
+def kafka_broker_settings() -> Mapping[str, str]:
+    return {"group.initial.rebalance.delay.ms": "0"}
+
+
+@pytest.fixture(scope="session")
+def spark() -> Generator[object, None, None]:
+    if shutil.which("java") is None:
+        pytest.skip("Spark needs Java: apt-get install openjdk-17-jre-headless")
+    from pyspark.sql import SparkSession
+
+    os.environ["PYSPARK_PYTHON"] = sys.executable  # workers otherwise take whatever python3 is first in PATH
+    builder = SparkSession.builder.master("local[2]").appName("headrace tests")
+    for name, value in {
+        "spark.ui.enabled": "false",
+        "spark.sql.session.timeZone": "UTC",
+        "spark.sql.shuffle.partitions": "2",
+        "spark.driver.host": "127.0.0.1",
+        "spark.sql.python.filterPushdown.enabled": "true",
+        # Renames instead of a file context that asks the file system five times: a batch takes half as long.
+        "spark.sql.streaming.checkpointFileManagerClass": (
+            "org.apache.spark.sql.execution.streaming.checkpointing.FileSystemBasedCheckpointFileManager"
+        ),
+        "spark.log.level": "ERROR",
+    }.items():
+        builder = builder.config(name, value)
+    session = builder.getOrCreate()
+    yield session
+    for query in session.streams.active:
+        query.stop()
+    session.stop()
+
+
+@pytest.fixture
+def checkpoint(tmp_path: Path) -> Path:
+    return tmp_path / "checkpoint"
+
+
+@pytest.fixture
+def kit(spark, kafka_broker) -> Generator[SparkKit, None, None]:
+    kit = SparkKit(spark, kafka_broker.bootstrap)
+    yield kit
+    kit.close()

@@ -1,0 +1,125 @@
+"""Options are the connector's; what is wrong is refused with what to write instead."""
+
+import pytest
+
+from headrace.model.errors import InvalidConfig
+from headrace.model.ids import TopicPartition
+from headrace.spark.options import read_options
+from headrace.spark.starting import Strategy
+
+BASE = {"kafka.bootstrap.servers": "localhost:9092", "subscribe": "orders"}
+
+
+def read(streaming: bool = False, **options: str):
+    named = {name.replace("__", "."): value for name, value in options.items()}
+    return read_options(BASE | named, streaming=streaming)
+
+
+def test_defaults_are_the_connectors():
+    batch, stream = read(), read(streaming=True)
+    assert (batch.start.word, batch.end.word, stream.start.word) == ("earliest", "latest", "latest")
+    assert batch.fail_on_data_loss
+    assert not batch.include_headers
+    assert not batch.read_committed
+    assert stream.max_trigger_delay_s == 15 * 60
+
+
+def test_names_come_in_any_case():
+    assert read(INCLUDEHEADERS="TRUE", FailOnDataLoss="false").include_headers
+
+
+@pytest.mark.parametrize(
+    ("wrong", "right"),
+    [
+        ({"startingOffset": "earliest"}, "startingOffsets"),
+        ({"subscribePatern": "x"}, "subscribePattern"),
+        ({"maxOffsetPerTrigger": "1"}, "maxOffsetsPerTrigger"),
+        ({"kafka__isolation__levl": "read_committed"}, "kafka.isolation.level"),
+        ({"kafka__auto__offset__reset": "earliest"}, "startingOffsets"),
+    ],
+)
+def test_a_wrong_name_is_refused_with_the_right_one(wrong, right):
+    with pytest.raises(InvalidConfig, match=right):
+        read(**wrong)
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"includeHeaders": "yes"},
+        {"minPartitions": "0"},
+        {"maxOffsetsPerTrigger": "5"},
+        {"startingOffsets": "latest"},
+        {"endingOffsets": "earliest"},
+        {"startingOffsets": "{"},
+        {"startingOffsets": "[1]"},
+        {"startingOffsets": '{"orders": {"0": -3}}'},
+        {"endingOffsets": '{"orders": {"0": -2}}'},
+        {"startingTimestamp": "yesterday"},
+        {"startingOffsetsByTimestampStrategy": "guess"},
+        {"assign": '{"orders": [0]}'},
+        {"kafka__isolation__level": "committed"},
+        {"kafka__security__protocol": "TLS"},
+        {"kafka__security__protocol": "SASL_SSL"},
+        {"kafka__ssl__truststore__location": "trust.jks"},
+        {"groupIdPrefix": ""},
+    ],
+)
+def test_a_wrong_value_is_refused(wrong):
+    with pytest.raises(InvalidConfig):
+        read(**wrong)
+
+
+def test_a_stream_has_no_end_and_sane_limits():
+    with pytest.raises(InvalidConfig, match="no end"):
+        read(streaming=True, endingOffsets="latest")
+    with pytest.raises(InvalidConfig, match="minOffsetsPerTrigger"):
+        read(streaming=True, minOffsetsPerTrigger="5", maxOffsetsPerTrigger="4")
+
+
+def test_the_address_and_one_subscription_are_needed():
+    with pytest.raises(InvalidConfig, match=r"kafka\.bootstrap\.servers"):
+        read_options({"subscribe": "orders"}, streaming=False)
+    with pytest.raises(InvalidConfig, match="exactly one of"):
+        read_options({"kafka.bootstrap.servers": "localhost:9092"}, streaming=False)
+
+
+def test_subscriptions():
+    assert read(subscribe="b, a ,b").subscription.topics == ("b", "a")
+    base = {"kafka.bootstrap.servers": "localhost:9092"}
+    assigned = read_options(base | {"assign": '{"a": [1, 0]}'}, streaming=False).subscription.assigned
+    assert assigned == {TopicPartition("a", 0), TopicPartition("a", 1)}
+    with pytest.raises(InvalidConfig, match="regular expression"):
+        read_options(base | {"subscribePattern": "("}, streaming=False)
+
+
+def test_times_go_before_offsets():
+    given = {
+        "startingTimestamp": "7",
+        "startingOffsetsByTimestamp": '{"orders": {"0": 5}}',
+        "startingOffsets": "earliest",
+        "startingOffsetsByTimestampStrategy": "latest",
+    }
+    assert read(**given).start.time == 7
+    del given["startingTimestamp"]
+    start = read(**given).start
+    assert (start.times, start.strategy) == ({TopicPartition("orders", 0): 5}, Strategy.LATEST)
+
+
+@pytest.mark.parametrize(
+    ("text", "seconds"), [("15m", 900), ("30 seconds", 30), ("500ms", 0.5), ("1h", 3600), ("250", 0.25)]
+)
+def test_durations(text, seconds):
+    assert read(streaming=True, maxTriggerDelay=text).max_trigger_delay_s == seconds
+
+
+def test_jaas_is_understood_and_passwords_are_not_shown():
+    jaas = 'org.apache.kafka.common.security.scram.ScramLoginModule required username="ann" password="s,e=c";'
+    options = read(
+        kafka__security__protocol="SASL_PLAINTEXT",
+        kafka__sasl__mechanism="SCRAM-SHA-256",
+        kafka__sasl__jaas__config=jaas,
+    )
+    security = options.client.security
+    assert (security.username, security.password, security.mechanism) == ("ann", "s,e=c", "SCRAM-SHA-256")
+    assert "s,e=c" not in repr(options)
