@@ -17,8 +17,9 @@ from inspect import iscoroutinefunction
 from typing import TYPE_CHECKING, Any
 
 from headrace.broker.call import Call
-from headrace.broker.connection import Connection, Reply
+from headrace.broker.connection import Connection
 from headrace.broker.later import Later
+from headrace.broker.reply import Reply
 from headrace.model.errors import ErrorCode, HeadraceError, ProtocolError
 from headrace.protocol.api import ApiKey
 from headrace.protocol.frames import (

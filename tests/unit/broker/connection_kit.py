@@ -6,7 +6,8 @@ from collections.abc import Callable
 from struct import pack, unpack
 
 from headrace.broker.budget import MemoryBudget
-from headrace.broker.connection import Connection, Reply
+from headrace.broker.connection import Connection
+from headrace.broker.reply import Reply
 from headrace.protocol.frames import Parts
 
 KIB = 1024

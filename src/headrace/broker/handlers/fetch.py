@@ -11,8 +11,9 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING
 from uuid import UUID
 
-from headrace.broker.connection import Connection, Reply
+from headrace.broker.connection import Connection
 from headrace.broker.partition import Partition
+from headrace.broker.reply import Reply
 from headrace.core.fetch_session import FetchSession, FetchSessions
 from headrace.model.errors import ErrorCode, HeadraceError, NotLeader, TopicDenied
 from headrace.protocol.api import ApiKey

@@ -8,8 +8,9 @@ from typing import TYPE_CHECKING
 from uuid import UUID
 
 from headrace.broker.admission import Admitted, admit, codec_of, takes_long
-from headrace.broker.connection import Connection, Reply
+from headrace.broker.connection import Connection
 from headrace.broker.partition import ACKS_ALL, Partition
+from headrace.broker.reply import Reply
 from headrace.core.internal_topics import INTERNAL_TOPICS
 from headrace.model.configs import LogConfig
 from headrace.model.errors import (

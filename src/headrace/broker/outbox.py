@@ -1,0 +1,130 @@
+"""The sending side of a connection: parts in, bytes out, as few calls of the kernel as can be.
+
+Small parts leave together, records from a segment go by `sendfile`. What the socket does not take waits here until it
+does; the connection looks at `is_writing` and reads no more meanwhile.
+"""
+
+import asyncio
+import os
+import socket
+from collections import deque
+from typing import Protocol
+
+from headrace.protocol.frames import Part, Parts
+from headrace.storage.log_values import LogSlice
+
+# Answers that may pile up while the requests of one read are handled: what one sendmsg takes.
+CORKED_PARTS_MAX = 64
+# Records up to this size are copied behind their header into one packet; above it sendfile is cheaper.
+COPY_BYTES_MAX = 16 * 1024
+
+
+class Sender(Protocol):
+    """The connection, as its outbox sees it."""
+
+    def writable(self) -> None:
+        """The socket takes bytes again."""
+
+    def close(self, reason: str | None) -> None: ...
+
+
+class Outbox:
+    __slots__ = ("_fd", "_loop", "_owner", "_parts", "_socket", "is_corked", "is_writing")
+
+    def __init__(self, owner: Sender, sock: socket.socket, loop: asyncio.AbstractEventLoop) -> None:
+        self._owner = owner
+        self._socket = sock
+        self._fd = sock.fileno()
+        self._loop = loop
+        self._parts: deque[Part] = deque()
+        self.is_corked = False  # answers to requests that came together leave together
+        self.is_writing = False  # the socket is full, and the loop tells when it is not
+
+    def __len__(self) -> int:
+        return len(self._parts)
+
+    def write(self, parts: Parts) -> None:
+        if self.is_corked or self._parts:
+            self._parts.extend(parts)
+            return
+        if len(parts) == 1 and not isinstance(parts[0], LogSlice):
+            data = parts[0]
+            try:
+                sent = self._socket.send(data)  # type: ignore[arg-type]  # a part is bytes or a LogSlice
+            except (BlockingIOError, InterruptedError):
+                sent = 0
+            except OSError as error:
+                self._owner.close(f"write failed: {error.strerror}")
+                return
+            if sent == len(data):  # type: ignore[arg-type]
+                return
+            self._parts.append(memoryview(data)[sent:])  # type: ignore[arg-type]
+        else:
+            self._parts.extend(parts)
+        self.flush()
+
+    def uncork(self) -> None:
+        self.is_corked = False
+        if self._parts and not self.is_writing:
+            self.flush()
+
+    def flush(self) -> None:
+        """Send until everything is gone or the socket is full."""
+        try:
+            while self._parts:
+                if not self._send_head():
+                    break
+        except (BlockingIOError, InterruptedError):
+            pass
+        except OSError as error:
+            self._owner.close(f"write failed: {error.strerror}")
+            return
+        if self._parts and not self.is_writing:
+            self.is_writing = True
+            self._loop.add_writer(self._fd, self._owner.writable)
+        elif not self._parts and self.is_writing:
+            self.is_writing = False
+            self._loop.remove_writer(self._fd)
+
+    def _send_head(self) -> bool:
+        """Send the first part, together with small neighbours; False when the socket took only some of it."""
+        head = self._parts[0]
+        if isinstance(head, LogSlice) and head.length > COPY_BYTES_MAX:
+            return self._send_slice(head)
+        pieces, flags = self._small_pieces()
+        sent = self._socket.send(pieces[0], flags) if len(pieces) == 1 else self._socket.sendmsg(pieces, (), flags)
+        for piece in pieces:
+            if sent < len(piece):
+                self._parts[0] = memoryview(piece)[sent:]
+                return False
+            sent -= len(piece)
+            self._parts.popleft()
+        return True
+
+    def _send_slice(self, head: LogSlice) -> bool:
+        sent = os.sendfile(self._fd, head.file.fileno(), head.position, head.length)
+        if not sent:
+            raise OSError(5, f"{head.file} is shorter than it was")
+        if sent < head.length:
+            self._parts[0] = LogSlice(head.file, head.position + sent, head.length - sent)
+            return False
+        self._parts.popleft()
+        return True
+
+    def _small_pieces(self) -> tuple[list[bytes | bytearray | memoryview], int]:
+        """What goes in one call, and whether the kernel shall wait for more before it makes a packet of it."""
+        pieces: list[bytes | bytearray | memoryview] = []
+        for part in self._parts:
+            if isinstance(part, LogSlice):
+                if part.length > COPY_BYTES_MAX:
+                    return pieces, socket.MSG_MORE
+                pieces.append(part.read())
+            else:
+                pieces.append(part)  # type: ignore[arg-type]
+            if len(pieces) >= CORKED_PARTS_MAX:  # far below the kernel's 1,024 buffers a call
+                break
+        return pieces, 0
+
+    def close(self) -> None:
+        self._loop.remove_writer(self._fd)
+        self._parts.clear()

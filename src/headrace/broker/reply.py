@@ -1,0 +1,38 @@
+"""Answers that are not there yet: a place in a connection's queue, and the requests that wait for something."""
+
+from typing import Protocol
+
+from headrace.protocol.frames import Parts
+
+
+class Parked(Protocol):
+    """A request that waits for something; pointless once its client is gone."""
+
+    def cancel(self) -> None: ...
+
+
+class Answering(Protocol):
+    """What a connection does for its replies."""
+
+    def answered(self) -> None: ...
+
+    def close(self, reason: str | None) -> None: ...
+
+
+class Reply:
+    """A place in the queue of answers, for a request that is answered later."""
+
+    __slots__ = ("_connection", "parts")
+
+    def __init__(self, connection: Answering) -> None:
+        self._connection = connection
+        self.parts: Parts | None = None
+
+    def send(self, parts: Parts) -> None:
+        """Answer. Waits its turn behind earlier requests of the connection; does nothing once it is closed."""
+        self.parts = parts
+        self._connection.answered()
+
+    def abandon(self) -> None:
+        """There is no answer to give: the connection cannot go on."""
+        self._connection.close("a request could not be answered")
