@@ -37,10 +37,8 @@ def end(
     if not repeated:
         _check_owner(transaction, owner)
     if transaction.state in PREPARED:
-        if transaction.commits is not commit:
-            raise _wrong_state(transaction, commit)
-        if bumps and not repeated:
-            raise ProducerFenced(f"{transaction.transactional_id!r} is at epoch {transaction.epoch}")
+        # Its markers are under way. A client that has its answer already may be one transaction ahead, and give that
+        # one up at once: whatever it wants, it is told to ask again, and then judged by how this one ended.
         raise ConcurrentTransactions("the transaction is being completed")
     if transaction.state is not TransactionState.ONGOING:
         if repeated or not bumps:
