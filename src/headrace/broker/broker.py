@@ -27,16 +27,23 @@ from headrace.protocol.api import ApiKey
 from headrace.security.access import AllowAll, Authorizer
 from headrace.storage.files import Files
 from headrace.storage.log_dir import LogDir
+from headrace.storage.partition_metadata import uuid_to_text
 
 if TYPE_CHECKING:
     from headrace.broker.coordinators.group import GroupCoordinator
     from headrace.broker.coordinators.transaction import TransactionCoordinator
+    from headrace.broker.replication.membership import Membership
+    from headrace.client.peer import Peer
 
 log = logging.getLogger(__name__)
 
 
 class Broker:
-    def __init__(self, settings: Settings, clock: Clock, files: Files, store: Store) -> None:
+    """`shares_store` says that other brokers come to the same facts: then this one is a member of a cluster."""
+
+    def __init__(
+        self, settings: Settings, clock: Clock, files: Files, store: Store, *, shares_store: bool = False
+    ) -> None:
         self.settings = settings
         self.clock = clock
         self.files = files
@@ -45,7 +52,7 @@ class Broker:
         self.log_dir = LogDir(files, settings.data_dir)
         self._reserve = DiskReserve(files, settings.data_dir)
         loop = asyncio.get_running_loop()
-        self._group_commit = None if settings.in_memory else GroupCommit(loop)
+        self._group_commit = None if settings.in_memory else self._new_group_commit(loop)
         self.partitions = Partitions(self.log_dir, clock, settings.node_id, self._group_commit)
         self.producer_ids = ProducerIds(self.controller)
         self.fetch_sessions = FetchSessions(settings.integer("max.incremental.fetch.session.cache.slots"))
@@ -59,6 +66,26 @@ class Broker:
         self._housekeeper = Housekeeper(self, self._produce)
         self._groups: GroupCoordinator | None = None
         self._transactions: TransactionCoordinator | None = None
+        self.membership = self._new_membership(store) if shares_store else None
+
+    def _new_membership(self, store: Store) -> "Membership":
+        from headrace.broker.replication.membership import Membership
+
+        return Membership(self, store)
+
+    def _new_group_commit(self, loop: asyncio.AbstractEventLoop) -> GroupCommit:
+        return GroupCommit(loop)
+
+    async def connect(self, node_id: int) -> "Peer":
+        """A connection to another broker, on the listener that is for brokers."""
+        from headrace.client.peer import PeerLost, TcpPeer
+
+        known = self.image.brokers.get(node_id)
+        name = self.settings.internal_listener
+        for endpoint in known.endpoints if known is not None else ():
+            if endpoint.name == name:
+                return await TcpPeer.connect(endpoint.host, endpoint.port)
+        raise PeerLost(f"broker {node_id} has no listener {name}")
 
     @property
     def image(self) -> ClusterImage:
@@ -92,6 +119,10 @@ class Broker:
         self._transactions.start()
         return self._transactions
 
+    def size_of_cluster(self) -> int:
+        """How many brokers there are, also those that are away just now."""
+        return max(len(self.image.brokers), 1)
+
     def check_room(self, size: int) -> None:
         """Raise DiskFull when `size` more bytes would leave too little room on the disk."""
         self._reserve.check(size)
@@ -99,10 +130,11 @@ class Broker:
     async def start(self) -> None:
         """Returns when clients are served."""
         self.server.bind()
-        await self.controller.start(self.advertised(), unclean=not self.log_dir.was_clean)
-        self.log_dir.claim(self.image.cluster_id, self.node_id, uuid4())
+        await self._register()
         self.partitions.load(self.image, self.controller.broker_configs(), self.controller.deleted_topic_ids())
         self.controller.on_change(self._follow)
+        if self.membership is not None:
+            await self.membership.start()
         if OFFSETS_TOPIC in self.image.topics:
             self._start_groups()
         self.server.serve()
@@ -110,8 +142,21 @@ class Broker:
         if TRANSACTIONS_TOPIC in self.image.topics:
             self._start_transactions()
 
+    async def _register(self) -> None:
+        directory = self.log_dir.directory_id(uuid4())
+        await self.controller.start(
+            self.advertised(),
+            unclean=not self.log_dir.was_clean,
+            directory=uuid_to_text(directory),
+            alone=self.membership is None,
+            check_cluster=lambda cluster_id: self.log_dir.check_owner(cluster_id, self.node_id),
+        )
+        self.log_dir.claim(self.image.cluster_id, self.node_id, directory)
+
     async def _follow(self, event: Event) -> None:
         await self.partitions.follow(event, self.image, self.controller.broker_configs())
+        if self.membership is not None:
+            self.membership.follow(event)
         if self._groups is not None:
             self._groups.follow(event)
         if self._transactions is not None:
@@ -127,7 +172,11 @@ class Broker:
 
     async def stop(self) -> None:
         """Answer nobody any more, then leave every file as the next start likes it."""
+        if self.membership is not None:
+            await self.membership.hand_over()
         self.server.close()
+        if self.membership is not None:
+            await self.membership.stop()
         await self._housekeeper.stop()
         if self._groups is not None:
             await self._groups.close()
@@ -138,3 +187,5 @@ class Broker:
             self._group_commit.close()
         await self.partitions.close()
         await self.controller.stop()
+        if self.membership is not None:
+            await self.membership.leave()

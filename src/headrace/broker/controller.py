@@ -11,16 +11,19 @@ from uuid import UUID, uuid4
 
 from headrace.broker.fact_writer import ChangeListener, FactWriter, named_twice, repeated
 from headrace.broker.log_levels import log_levels, set_log_levels
-from headrace.core.cluster import brokers, topics
+from headrace.core.cluster import brokers, elections, topics
 from headrace.core.cluster.alter_configs import Alteration, alter_configs, replace_configs
 from headrace.core.cluster.brokers import ProducerIdBlock
 from headrace.core.cluster.config_view import BrokerLayers, broker_layers
 from headrace.core.cluster.image import ClusterImage
+from headrace.core.cluster.isr_changes import IsrOutcome, IsrProposal, by_block, change_isrs
 from headrace.core.cluster.loggers import altered_levels
+from headrace.core.cluster.succession import Condition, Rules
 from headrace.core.cluster.topics import CreatedTopic, DeletedTopic, MorePartitions, NewTopic, TopicDefaults
-from headrace.core.cluster.values import ConfigResource, ResourceType
-from headrace.metadata.store import Store
+from headrace.core.cluster.values import ConfigResource, Decision, ResourceType, TopicImage
+from headrace.metadata.store import LeaseId, Store
 from headrace.model.clock import Clock
+from headrace.model.configs import log_config
 from headrace.model.errors import HeadraceError, RequestError
 from headrace.model.settings import Listener, Settings
 
@@ -36,24 +39,58 @@ class Controller:
         self._clock = clock
         self._new_uuid = new_uuid
         self._facts = FactWriter(store, self.image)
+        self.broker_epoch = -1  # of this broker's registration
 
     # Starting and stopping
 
-    async def start(self, endpoints: Iterable[Listener], *, unclean: bool = False) -> None:
-        """Learn all facts, then register this broker. `unclean`: its last run did not end with a clean shutdown."""
+    async def start(
+        self,
+        endpoints: Iterable[Listener],
+        *,
+        unclean: bool = False,
+        directory: str = "",
+        alone: bool = True,
+        check_cluster: Callable[[str], None] = lambda cluster_id: None,
+    ) -> None:
+        """Learn all facts, then register this broker. `unclean`: its last run did not end with a clean shutdown.
+
+        `directory` is the id of its data directory; `alone` says that nobody else comes to these facts;
+        `check_cluster` raises if the node does not belong to the cluster that it finds.
+        """
         await self._facts.catch_up()
-        if unclean:
-            await self._raise_leader_epochs()
+        check_cluster(self.image.cluster_id)
+        node_id = self._settings.node_id
+        known = self.image.brokers.get(node_id)
+        is_another_disk = known is not None and known.directory not in ("", directory)
         addresses = tuple(endpoints)
-        await self._facts.change_one(
-            lambda: brokers.register(
+        new_cluster_id = _short_text(self._new_id())
+
+        def registration() -> Decision[None]:
+            return brokers.register(
                 self.image,
-                node_id=self._settings.node_id,
+                node_id=node_id,
                 endpoints=addresses,
                 rack=self._settings.rack,
                 configured_cluster_id=self._settings.cluster_id,
-                new_cluster_id=_short_text(self._new_id()),
+                new_cluster_id=new_cluster_id,
+                directory=directory,
+                alone=alone,
             )
+
+        registration()  # a node that may not register must not touch what the other holds, either
+        if unclean or is_another_disk:
+            await self._come_back(has_lost_all=is_another_disk or self._settings.in_memory, alone=alone)
+        await self._facts.change_one(registration)
+        self.broker_epoch = self.image.brokers[node_id].epoch
+
+    async def follow(self) -> None:
+        """Learn what other brokers commit, for as long as this is awaited."""
+        await self._facts.follow()
+
+    async def begin_session(self, lease: LeaseId, *, stopping: bool = False) -> None:
+        node_id = self._settings.node_id
+        await self._facts.change_one(
+            lambda: brokers.begin_session(self.image, node_id, self.broker_epoch, stopping=stopping), lease
         )
 
     async def stop(self) -> None:
@@ -152,15 +189,60 @@ class Controller:
         """Ids that nobody was given before and nobody else will be."""
         return await self._facts.change_one(lambda: brokers.next_producer_ids(self.image))
 
-    async def _raise_leader_epochs(self) -> None:
-        node_id = self._settings.node_id
+    # Leaders and replicas
+
+    async def take_control(self, lease: LeaseId) -> bool:
+        """Whether this broker is the controller, now that it has tried to become it."""
+        return await self._facts.change_one(lambda: brokers.take_control(self.image, self._settings.node_id), lease)
+
+    async def elect_where_needed(self) -> None:
+        """As controller: leaders for the partitions whose leader is gone, ISRs without those who are."""
+        names = elections.topics_in_need(self.image, elections.condition_of(self.image))
+        if names:
+            rows = await self._facts.change_each(
+                [(name, None) for name in names],
+                lambda wishes: elections.elect(
+                    wishes,
+                    self.image,
+                    elections.condition_of(self.image),
+                    self._rules_of,
+                    node_id=self._settings.node_id,
+                ),
+            )
+            _raise_first(rows.values())
+
+    async def change_isrs(self, proposals: Sequence[IsrProposal]) -> list[IsrProposal]:
+        """Those proposals that are known to be refused; of the others, the facts tell."""
         rows = await self._facts.change_each(
-            [(name, None) for name in brokers.topics_led_by(self.image, node_id)],
-            lambda names: brokers.raise_leader_epochs(names, self.image, node_id),
+            list(by_block(proposals).items()),
+            lambda wanted: change_isrs(wanted, self.image, self._settings.node_id, self._rules_of),
         )
-        for row in rows.values():
-            if row is not None:
-                raise row
+        _raise_first(row for row in rows.values() if not isinstance(row, RequestError))  # that a topic is gone is told
+        return [one for row in rows.values() if isinstance(row, IsrOutcome) for one in row.refused]
+
+    async def _come_back(self, *, has_lost_all: bool, alone: bool) -> None:
+        """After an unclean stop: hand over what this broker leads, and be in sync only where nothing can be lost."""
+        node_id = self._settings.node_id
+        live = {node_id} if alone else self.image.live_brokers().keys() - {node_id}
+        rows = await self._facts.change_each(
+            [(name, None) for name in elections.topics_held_by(self.image, node_id)],
+            lambda names: elections.come_back(
+                names,
+                self.image,
+                node_id,
+                Condition(frozenset(live)),
+                self._rules_of,
+                lambda topic: has_lost_all or not self._is_on_disk_when_acked(topic),
+            ),
+        )
+        _raise_first(rows.values())
+
+    def _rules_of(self, topic: TopicImage) -> Rules:
+        return elections.rules_of(topic, self.broker_configs())
+
+    def _is_on_disk_when_acked(self, topic: TopicImage) -> bool:
+        config = log_config(topic.configs, self.broker_configs())
+        return config.flush_policy == "fsync" or config.flush_messages <= 1
 
     def _alter_log_levels(
         self, resource: ConfigResource, alterations: Sequence[Alteration], validate_only: bool
@@ -178,6 +260,12 @@ class Controller:
         while (fresh := self._new_uuid()).int >> _ABOVE_FIRST_SIX_BITS == _DASH:
             pass
         return fresh
+
+
+def _raise_first(rows: Iterable[object]) -> None:
+    for row in rows:
+        if isinstance(row, HeadraceError):
+            raise row
 
 
 def _short_text(uuid: UUID) -> str:

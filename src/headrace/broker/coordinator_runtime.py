@@ -18,7 +18,7 @@ from headrace.broker.coordinators.shard import AnyMachine, Queued, Shard, Waiter
 from headrace.broker.partition import Partition
 from headrace.core.coordinator import Answer, Decision, LogRecord, Moment, Producer, Ticket, merged
 from headrace.core.java_hash import partition_for
-from headrace.model.errors import HeadraceError, MessageTooLarge
+from headrace.model.errors import HeadraceError, MessageTooLarge, NotLeader
 from headrace.records.builder import NewRecord, build_batch
 
 if TYPE_CHECKING:
@@ -30,6 +30,7 @@ Decide = Callable[[AnyMachine, Ticket, Moment], Decision[Any]]
 
 # Requests of one turn of the loop that share an append: more would save nothing, and hold up those behind them.
 QUEUE_MAX = 256
+TICKET_PARTITION_BITS = 16  # no topic has more partitions than that
 
 
 class CoordinatorRuntime(Generic[AnyMachine]):
@@ -83,7 +84,7 @@ class CoordinatorRuntime(Generic[AnyMachine]):
         shard = self.shard_for(name)
         if shard.queue:
             self._carry_out_queue(shard)
-        ticket = next(self._tickets)
+        ticket = self._ticket(shard)
         self._waiting[ticket] = waiter
         try:
             self.carry_out(shard, decide(shard.machine, ticket, self.now()))
@@ -91,6 +92,10 @@ class CoordinatorRuntime(Generic[AnyMachine]):
             del self._waiting[ticket]
             raise
         return ticket
+
+    def _ticket(self, shard: Shard[AnyMachine]) -> Ticket:
+        """A new one, which tells its partition: who waits for a machine can be found when the machine goes."""
+        return next(self._tickets) << TICKET_PARTITION_BITS | shard.partition.index
 
     def submit_together(self, name: str, decide: "Decide[AnyMachine]", waiter: Waiter) -> None:
         """The same, for decisions that see nothing of one another's facts: those of one turn share one append.
@@ -126,7 +131,7 @@ class CoordinatorRuntime(Generic[AnyMachine]):
         decisions: list[Decision[Any]] = []
         refused: list[tuple[Waiter, HeadraceError]] = []
         for decide, waiter in shard.taken_queue():
-            ticket = next(self._tickets)
+            ticket = self._ticket(shard)
             try:
                 decision = decide(shard.machine, ticket, now)
             except Exception as error:
@@ -194,7 +199,10 @@ class CoordinatorRuntime(Generic[AnyMachine]):
             batch = build_batch(rows, transactional=True, **producer._asdict())
         if len(batch) > shard.partition.log.config.max_message_bytes:
             raise MessageTooLarge(f"{shard.partition} takes no batch of {len(batch)} bytes")
-        return shard.partition.append_internal(memoryview(bytearray(batch)), now_ms)
+        try:
+            return shard.partition.append_internal(memoryview(bytearray(batch)), now_ms)
+        except NotLeader as error:
+            raise NotCoordinator(str(error)) from error
 
     def committed(self, answers: Sequence[Answer]) -> None:
         """What these answers rest on is committed. They are given when the append that brought this is over.
@@ -242,8 +250,11 @@ class CoordinatorRuntime(Generic[AnyMachine]):
         shard = self._shards.pop(index, None)
         if shard is not None:
             shard.timers.cancel()
+            gone = NotCoordinator(f"this broker does not lead {shard.partition} any more")
             for _, waiter in shard.taken_queue():
-                waiter(NotCoordinator(f"this broker does not lead {shard.partition} any more"))
+                waiter(gone)
+            mask = (1 << TICKET_PARTITION_BITS) - 1
+            self.fail([Answer(ticket, None) for ticket in self._waiting if ticket & mask == index], gone)
 
     async def _load(self, shard: Shard[AnyMachine]) -> None:
         try:
@@ -300,4 +311,5 @@ class _AnswerOnCommit:
         self._runtime.committed(self._answers)
 
     def failed(self, partition: Partition, error: HeadraceError) -> None:
-        self._runtime.fail(self._answers, error)
+        gone = NotCoordinator(str(error)) if isinstance(error, NotLeader) else error
+        self._runtime.fail(self._answers, gone)

@@ -8,13 +8,15 @@ import asyncio
 import logging
 from collections import Counter
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import aclosing
 from typing import Any, TypeVar
 
 from headrace.core.cluster import facts
 from headrace.core.cluster.events import Event
 from headrace.core.cluster.image import ClusterImage
 from headrace.core.cluster.values import Decision
-from headrace.metadata.store import KEYS_PER_COMMIT_MAX, Conflict, Store
+from headrace.metadata.follow import follow
+from headrace.metadata.store import KEYS_PER_COMMIT_MAX, Change, Conflict, LeaseId, Snapshot, Store
 from headrace.model.errors import HeadraceError, RequestError
 
 log = logging.getLogger(__name__)
@@ -29,6 +31,8 @@ Decide = Callable[[Mapping[Key, Wish]], Mapping[Key, Decision[Row] | RequestErro
 # Only another writer on the same store can cause a conflict; one that wins this often in a row is a storm, and
 # the client's own retry is the better place to wait.
 CONFLICTS_IN_A_ROW_MAX = 10
+# Between two tries to follow a store that cannot be followed: short beside the session of a broker.
+FOLLOW_RETRY_S = 0.2
 
 
 class FactWriter:
@@ -47,6 +51,30 @@ class FactWriter:
         async with self._one_at_a_time:
             await self._catch_up()
 
+    async def follow(self) -> None:
+        """Learn what others commit, for as long as this is awaited: for a store that other brokers share."""
+        while True:
+            try:
+                async with aclosing(follow(self._store, facts.ROOT, self._image.revision)) as news:
+                    async for one in news:
+                        await self._learn(one)
+                return  # the store was closed
+            except HeadraceError as error:
+                log.error("the store cannot be followed: %s", error)
+                await asyncio.sleep(FOLLOW_RETRY_S)
+
+    async def _learn(self, news: Snapshot | Change) -> None:
+        async with self._one_at_a_time:
+            if news.revision <= self._image.revision:
+                return  # our own commit, or it came with a snapshot
+            try:
+                if isinstance(news, Snapshot):
+                    await self._take_over(news)
+                else:
+                    await self._tell(self._image.apply(news.revision, news.writes))
+            except Exception:
+                log.exception("revision %d could not be followed everywhere", news.revision)
+
     async def change_each(
         self, wishes: Sequence[tuple[Key, Wish]], decide: Decide[Key, Wish, Row], *, validate_only: bool = False
     ) -> dict[Key, Row | HeadraceError]:
@@ -56,9 +84,9 @@ class FactWriter:
         """
         return await self._uninterrupted(wishes, decide, validate_only)
 
-    async def change_one(self, decide: Callable[[], Decision[Row]]) -> Row:
+    async def change_one(self, decide: Callable[[], Decision[Row]], lease: LeaseId | None = None) -> Row:
         """Carry out a single decision, or raise why not."""
-        rows = await self._uninterrupted([(None, None)], lambda _: {None: decide()}, False)
+        rows = await self._uninterrupted([(None, None)], lambda _: {None: decide()}, False, lease)
         row = rows[None]
         if isinstance(row, HeadraceError):
             raise row
@@ -70,10 +98,14 @@ class FactWriter:
             await asyncio.wait(self._under_way)
 
     async def _uninterrupted(
-        self, wishes: Sequence[tuple[Key, Wish]], decide: Decide[Key, Wish, Row], validate_only: bool
+        self,
+        wishes: Sequence[tuple[Key, Wish]],
+        decide: Decide[Key, Wish, Row],
+        validate_only: bool,
+        lease: LeaseId | None = None,
     ) -> dict[Key, Row | HeadraceError]:
         """Whoever asked may go away; a committed fact that nobody applied would be worse than work for nobody."""
-        work = self._carry_out(wishes, decide, validate_only)
+        work = self._carry_out(wishes, decide, validate_only, lease)
         task = asyncio.get_running_loop().create_task(work)
         self._under_way.add(task)
         task.add_done_callback(self._done)
@@ -85,7 +117,11 @@ class FactWriter:
             task.exception()  # raised at whoever waits; nobody may be left to
 
     async def _carry_out(
-        self, wishes: Sequence[tuple[Key, Wish]], decide: Decide[Key, Wish, Row], validate_only: bool
+        self,
+        wishes: Sequence[tuple[Key, Wish]],
+        decide: Decide[Key, Wish, Row],
+        validate_only: bool,
+        lease: LeaseId | None,
     ) -> dict[Key, Row | HeadraceError]:
         rows: dict[Key, Row | HeadraceError] = {}
         rows.update((key, named_twice()) for key in repeated(key for key, _ in wishes))
@@ -94,7 +130,7 @@ class FactWriter:
             for _ in range(CONFLICTS_IN_A_ROW_MAX):
                 try:
                     waiting = {key: wish for key, wish in wishes if key not in rows}
-                    await self._settle(decide(waiting), rows, validate_only)
+                    await self._settle(decide(waiting), rows, validate_only, lease)
                     break
                 except Conflict as conflict:
                     failure = conflict
@@ -109,6 +145,7 @@ class FactWriter:
         outcomes: Mapping[Key, Decision[Row] | RequestError],
         rows: dict[Key, Row | HeadraceError],
         validate_only: bool,
+        lease: LeaseId | None,
     ) -> None:
         """Commit what was decided, and note every row as soon as it is true."""
         decisions: dict[Key, Decision[Row]] = {}
@@ -119,10 +156,10 @@ class FactWriter:
                 decisions[key] = outcome
         for batch in _batches(decisions):
             if not validate_only:
-                await self._commit([decisions[key] for key in batch])
+                await self._commit([decisions[key] for key in batch], lease)
             rows.update((key, decisions[key].row) for key in batch)
 
-    async def _commit(self, decisions: Sequence[Decision[Row]]) -> None:
+    async def _commit(self, decisions: Sequence[Decision[Row]], lease: LeaseId | None) -> None:
         writes = {
             key: value
             for decision in decisions
@@ -133,7 +170,7 @@ class FactWriter:
             return
         guards = [key for decision in decisions for key in decision.unchanged]
         expect = {key: self._image.version_of(key) for key in (*writes, *guards)}
-        revision = await self._store.commit(expect, writes)
+        revision = await self._store.commit(expect, writes, lease)
         if revision == self._image.revision + 1:
             await self._tell(self._image.apply(revision, writes))
         else:  # others committed in between, and the image may not skip what they wrote
@@ -141,6 +178,10 @@ class FactWriter:
 
     async def _catch_up(self) -> None:
         snapshot = await self._store.load(facts.ROOT)
+        if snapshot.revision >= self._image.revision:  # else it comes from a part of the store that lags behind
+            await self._take_over(snapshot)
+
+    async def _take_over(self, snapshot: Snapshot) -> None:
         news = sorted(
             (entry for entry in snapshot.entries.values() if entry.version != self._image.version_of(entry.key)),
             key=lambda entry: entry.version,

@@ -1,7 +1,8 @@
 """A partition as its broker sees it: a log, who leads it, what is committed, and who waits for news.
 
 Speaks in leader epochs, in-sync replicas and the high watermark even where the broker is alone. Everything runs on
-the loop; only syncing happens elsewhere, and its result comes back here.
+the loop; only syncing happens elsewhere, and its result comes back here. What a follower does with its log is in
+`replication/copying.py`.
 """
 
 import asyncio
@@ -14,8 +15,9 @@ from uuid import UUID
 
 from headrace.broker.admission import Admitted, admit
 from headrace.broker.group_commit import GroupCommit
-from headrace.core.cluster.image import PartitionState
-from headrace.core.replica.watermark import high_watermark
+from headrace.core.cluster.values import NO_LEADER, PartitionState
+from headrace.core.replica.follower import EpochEnd, divergence
+from headrace.core.replica.leader import Leadership
 from headrace.model.errors import (
     DiskFull,
     FencedLeaderEpoch,
@@ -91,27 +93,57 @@ class Partition:
         node_id: int,
         group_commit: GroupCommit | None,
         let_go: Callable[["Partition", list[Segment], bool], None],
+        high_watermark: int | None = None,
+        now_ms: int = 0,
     ) -> None:
+        """`high_watermark` is what was known of it at the last stop; a partition on this broker alone needs none."""
         self.topic, self.index, self.topic_id = topic, index, topic_id
         self.log = log
         self._node_id = node_id
         self._group_commit = group_commit  # None: memory, where there is nothing to wait for
         self._let_go = let_go
-        self._ends: dict[int, int] = {node_id: log.log_end_offset}
-        self.high_watermark = log.log_end_offset
+        self.leadership: Leadership | None = None  # there while this broker leads
+        self.leader, self.leader_epoch, self.isr = NO_LEADER, -1, state.isr
+        self._own_end = log.log_end_offset  # up to where this replica counts: to what is on disk, if it waits for it
+        self.high_watermark = self._first_watermark(high_watermark, state)
         log.producers.high_watermark_advanced(self.high_watermark)
         self._append_waiters: deque[tuple[int, AppendWaiter]] = deque()  # by the offset they wait for, ascending
-        self.fetch_waiters: set[FetchWaiter] = set()
+        self._sync_waiters: list[tuple[int, asyncio.Future[None]]] = []
+        self.fetch_waiters: dict[FetchWaiter, None] = {}  # for the watermark; in the order of their coming
+        self.replica_waiters: dict[FetchWaiter, None] = {}  # for the end of the log
         self.failure: HeadraceError | None = None
         self._sync_is_scheduled = False
-        self.follow(state)
+        self.follow(state, now_ms)
 
     def __str__(self) -> str:
         return f"{self.topic}-{self.index}"
 
-    def follow(self, state: PartitionState) -> None:
-        """Take over what the controller says about this partition."""
+    def _first_watermark(self, known: int | None, state: PartitionState) -> int:
+        if len(state.replicas) == 1:
+            return self.log.log_end_offset
+        return min(max(known or 0, self.log.log_start_offset), self.log.log_end_offset)
+
+    def follow(self, state: PartitionState, now_ms: int = 0) -> None:
+        """Take over what the facts say about this partition."""
+        is_new_term = (state.leader, state.leader_epoch) != (self.leader, self.leader_epoch)
         self.leader, self.leader_epoch, self.isr = state.leader, state.leader_epoch, state.isr
+        if is_new_term:
+            self._begin_term(state, now_ms)
+        elif self.leadership is not None:
+            self.leadership.follow(state, now_ms)
+        self._advance()
+
+    def _begin_term(self, state: PartitionState, now_ms: int) -> None:
+        was_leading = self.leadership is not None
+        self.leadership = None
+        if state.leader == self._node_id:
+            self._own_end = self.log.recovery_point if self.waits_for_disk else self.log.log_end_offset
+            self.leadership = Leadership(self._node_id, state, self.log.log_end_offset, now_ms)
+            self.sync_in_background()
+        if was_leading:
+            # Whoever waits is told to look for the new leader, also where that is this broker again: what the old
+            # epoch promised is not known to be kept.
+            self._dismiss(NotLeader(f"broker {state.leader} leads {self} in epoch {state.leader_epoch}"))
 
     @property
     def waits_for_disk(self) -> bool:
@@ -164,10 +196,10 @@ class Partition:
         try:
             base_offset, next_offset, duplicate = self.log.append(batch, header, self.leader_epoch, now_ms)
         except StorageError as error:
-            self._append_failed(error)
+            self.append_failed(error)
             raise
         if not duplicate:
-            self._appended(next_offset)
+            self.appended(next_offset)
         return AppendResult(base_offset, next_offset, append_time_ms, next_offset <= self.high_watermark)
 
     def append_internal(self, batch: memoryview, now_ms: int) -> int:
@@ -192,24 +224,29 @@ class Partition:
         try:
             appended = append()
         except StorageError as error:
-            self._append_failed(error)
+            self.append_failed(error)
             raise
-        self._appended(appended.next_offset)
+        self.appended(appended.next_offset)
         return appended.next_offset
 
-    def _append_failed(self, error: StorageError) -> None:
+    def append_failed(self, error: StorageError) -> None:
         """A full disk heals; anything else leaves the log in a state that nobody knows."""
         if not isinstance(error, DiskFull):
             self.go_offline(error)
 
-    def _appended(self, next_offset: int) -> None:
+    def appended(self, next_offset: int) -> None:
+        """The log has become longer: by a batch of a client's or of our own, or by copies of the leader's."""
         if self.waits_for_disk:
             assert self._group_commit is not None
             self._group_commit.request(self)
         else:
-            self._replica_reached(self._node_id, next_offset)
+            self._own_end = next_offset
+            self._advance()
             if self._group_commit is not None:
                 self._sync_when_due(next_offset)
+        if self.replica_waiters:
+            for fetch in list(self.replica_waiters):
+                fetch.wake()
 
     def _sync_when_due(self, next_offset: int) -> None:
         """`flush.messages` and `flush.ms`, for topics whose acks do not wait for the disk."""
@@ -230,9 +267,31 @@ class Partition:
         """Group commit has brought everything below `offset` to disk."""
         if self.failure is not None:
             return  # an earlier sync failed: this one may have succeeded because the kernel has given those bytes up
-        self.log.synced(offset)
-        if offset > self._ends[self._node_id]:
-            self._replica_reached(self._node_id, offset)
+        if not self.log.synced(offset):
+            return
+        if self._sync_waiters:
+            self._tell_synced(offset)
+        if offset > self._own_end:
+            self._own_end = offset
+            self._advance()
+
+    def _tell_synced(self, offset: int) -> None:
+        waiting, self._sync_waiters = self._sync_waiters, []
+        for wanted, future in waiting:
+            if wanted > offset:
+                self._sync_waiters.append((wanted, future))
+            elif not future.done():
+                future.set_result(None)
+
+    async def on_disk(self) -> None:
+        """Returns when everything that is written now is on disk; at once where nobody waits for the disk."""
+        if not self.waits_for_disk or self.log.recovery_point >= self.log.log_end_offset:
+            return
+        if self.failure is not None:
+            raise self.failure
+        future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._sync_waiters.append((self.log.log_end_offset, future))
+        await future
 
     def sync_failed(self, error: StorageError) -> None:
         if self.waits_for_disk and self.failure is None:
@@ -242,13 +301,20 @@ class Partition:
                 log.critical("%s: what was not synced cannot be cut: %s", self, another)
         self.go_offline(error)
 
-    def _replica_reached(self, broker: int, offset: int) -> None:
-        self._ends[broker] = offset
-        reached = high_watermark(self._ends, self.isr)
-        if reached > self.high_watermark:
-            self.high_watermark = reached
-            self.log.producers.high_watermark_advanced(reached)
-            self._tell_waiters(reached)
+    def _advance(self) -> None:
+        """Move the watermark to where every replica has come that may be in sync."""
+        leadership = self.leadership
+        if leadership is None:
+            return
+        reached = leadership.watermark(self._own_end, self.log.config.min_insync_replicas)
+        if reached is not None and reached > self.high_watermark:
+            self.committed_to(reached)
+
+    def committed_to(self, offset: int) -> None:
+        """The watermark is there: by our own reckoning, or by the leader's word."""
+        self.high_watermark = offset
+        self.log.producers.high_watermark_advanced(offset)
+        self._tell_waiters(offset)
 
     def _tell_waiters(self, reached: int) -> None:
         waiters = self._append_waiters
@@ -274,11 +340,50 @@ class Partition:
 
     def _end(self, error: HeadraceError) -> None:
         self.failure = error
+        self._dismiss(error)
+
+    def _dismiss(self, error: HeadraceError) -> None:
+        """Nobody needs to wait here any longer: not for a commit, not for records."""
         waiters, self._append_waiters = self._append_waiters, deque()
         for _, waiter in waiters:
             waiter.failed(self, error)
-        for fetch in list(self.fetch_waiters):
+        waiting, self._sync_waiters = self._sync_waiters, []
+        for _, future in waiting:
+            if not future.done():
+                future.set_exception(error)
+        for fetch in [*self.fetch_waiters, *self.replica_waiters]:
             fetch.wake()
+
+    # Followers
+
+    def replica_fetched(
+        self, broker: int, broker_epoch: int, offset: int, last_fetched_epoch: int, now_ms: int
+    ) -> None:
+        """A follower asks from `offset` on, which says that it has what is before; unless its history is another."""
+        assert self.leadership is not None, "the caller has checked that we lead"
+        end = self.log.log_end_offset
+        is_beginning = offset <= end and self.divergence(offset, last_fetched_epoch) is None
+        if is_beginning and self.leadership.fetched(broker, offset, broker_epoch, end, now_ms):
+            self._advance()
+
+    def check_follower(self, broker: int) -> None:
+        if self.leadership is None or broker not in self.leadership.followers:
+            raise UnknownTopic(f"broker {broker} holds no replica of {self}")
+
+    def divergence(self, offset: int, last_fetched_epoch: int) -> EpochEnd | None:
+        """What we have instead, if a log that ends there, in that epoch, is no beginning of ours."""
+        return divergence(self.log.epochs, self.log.log_end_offset, offset, last_fetched_epoch)
+
+    def was_cut(self) -> None:
+        """The log is shorter than it was, or begins elsewhere."""
+        log = self.log
+        self._own_end = min(self._own_end, log.log_end_offset)
+        self.high_watermark = min(max(self.high_watermark, log.log_start_offset), log.log_end_offset)
+        log.producers.high_watermark_advanced(self.high_watermark)
+
+    def read_uncommitted(self, offset: int, bytes_max: int) -> LogSlice | None:
+        """What is written, committed or not: for followers, and for a leader that reads its own log."""
+        return self.log.read(offset, bytes_max, self.log.log_end_offset)
 
     # Reading
 

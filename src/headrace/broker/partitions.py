@@ -28,6 +28,7 @@ from headrace.storage.log_dir import DELETE_SUFFIX, STRAY_SUFFIX, LogDir
 from headrace.storage.partition_metadata import uuid_to_text
 from headrace.storage.segment import Segment
 from headrace.storage.segment_files import set_aside_segment_files
+from headrace.storage.truncation import start_log_anew, truncate_log
 
 log = logging.getLogger(__name__)
 
@@ -95,6 +96,11 @@ class Partitions:
 
     def all(self) -> Iterable[Partition]:
         return [partition for (topic, _), partition in self._held.items() if isinstance(topic, str)]
+
+    def of_topic(self, topic: TopicImage) -> list[Partition]:
+        """Those of the topic that this broker holds."""
+        held = (self._held.get((topic.topic_id, index)) for index in range(len(topic.partitions)))
+        return [partition for partition in held if partition is not None]
 
     async def settled(self, places: Iterable[tuple[str, int]], wait_ms: int) -> None:
         """Returns when everything that is written in these partitions now is committed, or when the time is over."""
@@ -176,14 +182,16 @@ class Partitions:
         self._topics[topic.name] = topic
         config = log_config(topic.configs, self._broker_configs)
         for index, state in enumerate(topic.partitions):
-            if self._node_id not in state.replicas:
-                continue
             partition = self._held.get((topic.name, index))
+            if self._node_id not in state.replicas:
+                if partition is not None or (topic.name, index) in self._unopened:
+                    self._drop(topic, index)
+                continue
             if partition is None:
                 self._hold(topic, index, config)
             else:
-                partition.follow(state)
                 partition.log.config = config
+                partition.follow(state, self._clock.monotonic_ms())
             yield
 
     def _hold(self, topic: TopicImage, index: int, config: LogConfig) -> None:
@@ -213,25 +221,52 @@ class Partitions:
             node_id=self._node_id,
             group_commit=self._group_commit,
             let_go=self._let_go,
+            high_watermark=self.log_dir.high_watermark_of(TopicPartition(topic.name, index)),
+            now_ms=self._clock.monotonic_ms(),
         )
 
     def drop_topic(self, topic: TopicImage) -> None:
         """The topic is gone from the facts: its folders get out of the way now and are removed in the background."""
-        name = topic.name
-        self._topics.pop(name, None)
+        self._topics.pop(topic.name, None)
         for index in range(len(topic.partitions)):
-            partition = self._held.pop((name, index), None)
-            self._held.pop((topic.topic_id, index), None)
-            self._unopened.pop((topic.topic_id, index), None)
-            was_unopened = self._unopened.pop((name, index), None) is not None
-            if partition is not None:
-                partition.retire()
-            if partition is not None or (was_unopened and self._has_folder(name, index)):
-                path = self.log_dir.set_aside(TopicPartition(name, index), uuid4(), DELETE_SUFFIX)
-                self._in_background(self.log_dir.files.remove_tree, path)
+            self._drop(topic, index)
+
+    def _drop(self, topic: TopicImage, index: int) -> None:
+        name = topic.name
+        partition = self._held.pop((name, index), None)
+        self._held.pop((topic.topic_id, index), None)
+        self._unopened.pop((topic.topic_id, index), None)
+        was_unopened = self._unopened.pop((name, index), None) is not None
+        if partition is not None:
+            partition.retire()
+        if partition is not None or (was_unopened and self._has_folder(name, index)):
+            path = self.log_dir.set_aside(TopicPartition(name, index), uuid4(), DELETE_SUFFIX)
+            self._in_background(self.log_dir.files.remove_tree, path)
 
     def _has_folder(self, topic: str, index: int) -> bool:
         return self.log_dir.files.exists(f"{self.log_dir.path}/{TopicPartition(topic, index)}")
+
+    # Cutting, for followers
+
+    def truncate(self, partition: Partition, end_offset: int) -> None:
+        """Cut a follower's log. First no checkpoint remembers more than will be left."""
+        partition_log = partition.log
+        if partition_log.recovery_point > end_offset:
+            partition_log.recovery_point = end_offset
+            self.log_dir.note(TopicPartition(partition.topic, partition.index), partition_log)
+            self.log_dir.write_recovery_points()
+        truncate_log(partition_log, end_offset, self._clock.wall_ms())
+        partition.was_cut()
+
+    def start_anew(self, partition: Partition, offset: int) -> None:
+        """A follower's log begins again where the leader's does."""
+        partition_log = partition.log
+        partition_log.recovery_point = partition_log.log_start_offset = offset
+        self.log_dir.note(TopicPartition(partition.topic, partition.index), partition_log)
+        self.log_dir.write_log_starts()
+        self.log_dir.write_recovery_points()
+        start_log_anew(partition_log, offset, self._clock.wall_ms())
+        partition.was_cut()
 
     # Removing files
 

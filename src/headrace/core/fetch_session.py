@@ -41,14 +41,16 @@ class CachedPartition:
         return (
             row.error != ErrorCode.NONE
             or row.preferred_replica != -1
+            or row.diverging is not None
             or (row.records is not None and row.records.length > 0)
             or row.high_watermark != self.high_watermark
             or row.log_start_offset != self.log_start_offset
         )
 
     def told(self, row: PartitionRow) -> None:
-        # After an error the client must hear of the partition again, whatever the next row says.
-        failed = row.error != ErrorCode.NONE
+        # After an error the client must hear of the partition again, whatever the next row says; so must a follower
+        # that has to cut its log first, and believes no watermark until it has.
+        failed = row.error != ErrorCode.NONE or row.diverging is not None
         self.high_watermark = -1 if failed else row.high_watermark
         self.log_start_offset = -1 if failed else row.log_start_offset
 

@@ -95,8 +95,9 @@ CLUSTER_CONFIGS: tuple[ConfigDef, ...] = (
         doc="Move leadership back to the first replica of a partition once it is in sync again."),
     broker_config("broker.heartbeat.interval.ms", INT, 2000, Range(1),
         doc="How often a node renews its place in the cluster."),
-    broker_config("broker.session.timeout.ms", INT, 9000, Range(1),
-        doc="A node that has not renewed its place for this long is considered gone."),
+    broker_config("broker.session.timeout.ms", INT, 2000, Range(1),
+        doc="A node that has not renewed its place for this long is considered gone, and others lead in its stead. "
+            "Apache Kafka waits 9000."),
     broker_config("controlled.shutdown.enable", BOOLEAN, True,
         doc="Hand leadership over before stopping."),
     broker_config("follower.replication.throttled.rate", LONG, LONG_MAX, Range(0), dynamic=True,

@@ -5,7 +5,6 @@ should believe that they work. A test compares this list with what the source re
 neither grow stale nor stay behind.
 """
 
-from headrace.model.broker_configs import CLUSTER_CONFIGS
 from headrace.model.node_configs import CLUSTER_KEYS
 from headrace.model.topic_configs import TOPIC_CONFIGS
 
@@ -19,12 +18,21 @@ _TOPIC_KEYS = frozenset(
         "remote.log.copy.disable",
         "remote.log.delete.on.disable",
         "remote.storage.enable",
-        "unclean.leader.election.enable",
     }
 )
 _BROKER_KEYS = frozenset(
     {
-        "inter.broker.listener.name",
+        "auto.leader.rebalance.enable",
+        "broker.heartbeat.interval.ms",
+        "follower.replication.throttled.rate",
+        "leader.imbalance.check.interval.seconds",
+        "leader.replication.throttled.rate",
+        "num.replica.fetchers",
+        "replica.fetch.backoff.ms",
+        "replica.high.watermark.checkpoint.interval.ms",
+        "replica.socket.receive.buffer.bytes",
+        "replication.quota.window.num",
+        "replication.quota.window.size.seconds",
         "log.cleaner.io.buffer.load.factor",
         "log.cleaner.io.buffer.size",
         "log.cleaner.io.max.bytes.per.second",
@@ -86,10 +94,5 @@ _COORDINATOR_KEYS = frozenset(
 _BROKER_DEFAULTS_OF_TOPIC_KEYS = frozenset(synonym for key in _TOPIC_KEYS for synonym in TOPIC_CONFIGS[key].synonyms)
 
 NO_EFFECT_YET: frozenset[str] = (
-    _TOPIC_KEYS
-    | _BROKER_KEYS
-    | _BROKER_DEFAULTS_OF_TOPIC_KEYS
-    | CLUSTER_KEYS
-    | _COORDINATOR_KEYS
-    | {config.name for config in CLUSTER_CONFIGS}
+    _TOPIC_KEYS | _BROKER_KEYS | _BROKER_DEFAULTS_OF_TOPIC_KEYS | CLUSTER_KEYS | _COORDINATOR_KEYS
 )

@@ -111,6 +111,11 @@ class Settings:
     def in_memory(self) -> bool:
         return self.storage == "memory"
 
+    @property
+    def internal_listener(self) -> str:
+        """The listener on which brokers speak to each other: `inter.broker.listener.name`, else the first."""
+        return self.broker_configs.get("inter.broker.listener.name") or self.listeners[0].name
+
     def config(self, name: str) -> ConfigValue:
         """The value of a broker config at start: what was set, else the default."""
         definition = BROKER_CONFIGS.get(name)

@@ -23,8 +23,10 @@ _FORGOTTEN_BYTES_MIN = 2
 
 _ROW = Struct(">ihqqq")
 _ROW_WITHOUT_LOG_START = Struct(">ihqq")
+_EPOCH_END = Struct(">iq")
 _CLUSTER_ID_TAG = 0
-_REPLICA_STATE_TAG = 1
+REPLICA_STATE_TAG = 1
+DIVERGING_EPOCH_TAG = 0
 _CURRENT_LEADER_TAG = 1
 
 CONSUMER = -1  # the replica id that ordinary consumers send
@@ -50,6 +52,7 @@ class FetchRequest(NamedTuple):
     topics: list[tuple[str | UUID, list[FetchPartition]]]
     forgotten: list[tuple[str | UUID, list[int]]]
     rack: str
+    replica_epoch: int = -1
 
 
 class AbortedTransaction(NamedTuple):
@@ -67,10 +70,11 @@ class PartitionRow(NamedTuple):
     preferred_replica: int = -1
     records: RecordsRef | None = None
     current_leader: tuple[int, int] | None = None
+    diverging: tuple[int, int] | None = None  # for a follower: an epoch of the leader's history, and where it ended
 
 
 def decode_request(reader: Reader, version: int) -> FetchRequest:
-    replica_id = reader.int32() if version < 15 else CONSUMER
+    replica_id, replica_epoch = reader.int32() if version < 15 else CONSUMER, -1
     max_wait_ms, bytes_min, bytes_max = reader.int32(), reader.int32(), reader.int32()
     read_committed = reader.int8() == 1
     session_id, session_epoch = (reader.int32(), reader.int32()) if version >= SESSIONS_FROM else (0, -1)
@@ -87,8 +91,8 @@ def decode_request(reader: Reader, version: int) -> FetchRequest:
             reader.skip_tags()
     rack = reader.string() if version >= 11 else ""
     for tag, value in reader.tags():
-        if tag == _REPLICA_STATE_TAG and version >= 15:
-            replica_id = value.int32()
+        if tag == REPLICA_STATE_TAG and version >= 15:
+            replica_id, replica_epoch = value.int32(), value.int64()
     reader.expect_end()
     return FetchRequest(
         replica_id,
@@ -101,6 +105,7 @@ def decode_request(reader: Reader, version: int) -> FetchRequest:
         topics,
         forgotten,
         rack,
+        replica_epoch,
     )
 
 
@@ -146,7 +151,7 @@ def encode_response(
                 parts += (piece, row.records)
                 piece = bytearray()
             if flexible:
-                piece += leader_tag(_CURRENT_LEADER_TAG, row.current_leader)
+                piece += _row_tags(row)
         if flexible:
             piece.append(0)
     if flexible:
@@ -156,6 +161,14 @@ def encode_response(
     start = response_start(ApiKey.FETCH, version, correlation_id, own_bytes + records_bytes)
     parts[0] = start + parts[0]  # type: ignore[operator]  # the first part is always a piece of ours
     return parts
+
+
+def _row_tags(row: PartitionRow) -> bytes:
+    """Where a follower's history parts from ours, or who leads instead, or nothing."""
+    if row.diverging is None:
+        return leader_tag(_CURRENT_LEADER_TAG, row.current_leader)
+    value = _EPOCH_END.pack(*row.diverging) + b"\x00"
+    return b"\x01" + uvarint(DIVERGING_EPOCH_TAG) + uvarint(len(value)) + value
 
 
 def _encode_row(piece: bytearray, row: PartitionRow, version: int, flexible: bool) -> None:

@@ -10,6 +10,7 @@ import logging
 from typing import TYPE_CHECKING
 
 from headrace.model.configs import LogConfig
+from headrace.model.errors import OffsetOutOfRange
 from headrace.records.batch import LENGTH_OVERHEAD, BatchHeader, parse_header, patch_offset_and_epoch
 from headrace.records.crc import crc32c
 from headrace.storage.files import Durable, Files, NewName
@@ -63,6 +64,8 @@ class Log:
         # Most logs never see a transaction; their readers need not look for aborted ones.
         self.has_aborted = any(name.endswith(".txnindex") for name in files.list(directory))
         self._unsynced: list[Durable] = unsynced or []
+        self._rounds_out = 0  # syncs that somebody was asked for and has not told the outcome of
+        self._rounds_stale = 0  # those of them that are about bytes which were cut since
         self.has_changed = False  # since it was opened; an untouched log is closed without a write
         self.recent_ends: dict[int, tuple[Segment, int]] = {}
 
@@ -126,6 +129,26 @@ class Log:
         header = parse_header(batch)
         self.producers.check_marker(header, marker.coordinator_epoch, epoch_was_bumped=epoch_was_bumped)
         return self._write(batch, header, leader_epoch, now_ms, marker)
+
+    def append_copy(self, batch: memoryview, header: BatchHeader, now_ms: int) -> Appended:
+        """A checked batch as its leader has written it, at the leader's offsets; there may be gaps, from compaction."""
+        if header.base_offset < self.log_end_offset:
+            raise OffsetOutOfRange(
+                f"{self.directory} ends at {self.log_end_offset}: no place for a batch from {header.base_offset} on"
+            )
+        segment = self._segment_for(header, now_ms)
+        if header.leader_epoch > self.epochs.latest:
+            self.epochs.assign(header.leader_epoch, header.base_offset)
+        segment.append(batch, header)
+        if not header.is_control:
+            return self._appended(segment, header, None)
+        from headrace.records.control import read_marker
+
+        marker = read_marker(batch, header)
+        if marker is not None:
+            return self._appended(segment, header, marker)
+        self.producers.applied_emptied_marker(header)
+        return self._appended(segment, header._replace(producer_id=-1), None)
 
     def _write(
         self, batch: memoryview, header: BatchHeader, leader_epoch: int, now_ms: int, marker: "EndMarker | None" = None
@@ -217,10 +240,17 @@ class Log:
     def unsynced(self) -> tuple[list[Durable], int]:
         """What to sync, and the offset that will be on disk once it is. Forgets it: the caller has it now."""
         work, self._unsynced = self._unsynced, []
+        self._rounds_out += 1
         return work, self.log_end_offset
 
-    def synced(self, offset: int) -> None:
+    def synced(self, offset: int) -> bool:
+        """Outcomes come in the order of `unsynced`. False if the log was cut in between: it says nothing then."""
+        self._rounds_out -= 1
+        if self._rounds_stale:
+            self._rounds_stale -= 1
+            return False
         self.recovery_point = max(self.recovery_point, offset)
+        return True
 
     def cut_unsynced(self) -> None:
         """After a failed sync: let go of what is not on disk for sure.
@@ -261,6 +291,15 @@ class Log:
         while len(self.segments) > 1 and self.segments[1].base_offset <= self.log_start_offset:
             gone.append(self.segments.pop(0))
         return gone
+
+    def ends_at(self, offset: int) -> None:
+        """Its segments have been cut (`truncation.py`): what was known of the rest is forgotten."""
+        self.log_end_offset = offset
+        self.recovery_point = min(self.recovery_point, offset)
+        self.has_changed = True
+        self.recent_ends = {}
+        self._unsynced = [*self._unsynced, self.active.file]  # so that what was cut stays cut
+        self._rounds_stale = max(self._rounds_out, 0)
 
     # Closing
 

@@ -49,6 +49,7 @@ class LogDir:
         self._recovery_points = self._read(checkpoints.RECOVERY_POINTS)
         self._log_starts = self._read(checkpoints.LOG_STARTS)
         self._cleaned = self._read(checkpoints.CLEANED)
+        self._watermarks = self._read(checkpoints.HIGH_WATERMARKS)  # as they were at the last stop
         self._forget_absent()
         self.was_clean = checkpoints.clean_shutdown_epoch(files, self.path) is not None
         # From here on a crash is possible again.
@@ -66,12 +67,22 @@ class LogDir:
             fresh = checkpoints.MetaProperties(cluster_id, node_id, directory_id)
             checkpoints.write_meta_properties(self.files, self.path, fresh)
             return directory_id
-        if meta.cluster_id != cluster_id or meta.node_id != node_id:
+        self.check_owner(cluster_id, node_id)
+        return meta.directory_id or directory_id
+
+    def directory_id(self, fresh: UUID) -> UUID:
+        """The id that this directory has, or will have: `fresh`."""
+        meta = checkpoints.read_meta_properties(self.files, self.path)
+        return fresh if meta is None else meta.directory_id or fresh
+
+    def check_owner(self, cluster_id: str, node_id: int) -> None:
+        """Raise if the directory is another node's; one that nobody has claimed is anybody's."""
+        meta = checkpoints.read_meta_properties(self.files, self.path)
+        if meta is not None and (meta.node_id != node_id or cluster_id not in ("", meta.cluster_id)):
             raise StorageError(
                 f"{self.path} belongs to node {meta.node_id} of cluster {meta.cluster_id}, not to node {node_id} of "
-                f"{cluster_id}; use another data directory"
+                f"{cluster_id or 'a new cluster'}; use another data directory"
             )
-        return meta.directory_id or directory_id
 
     # Partition folders
 
@@ -120,6 +131,7 @@ class LogDir:
         return aside
 
     def _forget(self, partition: TopicPartition) -> None:
+        self._watermarks.pop(partition, None)
         for offsets in (self._recovery_points, self._log_starts, self._cleaned):
             if offsets.pop(partition, None) is not None:
                 self._has_forgotten = True
@@ -158,6 +170,10 @@ class LogDir:
 
     def write_high_watermarks(self, watermarks: Iterable[tuple[TopicPartition, int]]) -> None:
         self._write(checkpoints.HIGH_WATERMARKS, dict(watermarks))
+
+    def high_watermark_of(self, partition: TopicPartition) -> int:
+        """As far as it was known at the last checkpoint."""
+        return self._watermarks.get(partition, 0)
 
     def cleaned_to(self, partition: TopicPartition) -> int:
         """Up to where compaction has been."""

@@ -101,7 +101,7 @@ def _open(files: Files, directory: str, config: LogConfig, checkpoint: Checkpoin
         segments=segments,
         log_start_offset=log_start,
         recovery_point=segments[-1].next_offset,
-        producers=_rebuild_producers(files, directory, segments),
+        producers=rebuild_producers(files, directory, segments),
         epochs=confirmed_epochs(files, directory, segments, log_start, epochs),
         holes=[lost] if lost is not None else [],
     )
@@ -229,7 +229,7 @@ def _lost_tail(last: Segment, checkpoint: Checkpoint) -> Hole | None:
 # Producers
 
 
-def _rebuild_producers(files: Files, directory: str, segments: list[Segment]) -> ProducerStates:
+def rebuild_producers(files: Files, directory: str, segments: list[Segment]) -> ProducerStates:
     """The newest snapshot that can be read, and every batch since; aborted transactions are indexed on the way."""
     end = segments[-1].next_offset
     remove_snapshots(files, directory, after=end)  # they speak of batches that were cut

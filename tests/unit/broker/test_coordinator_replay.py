@@ -35,19 +35,19 @@ class Piece:
 
 
 class Written:
-    """A partition that gives out one batch a read, and is committed up to `high_watermark`."""
+    """A partition that gives out one batch a read, and ends at `log_end_offset`."""
 
-    def __init__(self, *batches: tuple[int, bytes], high_watermark: int) -> None:
+    def __init__(self, *batches: tuple[int, bytes], log_end_offset: int) -> None:
         self._batches = batches
-        self.log_start_offset, self.high_watermark = 0, high_watermark
+        self.log_start_offset, self.log_end_offset = 0, log_end_offset
 
-    def read(self, offset: int, bytes_max: int, *, read_committed: bool) -> Piece | None:
+    def read_uncommitted(self, offset: int, bytes_max: int) -> Piece | None:
         return next((Piece(data) for end, data in self._batches if end > offset), None)
 
 
-async def heard(*batches: tuple[int, bytes], high_watermark: int) -> list[tuple[object, ...]]:
+async def heard(*batches: tuple[int, bytes], log_end_offset: int) -> list[tuple[object, ...]]:
     listener = Listener()
-    partition = Written(*batches, high_watermark=high_watermark)
+    partition = Written(*batches, log_end_offset=log_end_offset)
     await Replay(cast(Machine[Any], listener), cast(Partition, partition)).run()
     return listener.heard
 
@@ -59,7 +59,7 @@ def rows(*values: bytes | None) -> list[NewRecord]:
 async def test_plain_and_compressed_batches_are_heard_alike() -> None:
     plain = build_batch(rows(b"a", None))
     packed = build_batch(rows(b"b", b"c"), base_offset=2, codec=Codec.GZIP)
-    assert await heard((2, plain), (4, packed), high_watermark=4) == [
+    assert await heard((2, plain), (4, packed), log_end_offset=4) == [
         (0, b"k", b"a"),
         (1, b"k", None),
         (2, b"k", b"b"),
@@ -69,22 +69,22 @@ async def test_plain_and_compressed_batches_are_heard_alike() -> None:
 
 async def test_many_batches_in_one_read_are_all_heard() -> None:
     data = b"".join(build_batch(rows(b"%d" % offset), base_offset=offset) for offset in range(100))
-    assert await heard((100, data), high_watermark=100) == [(offset, b"k", b"%d" % offset) for offset in range(100)]
+    assert await heard((100, data), log_end_offset=100) == [(offset, b"k", b"%d" % offset) for offset in range(100)]
 
 
 async def test_records_of_a_transaction_and_its_end_are_told_as_such() -> None:
     written = build_batch(rows(b"a"), producer_id=7, producer_epoch=1, transactional=True)
     marker = EndMarker(ControlType.COMMIT, coordinator_epoch=0)
     ended = build_marker_batch(marker, producer_id=7, producer_epoch=1, timestamp=5, base_offset=1)
-    assert await heard((2, written + ended), high_watermark=2) == [(0, b"k", b"a", Producer(7, 1)), (7, True)]
+    assert await heard((2, written + ended), log_end_offset=2) == [(0, b"k", b"a", Producer(7, 1)), (7, True)]
 
 
 async def test_what_is_not_committed_is_not_asked_for() -> None:
     batches = [(1, build_batch(rows(b"a"))), (2, build_batch(rows(b"b"), base_offset=1))]
-    assert await heard(*batches, high_watermark=1) == [(0, b"k", b"a")]
+    assert await heard(*batches, log_end_offset=1) == [(0, b"k", b"a")]
 
 
 def test_a_long_batch_is_no_longer_step_than_a_short_one() -> None:
-    replay = Replay(cast(Machine[Any], Listener()), cast(Partition, Written(high_watermark=0)))
+    replay = Replay(cast(Machine[Any], Listener()), cast(Partition, Written(log_end_offset=0)))
     steps = list(replay._batches(build_batch(rows(*[b"v"] * (3 * RECORDS_A_STEP)))))
     assert len(steps) == 3

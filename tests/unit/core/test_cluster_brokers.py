@@ -4,12 +4,13 @@ from uuid import UUID
 
 import pytest
 
-from headrace.core.cluster import brokers, facts
+from headrace.core.cluster import brokers, elections, facts
 from headrace.core.cluster.assignments import new_partitions
 from headrace.core.cluster.brokers import PRODUCER_IDS_PER_BLOCK, ProducerIdBlock
 from headrace.core.cluster.image import ClusterImage
+from headrace.core.cluster.succession import Condition, Rules
 from headrace.core.cluster.values import Decision
-from headrace.model.errors import InvalidConfig
+from headrace.model.errors import InvalidConfig, RequestError
 from headrace.model.settings import Listener
 
 ENDPOINT = Listener("PLAINTEXT", "localhost", 9092)
@@ -57,6 +58,10 @@ def test_every_start_has_a_higher_broker_epoch() -> None:
     assert image.brokers[1].epoch > first
 
 
+def come_back(names: list[str], image: ClusterImage) -> dict[str, Decision[None] | RequestError]:
+    return elections.come_back(names, image, 1, Condition({1}), lambda _: Rules(1), lambda _: False)
+
+
 def test_after_a_crash_the_partitions_that_a_broker_leads_get_a_new_epoch() -> None:
     image = ClusterImage()
     states = new_partitions([(1, 2), (2, 1)] * 75, 3)
@@ -67,15 +72,16 @@ def test_after_a_crash_the_partitions_that_a_broker_leads_get_a_new_epoch() -> N
         **facts.block_writes(UUID(int=2), new_partitions([(2,)], 0), [0]),
     }
     image.apply(1, writes)
-    assert brokers.topics_led_by(image, 1) == ["t"]
-    decision = brokers.raise_leader_epochs(["t"], image, 1)["t"]
+    assert elections.topics_held_by(image, 1) == ["t"]
+    decision = come_back(["t"], image)["t"]
+    assert isinstance(decision, Decision)
     image.apply(2, decision.writes)
     epochs = [(state.leader_epoch, state.partition_epoch) for state in image.topics["t"].partitions]
     assert epochs == [(4, 1), (3, 0)] * 75
 
 
 def test_a_topic_deleted_meanwhile_needs_no_new_epoch() -> None:
-    assert brokers.raise_leader_epochs(["gone"], ClusterImage(), 1) == {"gone": Decision(None, {})}
+    assert come_back(["gone"], ClusterImage()) == {"gone": Decision(None, {})}
 
 
 def test_blocks_of_producer_ids_never_overlap() -> None:

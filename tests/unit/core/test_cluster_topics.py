@@ -41,6 +41,7 @@ DEFAULTS = TopicDefaults(partitions=4, replication_factor=1, layers=NO_LAYERS)
 def cluster(brokers: int = 1) -> ClusterImage:
     image = ClusterImage()
     image.apply(1, {facts.broker_key(node): facts.encode_broker((), None) for node in range(1, brokers + 1)})
+    image.apply(2, {facts.session_key(node): facts.encode_session() for node in range(1, brokers + 1)})
     return image
 
 

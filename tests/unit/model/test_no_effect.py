@@ -12,7 +12,7 @@ from headrace.model.settings import Settings
 
 PACKAGE = Path(__file__).parents[3] / "src" / "headrace"
 # These read every key alike, to check or to show it; that gives it no effect.
-READERS_OF_ALL = ("model/", "cli/", "app/config_file.py", "app/settings_build.py", "app/yaml_file.py")
+READERS_OF_ALL = ("model/", "cli/", "spark/", "app/config_file.py", "app/settings_build.py", "app/yaml_file.py")
 SOURCE = "\n".join(
     path.read_text()
     for path in sorted(PACKAGE.rglob("*.py"))
@@ -24,6 +24,7 @@ FIELDS = {
     "broker.id": "node_id",
     "broker.rack": "rack",
     "cluster.id": "cluster_id",
+    "inter.broker.listener.name": "internal_listener",
     "listener.security.protocol.map": "listeners",
     "listeners": "listeners",
     "log.dir": "data_dir",

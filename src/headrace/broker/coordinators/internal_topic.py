@@ -32,7 +32,7 @@ class InternalTopic:
         self._partitions = partitions
         self._replication_factor = replication_factor
         self._configs = configs
-        self._led: set[int] = set()
+        self._led: dict[int, int] = {}  # by partition, the leader epoch that we took it up in
         self._one_at_a_time = asyncio.Lock()
 
     async def ensure(self) -> TopicImage:
@@ -40,7 +40,7 @@ class InternalTopic:
         async with self._one_at_a_time:
             image = self._broker.image
             if self.name not in image.topics:
-                await self._create(min(self._replication_factor, max(len(image.brokers), 1)))
+                await self._create(min(self._replication_factor, self._broker.size_of_cluster()))
             topic = self._broker.image.topics.get(self.name)
         if topic is None:
             raise CoordinatorNotAvailable(f"{self.name} could not be created")
@@ -74,12 +74,12 @@ class InternalTopic:
             return
         for index, state in enumerate(topic.partitions):
             leads = state.leader == self._broker.node_id
-            if leads and index not in self._led:
-                self._led.add(index)
-                self._runtime.lead(self._broker.partitions.get(self.name, index))
-            elif not leads and index in self._led:
+            if index in self._led and not (leads and self._led[index] == state.leader_epoch):
                 self._resign(index)
+            if leads and index not in self._led:
+                self._led[index] = state.leader_epoch
+                self._runtime.lead(self._broker.partitions.get(self.name, index))
 
     def _resign(self, index: int) -> None:
-        self._led.discard(index)
+        self._led.pop(index, None)
         self._runtime.resign(index)

@@ -19,7 +19,10 @@ RECORDS_A_STEP = 32
 
 
 class Replay:
-    """Everything that is committed in a partition, into a machine."""
+    """Everything that a partition holds, into a machine.
+
+    Committed or not: a leader never takes back what its log holds, and answers wait for the commit.
+    """
 
     def __init__(self, machine: Machine[Any], partition: Partition) -> None:
         self._machine = machine
@@ -27,8 +30,9 @@ class Replay:
         self._offset = partition.log_start_offset
 
     async def run(self) -> None:
-        while self._offset < self._partition.high_watermark:
-            piece = self._partition.read(self._offset, REPLAY_BYTES, read_committed=False)
+        end = self._partition.log_end_offset
+        while self._offset < end:
+            piece = self._partition.read_uncommitted(self._offset, REPLAY_BYTES)
             if piece is None:
                 return
             data = await asyncio.to_thread(piece.read)  # after a start it may still be on the disk

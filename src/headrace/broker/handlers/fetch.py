@@ -15,7 +15,7 @@ from headrace.broker.connection import Connection
 from headrace.broker.partition import Partition
 from headrace.broker.reply import Reply
 from headrace.core.fetch_session import FetchSession, FetchSessions
-from headrace.model.errors import ErrorCode, HeadraceError, NotLeader, TopicDenied
+from headrace.model.errors import ErrorCode, HeadraceError, NotLeader, OffsetOutOfRange, TopicDenied
 from headrace.protocol.api import ApiKey
 from headrace.protocol.fetch import (
     TOPIC_IDS_FROM,
@@ -28,7 +28,8 @@ from headrace.protocol.fetch import (
 )
 from headrace.protocol.frames import Parts, RequestHeader
 from headrace.protocol.wire import Reader
-from headrace.security.access import Operation, ResourceType, access_for
+from headrace.security.access import CLUSTER_NAME, Operation, ResourceType, access_for
+from headrace.storage.log_values import LogSlice
 
 if TYPE_CHECKING:
     from headrace.broker.broker import Broker
@@ -36,6 +37,7 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 READ_TOPIC = access_for(ApiKey.FETCH, ResourceType.TOPIC, Operation.READ)
+REPLICATE = access_for(ApiKey.FETCH, ResourceType.CLUSTER, Operation.CLUSTER_ACTION)
 
 TopicKey = str | UUID
 Rows = list[tuple[TopicKey, PartitionRow]]
@@ -81,8 +83,9 @@ class FetchWait:
     def park(self, partitions: list[Partition], loop: asyncio.AbstractEventLoop) -> None:
         self._reply = self._connection.reserve_reply()
         self._parked_on = partitions
+        is_replica = self._request.replica_id >= 0
         for partition in partitions:
-            partition.fetch_waiters.add(self)
+            (partition.replica_waiters if is_replica else partition.fetch_waiters)[self] = None
         self._connection.parked.add(self)
         self._timer = loop.call_later(min(self._request.max_wait_ms, WAIT_MS_MAX) / 1000, self._give_up)
 
@@ -121,7 +124,8 @@ class FetchWait:
             self._timer.cancel()
             self._timer = None
         for partition in self._parked_on:
-            partition.fetch_waiters.discard(self)
+            partition.fetch_waiters.pop(self, None)
+            partition.replica_waiters.pop(self, None)
         self._parked_on = []
         self._connection.parked.discard(self)
 
@@ -129,8 +133,10 @@ class FetchWait:
 class FetchHandler:
     def __init__(self, broker: "Broker", sessions: FetchSessions) -> None:
         self.loop = asyncio.get_running_loop()
+        self._broker = broker
         self._clock = broker.clock
         self._partitions = broker.partitions
+        self._internal_listener = broker.settings.internal_listener
         self._authorizer = broker.authorizer
         self._sessions = sessions
         self._bytes_max = broker.settings.integer("fetch.max.bytes")
@@ -147,11 +153,70 @@ class FetchHandler:
         except HeadraceError as error:
             return encode_response(header.version, header.correlation_id, (), error=error.code)
         wanted = session.wanted() if session is not None else _all_wanted(request)
+        if request.replica_id >= 0:
+            refusal = self._check_replica(connection)
+            if refusal is not None:
+                return encode_response(header.version, header.correlation_id, (), error=refusal)
+            self._note_progress(request, wanted)
         rows, size, failed, partitions = self.gather(connection, request, wanted)
         if size >= request.bytes_min or failed or request.max_wait_ms <= 0 or not wanted:
             return self.encode(header, session, rows)
         FetchWait(self, connection, header, request, session, wanted).park(partitions, self.loop)
         return None
+
+    # Followers
+
+    def _check_replica(self, connection: Connection) -> ErrorCode | None:
+        """Who fetches as a replica sees what is not committed, and moves the watermark: brokers only."""
+        if connection.listener != self._internal_listener or not self._authorizer.allows(
+            connection.principal, connection.client_host, REPLICATE, CLUSTER_NAME
+        ):
+            return ErrorCode.CLUSTER_AUTHORIZATION_FAILED
+        return None
+
+    def _note_progress(self, request: FetchRequest, wanted: list[tuple[TopicKey, FetchPartition]]) -> None:
+        """Each fetch of a follower says what it holds, also of partitions that have nothing new for it."""
+        now_ms = self._clock.monotonic_ms()
+        for topic, one in wanted:
+            partition = self._partitions.held(topic, one.partition)
+            if partition is None or partition.leadership is None or partition.failure is not None:
+                continue  # the row says so
+            if one.current_leader_epoch == partition.leader_epoch:
+                partition.replica_fetched(
+                    request.replica_id, request.replica_epoch, one.fetch_offset, one.last_fetched_epoch, now_ms
+                )
+                self._replica_has_fetched(partition, request.replica_id)
+
+    def _replica_has_fetched(self, partition: Partition, broker: int) -> None:
+        membership = self._broker.membership
+        if membership is not None:
+            membership.isr_keeper.fetched(partition, broker)
+
+    @staticmethod
+    def _read_as_replica(
+        partition: Partition, replica: int, wanted: FetchPartition, room: int, *, is_first: bool
+    ) -> PartitionRow:
+        partition.check_leader(wanted.current_leader_epoch)
+        partition.check_follower(replica)
+        row = PartitionRow(
+            partition.index,
+            ErrorCode.NONE,
+            partition.high_watermark,
+            partition.high_watermark,
+            partition.log.log_start_offset,
+        )
+        diverging = partition.divergence(wanted.fetch_offset, wanted.last_fetched_epoch)
+        if diverging is not None:
+            return row._replace(diverging=diverging)
+        if wanted.fetch_offset < partition.log.log_start_offset:
+            return row._replace(error=ErrorCode.OFFSET_OUT_OF_RANGE)
+        if room <= 0 and not is_first:
+            return row
+        bytes_max = min(wanted.bytes_max, room)
+        records = partition.read_uncommitted(wanted.fetch_offset, bytes_max)
+        if records is not None and records.length > bytes_max and not is_first:
+            records = None
+        return row._replace(records=records)
 
     def gather(
         self, connection: Connection, request: FetchRequest, wanted: list[tuple[TopicKey, FetchPartition]]
@@ -163,10 +228,15 @@ class FetchHandler:
         size, failed = 0, False
         for topic, one in wanted:
             try:
-                self._check_may_read(connection, topic)
-                partition = self._partitions.leader(topic, one.partition)
-                partitions.append(partition)
-                row = self._read(partition, one, request.read_committed, room - size, is_first=not size)
+                if request.replica_id >= 0:
+                    partition = self._partitions.leader(topic, one.partition)
+                    partitions.append(partition)
+                    row = self._read_as_replica(partition, request.replica_id, one, room - size, is_first=not size)
+                else:
+                    self._check_may_read(connection, topic)
+                    partition = self._partitions.leader(topic, one.partition)
+                    partitions.append(partition)
+                    row = self._read(partition, one, request.read_committed, room - size, is_first=not size)
             except NotLeader as error:
                 leader = self._partitions.current_leader(topic, one.partition)
                 row, failed = PartitionRow(one.partition, error.code, current_leader=leader), True
@@ -174,6 +244,7 @@ class FetchHandler:
                 row, failed = PartitionRow(one.partition, error.code), True
             else:
                 size += row.records.length if row.records is not None else 0
+                failed = failed or row.diverging is not None or row.error != ErrorCode.NONE
             rows.append((topic, row))
         return rows, size, failed, partitions
 
@@ -184,16 +255,25 @@ class FetchHandler:
         ):
             raise TopicDenied(f"{connection.principal} may not read {topic}")
 
-    @staticmethod
+    def _records(self, partition: Partition, offset: int, bytes_max: int, read_committed: bool) -> LogSlice | None:
+        try:
+            return partition.read(offset, bytes_max, read_committed=read_committed)
+        except OffsetOutOfRange:
+            membership = self._broker.membership
+            if offset > partition.log_end_offset and membership is not None and membership.may_be_fenced:
+                # A consumer may know a newer leader's records: it must not start over for an old one's word.
+                raise NotLeader(f"{partition} may have another leader by now") from None
+            raise
+
     def _read(
-        partition: Partition, wanted: FetchPartition, read_committed: bool, room: int, *, is_first: bool
+        self, partition: Partition, wanted: FetchPartition, read_committed: bool, room: int, *, is_first: bool
     ) -> PartitionRow:
         partition.check_leader(wanted.current_leader_epoch)
         # A batch larger than what the client asked for is still sent if it is the first: else nobody could read it.
         records = None
         if room > 0 or is_first:
             bytes_max = min(wanted.bytes_max, room)
-            records = partition.read(wanted.fetch_offset, bytes_max, read_committed=read_committed)
+            records = self._records(partition, wanted.fetch_offset, bytes_max, read_committed)
             if records is not None and records.length > bytes_max and not is_first:
                 records = None
         aborted: tuple[AbortedTransaction, ...] | None = None

@@ -15,7 +15,7 @@ class View(NamedTuple):
     """What decides how partitions look to a client, besides their own state."""
 
     known: frozenset[int]  # brokers that are registered
-    reachable: frozenset[int]  # and have the listener through which the client came
+    reachable: frozenset[int]  # are there, and have the listener through which the client came
 
 
 def partition_rows(version: int, states: Iterable[PartitionState], view: View) -> Iterator[PartitionRow]:

@@ -25,8 +25,8 @@ def operations_on(call: Call, resource: ResourceType, name: str = CLUSTER_NAME) 
 
 
 def reachable_brokers(call: Call) -> Iterator[tuple[BrokerInfo, Listener]]:
-    """Brokers that have the listener through which the call came, with their address on it."""
-    for _, broker in sorted(call.broker.image.brokers.items()):
+    """Brokers that are there and have the listener through which the call came, with their address on it."""
+    for broker in call.broker.image.live_brokers().values():
         for endpoint in broker.endpoints:
             if endpoint.name == call.listener:
                 yield broker, endpoint
@@ -35,7 +35,7 @@ def reachable_brokers(call: Call) -> Iterator[tuple[BrokerInfo, Listener]]:
 def controller_id(call: Call) -> int:
     """Whom clients ask for changes. Any broker carries them out, so ours does while no other is known."""
     image = call.broker.image
-    return image.controller if image.controller in image.brokers else call.broker.node_id
+    return image.controller if image.controller in image.live_brokers() else call.broker.node_id
 
 
 def repeated(keys: Iterable[Key]) -> set[Key]:

@@ -80,5 +80,9 @@ class TopicBlocks:
 def view_of(brokers: tuple[BrokerInfo, ...], listener: str) -> View:
     return View(
         frozenset(broker.node_id for broker in brokers),
-        frozenset(broker.node_id for broker in brokers if any(one.name == listener for one in broker.endpoints)),
+        frozenset(
+            broker.node_id
+            for broker in brokers
+            if broker.is_live and any(one.name == listener for one in broker.endpoints)
+        ),
     )

@@ -84,7 +84,7 @@ def _check_replication_factor(factor: int, racks: Racks) -> None:
     if factor < 1:
         raise InvalidReplicationFactor(f"a partition has at least one replica, not {factor}")
     if factor > len(racks):
-        raise InvalidReplicationFactor(f"{factor} replicas need as many brokers, and {len(racks)} are registered")
+        raise InvalidReplicationFactor(f"{factor} replicas need as many brokers, and {len(racks)} are there")
 
 
 def _explicit(assignments: Mapping[int, Replicas], racks: Racks) -> list[Replicas]:
@@ -104,7 +104,7 @@ def _check_explicit(assignments: Sequence[Replicas], replication_factor: int, ra
             raise InvalidReplicaAssignment(f"a broker cannot hold two replicas of one partition: {brokers}")
         unknown = [broker for broker in brokers if broker not in racks]
         if unknown:
-            raise InvalidReplicaAssignment(f"no broker has the id {unknown[0]}")
+            raise InvalidReplicaAssignment(f"no broker that is there has the id {unknown[0]}")
         if len(brokers) != replication_factor:
             raise InvalidReplicaAssignment(
                 f"all partitions of a topic have the same number of replicas: {replication_factor}, not {len(brokers)}"

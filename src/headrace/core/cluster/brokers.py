@@ -1,15 +1,15 @@
-"""A broker's own facts: its registration, the leader epochs after a crash, blocks of producer ids.
+"""A broker's own facts: its registration, its session, the controller's seat, blocks of producer ids.
 
 Pure decisions over the image; whoever commits them is elsewhere.
 """
 
-from collections.abc import Collection, Iterable
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 from headrace.core.cluster import facts
 from headrace.core.cluster.image import ClusterImage
-from headrace.core.cluster.values import Decision, PartitionState
-from headrace.model.errors import InvalidConfig
+from headrace.core.cluster.values import NO_CONTROLLER, Decision
+from headrace.model.errors import ErrorCode, InvalidConfig, RequestError
 from headrace.model.settings import Listener
 
 # How many ids a broker takes at a time, as Kafka: a commit per thousand new producers, and at most a thousand
@@ -23,6 +23,13 @@ class ProducerIdBlock:
     count: int
 
 
+class DuplicateBroker(RequestError):
+    """Another process that runs now has this node's id."""
+
+    code = ErrorCode.DUPLICATE_BROKER_REGISTRATION
+    retriable = True
+
+
 def register(
     image: ClusterImage,
     *,
@@ -31,12 +38,23 @@ def register(
     rack: str | None,
     configured_cluster_id: str | None,
     new_cluster_id: str,
+    directory: str = "",
+    alone: bool = True,
 ) -> Decision[None]:
-    """This broker is here, under these addresses; the first one of all gives the cluster its id."""
-    writes: dict[str, bytes | None] = {
-        facts.broker_key(node_id): facts.encode_broker(endpoints, rack),
-        facts.CONTROLLER: facts.encode_field("node", node_id),
-    }
+    """This broker is here, under these addresses; the first one of all gives the cluster its id.
+
+    Where nobody else can come to these facts (`alone`), it has a session without an end and controls everything.
+    """
+    known = image.brokers.get(node_id)
+    if not alone and known is not None and known.is_live and known.directory != directory:
+        raise DuplicateBroker(
+            f"a broker with the id {node_id} runs already, with another data directory; give this one an id of its own,"
+            " or wait until the session of the other is over"
+        )
+    writes: dict[str, bytes | None] = {facts.broker_key(node_id): facts.encode_broker(endpoints, rack, directory)}
+    if alone:
+        writes[facts.CONTROLLER] = facts.encode_field("node", node_id)
+        writes[facts.session_key(node_id)] = facts.encode_session()
     if not image.cluster_id:
         writes[facts.CLUSTER] = facts.encode_field("id", configured_cluster_id or new_cluster_id)
     elif configured_cluster_id not in (None, image.cluster_id):
@@ -47,33 +65,28 @@ def register(
     return Decision(None, writes)
 
 
-def topics_led_by(image: ClusterImage, node_id: int) -> list[str]:
-    """Topics of which this broker leads at least one partition."""
-    return [topic.name for topic in image.topics.values() if any(state.leader == node_id for state in topic.partitions)]
+def begin_session(image: ClusterImage, node_id: int, epoch: int, *, stopping: bool = False) -> Decision[None]:
+    """The broker is there, from now on as long as the lease that this is committed under."""
+    known = image.brokers.get(node_id)
+    if known is None or known.epoch != epoch:
+        raise DuplicateBroker(f"another process has registered as broker {node_id}; this one must end")
+    return Decision(
+        None,
+        {facts.session_key(node_id): facts.encode_session(stopping=stopping)},
+        unchanged=(facts.broker_key(node_id),),
+    )
 
 
-def raise_leader_epochs(names: Collection[str], image: ClusterImage, node_id: int) -> dict[str, Decision[None]]:
-    """After a crash: records that were never synced may be gone, and others will take their offsets.
-
-    A new epoch tells the two apart, for clients that check for truncation.
-    """
-    decisions = {}
-    for name in names:
-        topic = image.topics.get(name)
-        if topic is None:  # deleted since the names were collected
-            decisions[name] = Decision(None, {})
-            continue
-        led = [index for index, state in enumerate(topic.partitions) if state.leader == node_id]
-        states = [_next_epoch(state) if state.leader == node_id else state for state in topic.partitions]
-        decisions[name] = Decision(None, dict(facts.block_writes(topic.topic_id, states, led)))
-    return decisions
+def take_control(image: ClusterImage, node_id: int) -> Decision[bool]:
+    """Whether this broker is the controller: if nobody is, it takes the seat for as long as its lease lasts."""
+    if image.controller != NO_CONTROLLER:
+        return Decision(image.controller == node_id, {})
+    return Decision(
+        True, {facts.CONTROLLER: facts.encode_field("node", node_id)}, unchanged=(facts.session_key(node_id),)
+    )
 
 
 def next_producer_ids(image: ClusterImage) -> Decision[ProducerIdBlock]:
     first = image.next_producer_id
     writes = {facts.PRODUCER_IDS: facts.encode_field("next", first + PRODUCER_IDS_PER_BLOCK)}
     return Decision(ProducerIdBlock(first, PRODUCER_IDS_PER_BLOCK), writes)
-
-
-def _next_epoch(state: PartitionState) -> PartitionState:
-    return state._replace(leader_epoch=state.leader_epoch + 1, partition_epoch=state.partition_epoch + 1)

@@ -41,6 +41,24 @@ class BrokerGone(NamedTuple):
     broker: BrokerInfo
 
 
+class SessionChanged(NamedTuple):
+    """The broker's session has begun or ended, or it has said that it wants to stop."""
+
+    broker: BrokerInfo
+
+
+class ControllerChanged(NamedTuple):
+    node_id: int
+
+
 Event = (
-    TopicCreated | TopicDeleted | PartitionsAdded | PartitionsChanged | ConfigsChanged | BrokerRegistered | BrokerGone
+    TopicCreated
+    | TopicDeleted
+    | PartitionsAdded
+    | PartitionsChanged
+    | ConfigsChanged
+    | BrokerRegistered
+    | BrokerGone
+    | SessionChanged
+    | ControllerChanged
 )

@@ -1,10 +1,12 @@
 """How cluster facts lie in the metadata store: one key each, values in JSON.
 
     /headrace/cluster                         {"id"}
-    /headrace/controller                      {"node"}
-    /headrace/brokers/<node id>               {"endpoints", "rack"}
+    /headrace/controller                      {"node"}              leased; its version is the controller's epoch
+    /headrace/brokers/<node id>               {"endpoints", "rack", "directory"}
+    /headrace/sessions/<node id>              {"stopping"}          leased: gone when the broker is silent too long
     /headrace/topics/<name>                   {"id", "configs"}
-    /headrace/partitions/<topic id>/<block>   [[leader, leader epoch, partition epoch, replicas, isr], …]
+    /headrace/partitions/<topic id>/<block>   [[leader, leader epoch, partition epoch, replicas, isr,
+                                                elr, last leader, adding, removing], …]
     /headrace/deleted/<name>                  {"id", "leader_epoch", "deleted_ms"}
     /headrace/leader-epoch-floor              {"epoch"}
     /headrace/configs/brokers/<node id|default>   {name: value}
@@ -12,8 +14,9 @@
     /headrace/producer-ids                    {"next"}
 
 Partition states lie in blocks, so that a new leader for one partition rewrites a few kilobytes and not the
-whole of a large topic, and so that the largest topic still fits into one commit. Decides the layout and
-nothing else; readers ignore JSON fields they do not know, so that fields can be added.
+whole of a large topic, and so that the largest topic still fits into one commit; what a state ends with is left out
+where it is the usual: nothing. Decides the layout and nothing else; readers ignore JSON fields they do not know, so
+that fields can be added.
 """
 
 import json
@@ -21,7 +24,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 from uuid import UUID
 
-from headrace.core.cluster.values import BrokerInfo, PartitionState, Tombstone
+from headrace.core.cluster.values import NO_LEADER, BrokerInfo, PartitionState, Tombstone
 from headrace.model.settings import Listener
 
 ROOT = "/headrace/"
@@ -30,12 +33,13 @@ CONTROLLER = ROOT + "controller"
 PRODUCER_IDS = ROOT + "producer-ids"
 LEADER_EPOCH_FLOOR = ROOT + "leader-epoch-floor"
 BROKERS = ROOT + "brokers/"
+SESSIONS = ROOT + "sessions/"
 TOPICS = ROOT + "topics/"
 PARTITIONS = ROOT + "partitions/"
 DELETED = ROOT + "deleted/"
 BROKER_CONFIGS = ROOT + "configs/brokers/"
 GROUP_CONFIGS = ROOT + "configs/groups/"
-_FAMILIES = (TOPICS, PARTITIONS, DELETED, BROKERS, BROKER_CONFIGS, GROUP_CONFIGS)
+_FAMILIES = (TOPICS, PARTITIONS, DELETED, BROKERS, SESSIONS, BROKER_CONFIGS, GROUP_CONFIGS)
 _CLUSTER_DEFAULT = "default"  # a key may not end in nothing
 
 # 100 states take about 3 KB: small enough to rewrite for one partition, large enough that ten thousand
@@ -66,6 +70,10 @@ def deleted_key(name: str) -> str:
 
 def broker_key(node_id: int) -> str:
     return f"{BROKERS}{node_id}"
+
+
+def session_key(node_id: int) -> str:
+    return f"{SESSIONS}{node_id}"
 
 
 def broker_configs_key(broker: str) -> str:
@@ -100,20 +108,48 @@ def block_writes(topic_id: UUID, partitions: Sequence[PartitionState], changed: 
     writes = {}
     for block in sorted({index // PARTITIONS_PER_BLOCK for index in changed}):
         start = block * PARTITIONS_PER_BLOCK
-        writes[block_key(topic_id, block)] = _encode(
-            [
-                [state.leader, state.leader_epoch, state.partition_epoch, state.replicas, state.isr]
-                for state in partitions[start : start + PARTITIONS_PER_BLOCK]
-            ]
-        )
+        states = partitions[start : start + PARTITIONS_PER_BLOCK]
+        writes[block_key(topic_id, block)] = _encode([_row(state) for state in states])
     return writes
 
 
+def _row(state: PartitionState) -> list[Any]:
+    row = [state.leader, state.leader_epoch, state.partition_epoch, state.replicas, state.isr]
+    if state[len(row) :] != _USUAL_END:
+        row += state[len(row) :]
+    return row
+
+
+_USUAL_END = PartitionState((), (), NO_LEADER, 0, 0)[5:]
+
+
 def decode_block(value: bytes) -> list[PartitionState]:
-    return [
-        PartitionState(tuple(replicas), tuple(isr), leader, leader_epoch, partition_epoch)
-        for leader, leader_epoch, partition_epoch, replicas, isr in json.loads(value)
-    ]
+    return [_state(*row) for row in json.loads(value)]
+
+
+def _state(
+    leader: int,
+    leader_epoch: int,
+    partition_epoch: int,
+    replicas: list[int],
+    isr: list[int],
+    elr: Sequence[int] = (),
+    last_leader: int = NO_LEADER,
+    adding: Sequence[int] = (),
+    removing: Sequence[int] = (),
+    *_: object,
+) -> PartitionState:
+    return PartitionState(
+        tuple(replicas),
+        tuple(isr),
+        leader,
+        leader_epoch,
+        partition_epoch,
+        tuple(elr),
+        last_leader,
+        tuple(adding),
+        tuple(removing),
+    )
 
 
 def encode_topic(topic_id: UUID, configs: Mapping[str, str]) -> bytes:
@@ -140,15 +176,23 @@ def decode_tombstone(value: bytes) -> Tombstone:
     return Tombstone(UUID(fields["id"]), fields["leader_epoch"], fields["deleted_ms"])
 
 
-def encode_broker(endpoints: Iterable[Listener], rack: str | None) -> bytes:
+def encode_broker(endpoints: Iterable[Listener], rack: str | None, directory: str = "") -> bytes:
     addresses = [[endpoint.name, endpoint.host, endpoint.port] for endpoint in endpoints]
-    return _encode({"endpoints": addresses, "rack": rack})
+    return _encode({"endpoints": addresses, "rack": rack, "directory": directory})
 
 
 def decode_broker(node_id: int, value: bytes, epoch: int) -> BrokerInfo:
     fields = json.loads(value)
     endpoints = tuple(Listener(name, host, port) for name, host, port in fields["endpoints"])
-    return BrokerInfo(node_id, epoch, endpoints, fields["rack"])
+    return BrokerInfo(node_id, epoch, endpoints, fields["rack"], fields.get("directory", ""))
+
+
+def encode_session(*, stopping: bool = False) -> bytes:
+    return _encode({"stopping": stopping})
+
+
+def session_is_stopping(value: bytes) -> bool:
+    return bool(json.loads(value)["stopping"])
 
 
 def encode_configs(configs: Mapping[str, str]) -> bytes:

@@ -17,9 +17,11 @@ from headrace.core.cluster.events import (
     BrokerGone,
     BrokerRegistered,
     ConfigsChanged,
+    ControllerChanged,
     Event,
     PartitionsAdded,
     PartitionsChanged,
+    SessionChanged,
     TopicCreated,
     TopicDeleted,
 )
@@ -54,6 +56,7 @@ class ClusterImage:
         self._topics: dict[str, TopicImage] = {}
         self._topic_ids: dict[UUID, str] = {}
         self._brokers: dict[int, BrokerInfo] = {}
+        self._stopping: dict[int, bool] = {}  # by broker with a session: whether it says that it wants to stop
         self._broker_configs: dict[str, Mapping[str, str]] = {}
         self._group_configs: dict[str, Mapping[str, str]] = {}
         self._tombstones: dict[str, Tombstone] = {}
@@ -72,6 +75,15 @@ class ClusterImage:
 
     def fact_keys(self) -> KeysView[str]:
         return self._versions.keys()
+
+    @property
+    def controller_epoch(self) -> int:
+        """The version of the controller's fact: rises with every new controller, 0 while there is none."""
+        return self.version_of(facts.CONTROLLER)
+
+    def live_brokers(self) -> dict[int, BrokerInfo]:
+        """Those that have a session, by id."""
+        return {node_id: broker for node_id, broker in sorted(self._brokers.items()) if broker.is_live}
 
     def topic_like(self, name: str) -> str | None:
         """The topic whose name is the same once dots and underscores are not told apart."""
@@ -157,6 +169,8 @@ class ClusterImage:
         match family:
             case facts.BROKERS:
                 return self._apply_broker(int(name), value, version)
+            case facts.SESSIONS:
+                return self._apply_session(int(name), value)
             case facts.BROKER_CONFIGS:
                 resource = ConfigResource(ResourceType.BROKER, facts.broker_of_configs(name))
                 return self._apply_configs(self._broker_configs, resource, value)
@@ -170,6 +184,7 @@ class ClusterImage:
                 self.cluster_id = facts.decode_text("id", value) if value is not None else ""
             case facts.CONTROLLER:
                 self.controller = facts.decode_number("node", value) if value is not None else NO_CONTROLLER
+                return [ControllerChanged(self.controller)]
             case facts.PRODUCER_IDS:
                 self.next_producer_id = facts.decode_number("next", value) if value is not None else 0
             case facts.LEADER_EPOCH_FLOOR:
@@ -190,8 +205,22 @@ class ClusterImage:
         gone = self._brokers.pop(node_id, None)
         if value is None:
             return [BrokerGone(gone)] if gone is not None else []
-        self._brokers[node_id] = facts.decode_broker(node_id, value, version)
+        self._brokers[node_id] = self._with_session(facts.decode_broker(node_id, value, version))
         return [BrokerRegistered(self._brokers[node_id])]
+
+    def _apply_session(self, node_id: int, value: bytes | None) -> list[Event]:
+        self._stopping.pop(node_id, None)
+        if value is not None:
+            self._stopping[node_id] = facts.session_is_stopping(value)
+        if node_id not in self._brokers:
+            return []
+        self._brokers[node_id] = self._with_session(self._brokers[node_id])
+        return [SessionChanged(self._brokers[node_id])]
+
+    def _with_session(self, broker: BrokerInfo) -> BrokerInfo:
+        """A session that is older than the registration was that of an earlier life of the broker."""
+        is_live = self.version_of(facts.session_key(broker.node_id)) >= broker.epoch
+        return broker._replace(is_live=is_live, is_stopping=is_live and self._stopping.get(broker.node_id, False))
 
     def _put(self, topic: TopicImage) -> None:
         self._topics[topic.name] = topic

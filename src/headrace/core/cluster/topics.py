@@ -177,7 +177,7 @@ def _check_free(name: str, image: ClusterImage, names_taken: Mapping[str, str]) 
 def _create(
     topic: NewTopic, image: ClusterImage, topic_id: UUID, defaults: TopicDefaults, configs: CheckedConfigs
 ) -> Decision[CreatedTopic]:
-    racks = {broker.node_id: broker.rack for broker in image.brokers.values()}
+    racks = {broker.node_id: broker.rack for broker in image.live_brokers().values()}
     replicas = topic_replicas(
         partitions=topic.partitions if topic.partitions != DEFAULT else defaults.partitions,
         replication_factor=(
@@ -207,12 +207,13 @@ def _grow(topic: TopicImage, more: MorePartitions, image: ClusterImage, at_most:
     present = len(topic.partitions)
     if more.count - present > at_most:
         raise PolicyViolation(f"one request creates at most {PARTITIONS_PER_REQUEST_MAX} partitions; use more requests")
+    racks = {broker.node_id: broker.rack for broker in image.live_brokers().values()}
     replicas = added_replicas(
         topic,
         total=more.count,
         assignments=more.assignments,
-        racks={broker.node_id: broker.rack for broker in image.brokers.values()},
-        start=topic.topic_id.int % len(image.brokers) if image.brokers else 0,
+        racks=racks,
+        start=topic.topic_id.int % len(racks) if racks else 0,
     )
     # Not from 0: a deleted topic of this name may have had more partitions than this one began with.
     states = topic.partitions + new_partitions(replicas, topic.lowest_leader_epoch)

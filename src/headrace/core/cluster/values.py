@@ -23,6 +23,10 @@ class PartitionState(NamedTuple):
     leader: int
     leader_epoch: int  # rises with every new leader
     partition_epoch: int  # rises with every change of this state
+    elr: tuple[int, ...] = ()  # out of sync, yet known to hold everything that is committed: they may lead (KIP-966)
+    last_leader: int = NO_LEADER  # who led last, remembered while nobody is known to hold everything
+    adding: tuple[int, ...] = ()  # replicas that a reassignment brings in; they are among `replicas` already
+    removing: tuple[int, ...] = ()  # replicas that it takes away, once those to be added are in sync
 
 
 class TopicImage(NamedTuple):
@@ -49,6 +53,9 @@ class BrokerInfo(NamedTuple):
     epoch: int  # the revision of its registration: every start of the broker has a higher one
     endpoints: tuple[Listener, ...]
     rack: str | None
+    directory: str = ""  # the id of its data directory: another one means that the data is gone
+    is_live: bool = False  # it has a session that began with or after this registration
+    is_stopping: bool = False  # it wants to lead nothing any more
 
 
 class Tombstone(NamedTuple):

@@ -88,6 +88,11 @@ class HandlerKit:
     def transactions(self) -> TransactionCoordinator:
         return TransactionCoordinator(cast(Broker, self))
 
+    membership = None
+
+    def size_of_cluster(self) -> int:
+        return len(self.image.brokers)
+
     async def start(self, *, with_logs: bool = True) -> "HandlerKit":
         """Without logs, topics are facts only: ten thousand of them cost no files."""
         await self.controller.start(LISTENERS)

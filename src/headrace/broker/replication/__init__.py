@@ -1,0 +1,1 @@
+"""replication: followers fetch from leaders, leaders see who keeps up, and the controller sees who is there."""

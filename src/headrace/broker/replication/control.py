@@ -1,0 +1,71 @@
+"""The controller's loop: takes the seat when it is free, and sees to it that every partition has who can lead it.
+
+Runs on every broker; acts on one. What is decided is pure (`core/cluster/elections.py`), and each commit compares the
+controller's own fact: who has lost the seat changes nothing any more.
+"""
+
+import asyncio
+import logging
+from typing import TYPE_CHECKING
+
+from headrace.core.cluster.events import ControllerChanged, Event, SessionChanged, TopicCreated
+from headrace.core.cluster.values import NO_CONTROLLER
+from headrace.model.errors import HeadraceError
+
+if TYPE_CHECKING:
+    from headrace.broker.controller import Controller
+    from headrace.broker.replication.session import BrokerSession
+
+log = logging.getLogger(__name__)
+
+RETRY_S = 0.2
+# Every so often the seat and the partitions are looked at without an occasion: what failed is tried again.
+LOOK_S = 2.0
+
+
+class ControlLoop:
+    def __init__(self, controller: "Controller", session: "BrokerSession", node_id: int) -> None:
+        self._controller = controller
+        self._session = session
+        self._node_id = node_id
+        self._wake = asyncio.Event()
+        self._task: asyncio.Task[None] | None = None
+
+    def start(self) -> None:
+        self._wake.set()
+        self._task = asyncio.create_task(self._run(), name="control loop")
+
+    async def stop(self) -> None:
+        if self._task is not None:
+            self._task.cancel()
+            await asyncio.gather(self._task, return_exceptions=True)
+
+    def follow(self, event: Event) -> None:
+        if isinstance(event, SessionChanged | ControllerChanged | TopicCreated):
+            self._wake.set()
+
+    async def _run(self) -> None:
+        while True:
+            try:
+                async with asyncio.timeout(LOOK_S):
+                    await self._wake.wait()
+            except TimeoutError:
+                pass
+            self._wake.clear()
+            try:
+                await self._look()
+            except HeadraceError as error:
+                log.info("not done as controller: %s", error)
+                self._wake.set()
+                await asyncio.sleep(RETRY_S)
+            except Exception:
+                log.exception("the controller's work failed")
+                await asyncio.sleep(RETRY_S)
+
+    async def _look(self) -> None:
+        controller = self._controller
+        lease = self._session.lease
+        if controller.image.controller == NO_CONTROLLER and lease is not None and await controller.take_control(lease):
+            log.info("broker %d is the controller now", self._node_id)
+        if controller.image.controller == self._node_id:
+            await controller.elect_where_needed()

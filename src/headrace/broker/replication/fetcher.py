@@ -1,0 +1,243 @@
+"""One follower's loop: fetch from one leader everything that it leads and we follow, over one connection.
+
+A fetch says what we hold. So nothing is asked for past what is on disk (where the topic wants that): each answer is
+appended and synced before the next request leaves.
+"""
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable
+from typing import TYPE_CHECKING
+from uuid import UUID
+
+from headrace.broker.partition import Partition
+from headrace.broker.replication.copying import append_copies, cut, learn
+from headrace.broker.replication.fetch_session import FollowerSession
+from headrace.client.peer import Peer, PeerLost
+from headrace.core.replica.follower import EpochEnd
+from headrace.model.errors import ErrorCode, HeadraceError
+from headrace.protocol.replica_fetch import (
+    Fetched,
+    FetchedPartition,
+    ReplicaFetch,
+    WantedPartition,
+    decode_response,
+    encode_request,
+)
+
+if TYPE_CHECKING:
+    from headrace.broker.broker import Broker
+
+log = logging.getLogger(__name__)
+
+Key = tuple[UUID, int]
+Connect = Callable[[int], Awaitable[Peer]]
+
+# After a refusal: the leader may not have heard of its election yet, which takes milliseconds; or it is gone for good.
+REFUSED_PAUSE_S = 0.02
+REFUSED_PAUSE_S_MAX = 1.0
+CLIENT_ID = "replica"
+
+
+class Followed:
+    """A partition that we fetch, and for how long not, after a refusal."""
+
+    __slots__ = ("not_before_s", "partition", "pause_s")
+
+    def __init__(self, partition: Partition) -> None:
+        self.partition = partition
+        self.pause_s = 0.0
+        self.not_before_s = 0.0
+
+
+class Fetcher:
+    def __init__(self, broker: "Broker", leader: int, connect: Connect) -> None:
+        settings = broker.settings
+        self._broker = broker
+        self._clock = broker.clock
+        self._loop = asyncio.get_running_loop()
+        self._leader = leader
+        self._connect = connect
+        self._followed: dict[Key, Followed] = {}
+        self._changed = asyncio.Event()
+        self._session = FollowerSession()
+        self._peer: Peer | None = None
+        self._pause_s = 0.0
+        self._wait_ms = settings.integer("replica.fetch.wait.max.ms")
+        self._bytes_min = settings.integer("replica.fetch.min.bytes")
+        self._bytes_max = settings.integer("replica.fetch.response.max.bytes")
+        self._partition_bytes_max = settings.integer("replica.fetch.max.bytes")
+        self._timeout_s = settings.integer("replica.socket.timeout.ms") / 1000
+        self._task = asyncio.create_task(self._run(), name=f"fetch from broker {leader}")
+
+    # What to fetch
+
+    def add(self, partition: Partition) -> None:
+        self._followed[(partition.topic_id, partition.index)] = Followed(partition)
+        self._look_again()
+
+    def drop(self, key: Key) -> None:
+        """The answer to a request that is under way passes this partition over."""
+        self._followed.pop(key, None)
+
+    def holds(self, partition: Partition) -> bool:
+        followed = self._followed.get((partition.topic_id, partition.index))
+        return followed is not None and followed.partition is partition
+
+    @property
+    def is_idle(self) -> bool:
+        return not self._followed
+
+    def _look_again(self) -> None:
+        """A fetch that waits at the leader for news of the others must not keep a new partition waiting."""
+        self._changed.set()
+        self._disconnect()
+
+    def reconnect(self) -> None:
+        self._look_again()
+
+    async def stop(self) -> None:
+        self._task.cancel()
+        self._disconnect()
+        await asyncio.gather(self._task, return_exceptions=True)
+
+    # The loop
+
+    async def _run(self) -> None:
+        while True:
+            try:
+                await self._round()
+                self._pause_s = 0.0
+            except PeerLost as error:
+                log.info("broker %d: %s", self._leader, error)
+                self._disconnect()
+                await self._pause()
+            except HeadraceError as error:
+                log.warning("fetching from broker %d: %s", self._leader, error)
+                self._disconnect()
+                await self._pause()
+            except Exception:
+                log.exception("fetching from broker %d failed", self._leader)
+                self._disconnect()
+                await self._pause()
+
+    async def _pause(self) -> None:
+        if self._changed.is_set() and not self._pause_s:
+            self._pause_s = REFUSED_PAUSE_S
+            return  # the connection was dropped by ourselves, to look again at once
+        self._pause_s = min(max(2 * self._pause_s, REFUSED_PAUSE_S), REFUSED_PAUSE_S_MAX)
+        await asyncio.sleep(self._pause_s)
+
+    async def _round(self) -> None:
+        self._changed.clear()
+        await self._settle()
+        wanted = self._wanted()
+        if not wanted:
+            await self._wait_for_work()
+            return
+        fetched = await self._fetch(wanted)
+        if fetched.error:
+            log.info("broker %d ends the fetch session: error %d", self._leader, fetched.error)
+            self._session.forget()
+            return
+        self._session.answered(fetched.session_id)
+        await self._take(fetched)
+
+    async def _settle(self) -> None:
+        """What was written in an earlier role may not be on disk yet: it does not count before it is."""
+        for followed in list(self._followed.values()):
+            partition = followed.partition
+            if partition.failure is None:
+                partition.sync_in_background()
+                await partition.on_disk()
+
+    def _wanted(self) -> dict[Key, WantedPartition]:
+        now_s = self._loop.time()
+        wanted: dict[Key, WantedPartition] = {}
+        for key, followed in self._followed.items():
+            partition = followed.partition
+            if followed.not_before_s <= now_s and partition.failure is None:
+                end = partition.log_end_offset
+                wanted[key] = WantedPartition(
+                    partition.leader_epoch,
+                    end,
+                    partition.log.epochs.epoch_of(end - 1) if end > partition.log_start_offset else -1,
+                    partition.log_start_offset,
+                    self._partition_bytes_max,
+                )
+        return wanted
+
+    async def _wait_for_work(self) -> None:
+        due = [one.not_before_s for one in self._followed.values() if one.partition.failure is None]
+        timeout = max(min(due) - self._loop.time(), 0.001) if due else None
+        try:
+            async with asyncio.timeout(timeout):
+                await self._changed.wait()
+        except TimeoutError:
+            return
+
+    async def _fetch(self, wanted: dict[Key, WantedPartition]) -> Fetched:
+        if self._peer is None:
+            self._session.forget()
+            self._peer = await self._connect(self._leader)
+        news = self._session.news(wanted)
+        waiting = any(followed.not_before_s > self._loop.time() for followed in self._followed.values())
+        request = ReplicaFetch(
+            self._broker.node_id,
+            self._broker.controller.broker_epoch,
+            int(REFUSED_PAUSE_S * 1000) if waiting else self._wait_ms,
+            self._bytes_min,
+            self._bytes_max,
+            *news,
+        )
+        try:
+            async with asyncio.timeout(self._timeout_s):
+                return decode_response(await self._peer.exchange(encode_request(request, 0, CLIENT_ID)))
+        except TimeoutError:
+            raise PeerLost(f"no answer for {self._timeout_s:.0f} s") from None
+
+    def _disconnect(self) -> None:
+        if self._peer is not None:
+            self._peer.close()
+            self._peer = None
+
+    # What came
+
+    async def _take(self, fetched: Fetched) -> None:
+        touched: list[Partition] = []
+        for row in fetched.rows:
+            followed = self._followed.get((row.topic_id, row.partition))
+            if followed is None or followed.partition.failure is not None:
+                continue
+            try:
+                self._take_row(followed, row)
+                touched.append(followed.partition)
+            except HeadraceError as error:
+                log.warning("%s cannot be copied from broker %d: %s", followed.partition, self._leader, error)
+                self._set_back(followed)
+        for partition in touched:
+            if partition.failure is None:
+                await partition.on_disk()
+
+    def _take_row(self, followed: Followed, row: FetchedPartition) -> None:
+        partition = followed.partition
+        if partition.leader != self._leader:
+            return  # the facts have moved on while the answer was under way
+        if row.error == ErrorCode.OFFSET_OUT_OF_RANGE and row.log_start_offset > partition.log_end_offset:
+            log.warning("%s: the leader begins at %d; starting over from there", partition, row.log_start_offset)
+            self._broker.partitions.start_anew(partition, row.log_start_offset)
+            return
+        if row.error != ErrorCode.NONE:
+            self._set_back(followed)
+            return
+        followed.pause_s = 0.0
+        if row.diverging is not None:
+            cut(self._broker.partitions, partition, EpochEnd(*row.diverging))
+            return
+        if row.records:
+            append_copies(partition, row.records, self._clock.wall_ms())
+        learn(partition, row.high_watermark, row.log_start_offset)
+
+    def _set_back(self, followed: Followed) -> None:
+        followed.pause_s = min(max(2 * followed.pause_s, REFUSED_PAUSE_S), REFUSED_PAUSE_S_MAX)
+        followed.not_before_s = self._loop.time() + followed.pause_s

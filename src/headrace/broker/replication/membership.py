@@ -1,0 +1,97 @@
+"""This broker as a member of a cluster: its session, the watch on the facts, fetchers, ISRs and the controller's loop.
+
+Started after the logs are open, and before clients are served; stopped in the opposite order.
+"""
+
+import asyncio
+import logging
+from typing import TYPE_CHECKING
+
+from headrace.broker.replication.control import ControlLoop
+from headrace.broker.replication.fetchers import Fetchers
+from headrace.broker.replication.isr_keeper import IsrKeeper
+from headrace.broker.replication.session import BrokerSession
+from headrace.core.cluster.events import Event
+from headrace.metadata.store import Store
+from headrace.model.errors import HeadraceError
+
+if TYPE_CHECKING:
+    from headrace.broker.broker import Broker
+
+log = logging.getLogger(__name__)
+
+# How long a stop waits for others to take over: an election takes some milliseconds, thousands of them a second.
+HAND_OVER_S_MAX = 10.0
+
+
+class Membership:
+    def __init__(self, broker: "Broker", store: Store) -> None:
+        self._broker = broker
+        self._session = BrokerSession(store, broker)
+        self._control = ControlLoop(broker.controller, self._session, broker.node_id)
+        self.isr_keeper = IsrKeeper(broker)
+        self._fetchers = Fetchers(broker, broker.connect)
+        self._watch: asyncio.Task[None] | None = None
+        self._news = asyncio.Event()
+        self._is_working = False
+        self.superseded = asyncio.Event()  # set when another process has taken this broker's place
+
+    async def start(self) -> None:
+        self._watch = asyncio.create_task(self._broker.controller.follow(), name="watch")
+        await self._session.begin()
+        self._session.keep(self.superseded.set)
+        self._is_working = True
+        self._fetchers.start()
+        self.isr_keeper.start()
+        self._control.start()
+
+    def follow(self, event: Event) -> None:
+        if not self._is_working:
+            return  # what begins now would outlive the stop
+        self._fetchers.follow(event)
+        self.isr_keeper.follow(event)
+        self._control.follow(event)
+        self._news.set()
+
+    async def hand_over(self) -> None:
+        """Let others lead what they can; returns when they do, or when they do not in time."""
+        if not self._broker.settings.flag("controlled.shutdown.enable"):
+            return
+        try:
+            async with asyncio.timeout(HAND_OVER_S_MAX):
+                await self._session.say_stopping()
+                while self._others_could_lead():
+                    self._news.clear()
+                    await self._news.wait()
+        except TimeoutError:
+            log.warning("stopping although this broker still leads partitions")
+        except HeadraceError as error:
+            log.warning("stopping without handing over: %s", error)
+
+    def _others_could_lead(self) -> bool:
+        image, me = self._broker.image, self._broker.node_id
+        able = {one.node_id for one in image.live_brokers().values() if not one.is_stopping} - {me}
+        return any(
+            state.leader == me and not able.isdisjoint(state.isr)
+            for topic in image.topics.values()
+            for state in topic.partitions
+        )
+
+    async def stop(self) -> None:
+        """Copy nothing and decide nothing any more."""
+        self._is_working = False
+        await self._control.stop()
+        await self.isr_keeper.stop()
+        await self._fetchers.stop()
+
+    @property
+    def may_be_fenced(self) -> bool:
+        """Whether others may have taken over without our knowing: the session may be over."""
+        return self._session.lease is None
+
+    async def leave(self) -> None:
+        """The last thing: the logs are closed, and everybody may know that this broker is gone."""
+        await self._session.end()
+        if self._watch is not None:
+            self._watch.cancel()
+            await asyncio.gather(self._watch, return_exceptions=True)

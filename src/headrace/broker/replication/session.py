@@ -1,0 +1,79 @@
+"""A broker's session: a lease in the store, and the fact that says "I am here" under it.
+
+While the lease is kept alive the broker may lead and be in sync; when it ends, the fact goes, and the controller hands
+its partitions to others. A broker that was silent too long and is back begins another session.
+"""
+
+import asyncio
+import logging
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+from headrace.core.cluster.brokers import DuplicateBroker
+from headrace.metadata.session import Session
+from headrace.metadata.store import LeaseId, Store
+from headrace.model.errors import HeadraceError
+
+if TYPE_CHECKING:
+    from headrace.broker.broker import Broker
+
+log = logging.getLogger(__name__)
+
+RETRY_S = 0.2  # after the store could not be asked: several tries fit into the shortest session
+
+
+class BrokerSession:
+    def __init__(self, store: Store, broker: "Broker") -> None:
+        self._store = store
+        self._clock = broker.clock
+        self._controller = broker.controller
+        self._ttl_ms = broker.settings.integer("broker.session.timeout.ms")
+        self._session: Session | None = None
+        self._task: asyncio.Task[None] | None = None
+        self._is_stopping = False
+
+    @property
+    def lease(self) -> LeaseId | None:
+        """None while this broker cannot be sure that it counts as there."""
+        return self._session.lease if self._session is not None and self._session.holds() else None
+
+    async def begin(self) -> None:
+        """Returns when this broker counts as there."""
+        session = await Session.open(self._store, self._clock, self._ttl_ms)
+        await self._controller.begin_session(session.lease, stopping=self._is_stopping)
+        self._session = session
+
+    def keep(self, superseded: Callable[[], None]) -> None:
+        """Alive from now on; `superseded` is called if another process has taken this broker's place."""
+        self._task = asyncio.create_task(self._keep(superseded), name="session")
+
+    async def _keep(self, superseded: Callable[[], None]) -> None:
+        while True:
+            if self._session is not None:
+                await self._session.keep_alive()
+                log.warning("the session of this broker is over; beginning another")
+                self._session = None
+            try:
+                await self.begin()
+            except DuplicateBroker as error:
+                log.critical("%s", error)
+                superseded()
+                return
+            except HeadraceError as error:
+                log.warning("no new session yet: %s", error)
+                await asyncio.sleep(RETRY_S)
+
+    async def say_stopping(self) -> None:
+        """This broker wants to lead nothing any more."""
+        self._is_stopping = True
+        if self.lease is not None:
+            await self._controller.begin_session(self.lease, stopping=True)
+
+    async def end(self) -> None:
+        """Gone, and everybody knows at once instead of after a while."""
+        if self._task is not None:
+            self._task.cancel()
+            await asyncio.gather(self._task, return_exceptions=True)
+        if self._session is not None:
+            await self._session.end()
+            self._session = None

@@ -1,0 +1,107 @@
+"""What a leader may change about its partition by itself: who is in sync.
+
+A leader proposes, and the proposal counts once it is committed over the very state that it was made for: same leader,
+same leader epoch, same partition epoch. Who is to join must have the session that it fetched in, so that a fetch of an
+earlier life of that broker, late on the network, brings nobody in (KIP-903).
+"""
+
+from collections.abc import Mapping, Sequence
+from typing import NamedTuple
+from uuid import UUID
+
+from headrace.core.cluster import facts
+from headrace.core.cluster.elections import RulesOf
+from headrace.core.cluster.image import ClusterImage
+from headrace.core.cluster.reassignment import settled
+from headrace.core.cluster.succession import Rules, changed, with_isr
+from headrace.core.cluster.values import Decision, PartitionState
+from headrace.model.errors import RequestError, UnknownTopicId
+
+
+class IsrProposal(NamedTuple):
+    """The ISR that a leader wants for one of its partitions."""
+
+    topic_id: UUID
+    partition: int
+    leader_epoch: int
+    partition_epoch: int  # of the state that it was made for
+    isr: tuple[int, ...]
+    joining: Mapping[int, int]  # those who are new, and the broker epochs that they fetched with
+
+
+class IsrOutcome(NamedTuple):
+    """Of the proposals for one block: how many are good, and which can never be committed any more.
+
+    The rest was made for a state that is no more; what holds instead, the facts tell.
+    """
+
+    good: int
+    refused: tuple[IsrProposal, ...]
+
+
+Block = tuple[UUID, int]
+
+
+def by_block(proposals: Sequence[IsrProposal]) -> dict[Block, list[IsrProposal]]:
+    """Proposals that change the same fact are committed together."""
+    blocks: dict[Block, list[IsrProposal]] = {}
+    for proposal in proposals:
+        blocks.setdefault((proposal.topic_id, proposal.partition // facts.PARTITIONS_PER_BLOCK), []).append(proposal)
+    return blocks
+
+
+def change_isrs(
+    wanted: Mapping[Block, Sequence[IsrProposal]], image: ClusterImage, node_id: int, rules: RulesOf
+) -> dict[Block, Decision[IsrOutcome] | RequestError]:
+    decisions: dict[Block, Decision[IsrOutcome] | RequestError] = {}
+    for block, proposals in wanted.items():
+        topic_id, _ = block
+        name = image.topic_ids.get(topic_id)
+        if name is None:
+            decisions[block] = UnknownTopicId(f"the topic {topic_id} has been deleted")
+            continue
+        topic = image.topics[name]
+        topic_rules = rules(topic)
+        states = list(topic.partitions)
+        good: list[int] = []
+        refused: list[IsrProposal] = []
+        guards: set[str] = set()
+        for proposal in proposals:
+            if not _is_for(proposal, states[proposal.partition], node_id):
+                continue
+            if not _may_join(proposal, image):
+                # Nor can an earlier try whose outcome nobody knows succeed: it compares the session that is no more.
+                refused.append(proposal)
+                continue
+            states[proposal.partition] = _next(states[proposal.partition], proposal, topic_rules)
+            guards |= {facts.session_key(broker) for broker in proposal.joining}
+            good.append(proposal.partition)
+        writes = facts.block_writes(topic_id, states, good)
+        outcome = IsrOutcome(len(good), tuple(refused))
+        decisions[block] = Decision(outcome, dict(writes), unchanged=tuple(sorted(guards)))
+    return decisions
+
+
+def _is_for(proposal: IsrProposal, state: PartitionState, node_id: int) -> bool:
+    return (
+        state.leader == node_id
+        and state.leader_epoch == proposal.leader_epoch
+        and state.partition_epoch == proposal.partition_epoch
+    )
+
+
+def _may_join(proposal: IsrProposal, image: ClusterImage) -> bool:
+    return all(is_eligible(image, broker, epoch) for broker, epoch in proposal.joining.items())
+
+
+def is_eligible(image: ClusterImage, broker: int, epoch: int) -> bool:
+    """Whether the broker lives, in the life that it fetched with, and does not want to stop."""
+    known = image.brokers.get(broker)
+    return known is not None and known.is_live and not known.is_stopping and known.epoch == epoch
+
+
+def _next(state: PartitionState, proposal: IsrProposal, rules: Rules) -> PartitionState:
+    new = with_isr(state, proposal.isr, rules)
+    if new == state:  # the same ISR, proposed so that a stale ELR goes
+        new = changed(state, elr=())
+    return settled(new)._replace(partition_epoch=state.partition_epoch + 1)

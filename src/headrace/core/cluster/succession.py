@@ -1,0 +1,132 @@
+"""Who leads a partition, and who may: one partition's state in, its next state out.
+
+The rules are Kafka's, with KIP-966. A replica in the ISR holds everything that is committed; so does one in the ELR
+(*eligible leader replicas*), because the watermark stands still while the ISR is smaller than `min.insync.replicas`,
+and that is the only time when replicas go from the one set to the other. Nobody else leads, unless the topic allows an
+unclean election. When both sets are empty, the last leader is the best guess there is, and it may come back.
+
+Every change of a state raises its partition epoch; every new leader, also the same one anew, its leader epoch.
+Knows neither topics nor the cluster's image: `elections.py` does.
+"""
+
+from collections.abc import Collection, Iterable
+from typing import NamedTuple
+
+from headrace.core.cluster.values import NO_LEADER, PartitionState
+
+
+class Rules(NamedTuple):
+    """What a topic's configuration says about succession."""
+
+    min_isr: int
+    unclean: bool = False  # whether a replica may lead that lacks committed records
+
+
+class Condition(NamedTuple):
+    """How brokers are, as far as anybody knows."""
+
+    live: Collection[int]
+    stopping: Collection[int] = ()  # live, but they want to lead nothing
+
+    def can_lead(self, broker: int) -> bool:
+        return broker in self.live and broker not in self.stopping
+
+
+def with_isr(state: PartitionState, isr: Iterable[int], rules: Rules, lost: Collection[int] = ()) -> PartitionState:
+    """The state with another ISR. Who leaves a small ISR stays eligible, except for those whose data is `lost`."""
+    present = tuple(isr)
+    elr: tuple[int, ...] = ()
+    if len(present) < min(rules.min_isr, len(state.replicas)):
+        # In the replicas' order, so that equal sets make equal states.
+        held = {*state.elr, *state.isr} - {*present, *lost}
+        elr = tuple(broker for broker in state.replicas if broker in held)
+    return changed(state, isr=present, elr=elr)
+
+
+def changed(state: PartitionState, **fields: object) -> PartitionState:
+    """The state with these fields, and a higher partition epoch if that makes a difference."""
+    new = state._replace(**fields)  # type: ignore[arg-type]
+    return new if new == state else new._replace(partition_epoch=state.partition_epoch + 1)
+
+
+def succeeded(state: PartitionState, condition: Condition, rules: Rules) -> PartitionState:
+    """The state after whoever is gone has left the ISR, with a leader if there can be one; else the same state."""
+    staying = tuple(broker for broker in state.isr if condition.can_lead(broker))
+    if not staying and state.leader in state.isr and state.leader in condition.live:
+        staying = (state.leader,)  # it wants to stop, and nobody can take over: it stays until it is gone
+    new = with_isr(state, staying, rules) if staying != state.isr else state
+    if new.leader in staying:
+        return new
+    return _led_by_the_next(new, state.partition_epoch, condition, rules)
+
+
+def _led_by_the_next(state: PartitionState, epoch_before: int, condition: Condition, rules: Rules) -> PartitionState:
+    leader = _next_leader(state, condition, rules)
+    if leader == state.leader == NO_LEADER:
+        return state
+    isr, elr, last_leader = state.isr, state.elr, state.last_leader
+    if leader == NO_LEADER:
+        last_leader = state.leader
+    elif leader in isr:
+        last_leader = NO_LEADER
+    else:
+        is_eligible = leader in elr
+        isr = (leader,)
+        elr = tuple(one for one in elr if one != leader) if is_eligible and rules.min_isr > 1 else ()
+        last_leader = NO_LEADER
+    return state._replace(
+        leader=leader,
+        isr=isr,
+        elr=elr,
+        last_leader=last_leader,
+        leader_epoch=state.leader_epoch + 1,
+        partition_epoch=epoch_before + 1,
+    )
+
+
+def _next_leader(state: PartitionState, condition: Condition, rules: Rules) -> int:
+    for eligible in (state.isr, state.elr):
+        for broker in state.replicas:
+            if broker in eligible and condition.can_lead(broker):
+                return broker
+    nobody_is_known = not state.isr and not state.elr and state.last_leader in state.replicas
+    if nobody_is_known and condition.can_lead(state.last_leader):
+        return state.last_leader
+    if rules.unclean:
+        return next((broker for broker in state.replicas if condition.can_lead(broker)), NO_LEADER)
+    return NO_LEADER
+
+
+def preferred(state: PartitionState, condition: Condition) -> PartitionState:
+    """Led by its first replica, if that one is in sync and able; else the same state."""
+    first = state.replicas[0]
+    if first == state.leader or first not in state.isr or not condition.can_lead(first):
+        return state
+    return state._replace(leader=first, leader_epoch=state.leader_epoch + 1, partition_epoch=state.partition_epoch + 1)
+
+
+def without(state: PartitionState, broker: int, condition: Condition, rules: Rules) -> PartitionState:
+    """The state once a replica is known to lack records that it had acknowledged: it is eligible for nothing.
+
+    If it is the last that held everything, it is remembered as the last leader: with all others gone, what it still
+    has is the most that anybody has.
+    """
+    if broker not in (*state.isr, *state.elr, state.leader):
+        return state
+    new = with_isr(state, (one for one in state.isr if one != broker), rules, lost=(broker,))
+    new = new._replace(elr=tuple(one for one in new.elr if one != broker))
+    led_until_now = new.leader == broker
+    if led_until_now:
+        new = new._replace(leader=NO_LEADER, last_leader=broker)
+    elif not new.isr and not new.elr and new.last_leader == NO_LEADER:
+        new = new._replace(last_leader=broker)
+    led = succeeded(new, condition, rules)
+    return led._replace(
+        leader_epoch=max(led.leader_epoch, state.leader_epoch + led_until_now),
+        partition_epoch=state.partition_epoch + 1,
+    )
+
+
+def led_anew(state: PartitionState) -> PartitionState:
+    """The same leader in a new epoch: records that it had not synced may be gone, and others take their offsets."""
+    return state._replace(leader_epoch=state.leader_epoch + 1, partition_epoch=state.partition_epoch + 1)

@@ -1,0 +1,117 @@
+"""Who leads, who may, and who is remembered: the states of one partition."""
+
+import pytest
+
+from headrace.core.cluster.reassignment import begun, cancelled, settled
+from headrace.core.cluster.succession import Condition, Rules, led_anew, preferred, succeeded, with_isr, without
+from headrace.core.cluster.values import NO_LEADER, PartitionState
+
+ONE, TWO = Rules(min_isr=1), Rules(min_isr=2)
+STATE = PartitionState(replicas=(1, 2, 3), isr=(1, 2, 3), leader=1, leader_epoch=5, partition_epoch=7)
+
+
+def live(*brokers: int, stopping: tuple[int, ...] = ()) -> Condition:
+    return Condition(frozenset(brokers), frozenset(stopping))
+
+
+def test_nothing_changes_while_everybody_is_there() -> None:
+    assert succeeded(STATE, live(1, 2, 3), TWO) is STATE
+
+
+def test_a_follower_that_is_gone_leaves_the_isr_and_the_leader_stays() -> None:
+    new = succeeded(STATE, live(1, 3), TWO)
+    assert (new.isr, new.leader, new.leader_epoch, new.partition_epoch) == ((1, 3), 1, 5, 8)
+    assert new.elr == (), "two are enough, so nothing is known of who left"
+
+
+def test_the_next_in_sync_replica_leads_in_a_new_epoch() -> None:
+    new = succeeded(STATE, live(2, 3), TWO)
+    assert (new.isr, new.leader, new.leader_epoch, new.partition_epoch) == ((2, 3), 2, 6, 8)
+
+
+def test_who_leaves_an_isr_that_is_too_small_stays_eligible() -> None:
+    new = succeeded(STATE._replace(isr=(1, 2)), live(1, 3), TWO)
+    assert (new.isr, new.elr) == ((1,), (2,)), "3 was out before, and may lack records"
+    gone = succeeded(new, live(3), TWO)
+    assert (gone.isr, gone.elr, gone.leader, gone.leader_epoch) == ((), (1, 2), NO_LEADER, 6)
+    back = succeeded(gone, live(2, 3), TWO)
+    assert (back.isr, back.elr, back.leader, back.leader_epoch) == ((2,), (1,), 2, 7)
+
+
+def test_the_last_in_sync_replica_is_waited_for() -> None:
+    alone = succeeded(STATE._replace(isr=(1,)), live(2, 3), ONE)
+    assert (alone.isr, alone.elr, alone.leader) == ((), (1,), NO_LEADER)
+    assert succeeded(alone, live(2, 3), ONE) == alone, "nobody else may lead"
+    assert succeeded(alone, live(1, 2, 3), ONE).leader == 1
+
+
+def test_an_unclean_election_is_for_those_who_asked_for_it() -> None:
+    alone = STATE._replace(isr=(1,))
+    new = succeeded(alone, live(2, 3), Rules(min_isr=1, unclean=True))
+    assert (new.leader, new.isr, new.elr) == (2, (2,), ())
+
+
+def test_who_wants_to_stop_hands_over_if_it_can() -> None:
+    new = succeeded(STATE, live(1, 2, 3, stopping=(1,)), TWO)
+    assert (new.leader, new.isr) == (2, (2, 3))
+    alone = STATE._replace(isr=(1,))
+    assert succeeded(alone, live(1, 2, 3, stopping=(1,)), TWO) is alone
+
+
+def test_who_has_lost_records_is_eligible_for_nothing() -> None:
+    new = without(STATE, 1, live(2, 3), TWO)
+    assert (new.leader, new.isr, new.elr, new.leader_epoch, new.partition_epoch) == (2, (2, 3), (), 6, 8)
+    follower = without(STATE, 3, live(1, 2), TWO)
+    assert (follower.leader, follower.isr, follower.leader_epoch) == (1, (1, 2), 5)
+    assert without(STATE._replace(isr=(1, 2)), 3, live(1, 2), TWO).isr == (1, 2)
+
+
+def test_when_nobody_is_known_to_hold_everything_the_last_leader_may_come_back() -> None:
+    lost = without(STATE._replace(replicas=(1,), isr=(1,)), 1, live(), ONE)
+    assert (lost.leader, lost.isr, lost.elr, lost.last_leader) == (NO_LEADER, (), (), 1)
+    back = succeeded(lost, live(1), ONE)
+    assert (back.leader, back.isr, back.last_leader) == (1, (1,), NO_LEADER)
+
+
+def test_a_broker_of_its_own_leads_on_in_a_new_epoch() -> None:
+    assert without(STATE._replace(replicas=(1,), isr=(1,)), 1, live(1), ONE).leader_epoch == 6
+    assert led_anew(STATE)[2:5] == (1, 6, 8)
+
+
+def test_the_first_replica_is_preferred_once_it_is_in_sync() -> None:
+    state = STATE._replace(leader=2)
+    assert preferred(state, live(1, 2, 3)).leader == 1
+    assert preferred(state._replace(isr=(2, 3)), live(1, 2, 3)).leader == 2
+    assert preferred(state, live(2, 3)) is state
+
+
+@pytest.mark.parametrize(("isr", "elr"), [((1, 2), ()), ((1,), (2, 3)), ((), (1, 2, 3))])
+def test_eligible_are_those_who_held_everything_when_the_watermark_stood_still(
+    isr: tuple[int, ...], elr: tuple[int, ...]
+) -> None:
+    assert with_isr(STATE, isr, TWO).elr == elr
+
+
+# Moving
+
+
+def test_a_move_adds_first_and_removes_when_the_new_ones_are_in_sync() -> None:
+    moving = begun(STATE, (1, 2, 4))
+    assert (moving.replicas, moving.adding, moving.removing) == ((1, 2, 4, 3), (4,), (3,))
+    assert settled(moving) == moving
+    done = settled(moving._replace(isr=(1, 2, 3, 4)))
+    assert (done.replicas, done.isr, done.adding, done.removing) == ((1, 2, 4), (1, 2, 4), (), ())
+
+
+def test_a_leader_that_moves_away_hands_over() -> None:
+    done = settled(begun(STATE, (2, 3, 4))._replace(isr=(1, 2, 3, 4)))
+    assert (done.leader, done.leader_epoch, done.replicas) == (2, 6, (2, 3, 4))
+
+
+def test_a_move_can_be_taken_back() -> None:
+    back = cancelled(begun(STATE, (1, 2, 4)))
+    assert (back.replicas, back.adding, back.removing) == ((1, 2, 3), (), ())
+
+
+def test_another_order_of_the_same_brokers_is_done_at_once() -> None:
+    assert begun(STATE, (3, 2, 1))[:2] == ((3, 2, 1), (1, 2, 3))
