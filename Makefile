@@ -14,6 +14,8 @@ TEST_WORKERS ?= 2
 PYTEST_ARGS ?=
 # How long each fuzz target runs.
 FUZZ_SECONDS ?= 60
+# How many lives of a cluster `make simulate` goes through.
+SIMULATE_SEEDS ?= 10000
 # How often `make torture` kills, and with which dice (none: new ones for each test).
 KILLS ?= 50
 SEED ?=
@@ -23,7 +25,7 @@ LISTEN ?= localhost:9092
 HTTP ?= 127.0.0.1:8080
 DATA ?= ./data
 
-.PHONY: help run test torture check format interop bench docs fuzz lock clean distclean
+.PHONY: help run test torture simulate check format interop bench docs fuzz lock clean distclean
 
 help: ## list the tasks
 	@echo "headrace: a Kafka-compatible message queue"; echo
@@ -50,6 +52,10 @@ format: ## let ruff rewrite what it can
 	@scripts/bootstrap.sh check
 	$(BIN)/ruff check --fix
 	$(BIN)/ruff format
+
+simulate: ## whole clusters under simulated faults, SIMULATE_SEEDS of them
+	@scripts/bootstrap.sh test
+	HEADRACE_CLUSTER_SEEDS=$(SIMULATE_SEEDS) $(BIN)/python -m pytest tests/simulation/test_cluster_simulation.py $(PYTEST_ARGS)
 
 interop: ## tests that need Maven Central or the Go proxy
 	@scripts/bootstrap.sh interop

@@ -1,0 +1,113 @@
+"""Rules of replication, each broken on purpose: the simulation must notice, or it proves nothing.
+
+A mutant is the name of the rule, what is put in its place, and a reason why that is wrong.
+"""
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any, NamedTuple
+from unittest.mock import patch
+
+from headrace.broker import controller as controller_module
+from headrace.broker.partition import Partition
+from headrace.broker.partitions import Partitions
+from headrace.broker.replication.fetcher import Fetcher
+from headrace.core.cluster import elections, succession
+from headrace.core.replica.leader import Leadership
+from headrace.storage.truncation import truncate_log
+
+
+class Mutant(NamedTuple):
+    what: str  # the rule that is broken, and what happens then
+    target: Any
+    name: str
+    replacement: Any
+    is_rare: bool = False  # whether it takes a rare order of events to show
+
+
+async def _at_once(self: Partition) -> None:
+    """Nobody waits for the disk."""
+
+
+def _cut_at_watermark(original: Callable[..., None]) -> Callable[..., None]:
+    def add(self: Fetcher, partition: Partition) -> None:
+        self._broker.partitions.truncate(partition, partition.high_watermark)
+        original(self, partition)
+
+    return add
+
+
+def _without_those_who_leave(self: Leadership) -> tuple[int, ...]:
+    return self._state.isr if self._pending is None else self._pending.isr
+
+
+def _without_those_who_join(self: Leadership) -> tuple[int, ...]:
+    return self._state.isr
+
+
+def _of_the_leader_alone(self: Leadership, own_end: int, min_isr: int) -> int:
+    return own_end
+
+
+def _whatever_the_isr(original: Callable[..., Any]) -> Callable[..., Any]:
+    def watermark(self: Leadership, own_end: int, min_isr: int) -> Any:
+        state = self._state
+        self._state = state._replace(elr=())
+        try:
+            return original(self, own_end, 1)
+        finally:
+            self._state = state
+
+    return watermark
+
+
+def _any_replica(original: Callable[..., Any]) -> Callable[..., Any]:
+    def succeeded(state: Any, condition: Any, rules: Any) -> Any:
+        return original(state, condition, rules._replace(unclean=True))
+
+    return succeeded
+
+
+def _cut_first(self: Partitions, partition: Partition, end_offset: int) -> None:
+    truncate_log(partition.log, end_offset, 0)
+    partition.was_cut()
+
+
+def _whoever_asks(self: Partition, offset: int, last_fetched_epoch: int) -> None:
+    return None
+
+
+MUTANTS = [
+    Mutant("a follower counts before its disk has the records", Partition, "on_disk", _at_once),
+    Mutant(
+        "a follower cuts its log at its own watermark, not by epoch", Fetcher, "add", _cut_at_watermark(Fetcher.add)
+    ),
+    Mutant("a follower's history is not compared with the leader's", Partition, "divergence", _whoever_asks),
+    Mutant(
+        "who leaves the ISR does not count any more before that is committed",
+        Leadership,
+        "holds_back_watermark",
+        property(_without_those_who_leave),
+    ),
+    Mutant("the leader acknowledges by itself", Leadership, "watermark", _of_the_leader_alone),
+    Mutant(
+        "the watermark moves although too few are in sync (KIP-966)",
+        Leadership,
+        "watermark",
+        _whatever_the_isr(Leadership.watermark),
+    ),
+    Mutant("any replica may lead", elections, "succeeded", _any_replica(succession.succeeded)),
+    Mutant(
+        "who restarts uncleanly stays in sync, whatever it has lost (KIP-966)",
+        controller_module.Controller,
+        "_is_on_disk_when_acked",
+        lambda self, topic: True,
+    ),
+    Mutant("a log is cut before the checkpoints know", Partitions, "truncate", _cut_first),
+]
+
+
+@contextmanager
+def broken(mutant: Mutant) -> Iterator[None]:
+    with patch.object(mutant.target, mutant.name, mutant.replacement):
+        yield
