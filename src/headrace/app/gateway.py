@@ -51,10 +51,11 @@ def companion(settings: Settings, broker_address: tuple[str, int], http: socket.
 def run(settings: GatewaySettings, bootstrap: str, request_timeout_ms: int, http: socket.socket) -> int:
     """Serve in the foreground until SIGTERM or SIGINT; returns the exit code."""
     logging.basicConfig(level=logging.INFO, stream=sys.stderr, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
+    from headrace.app.group_history import read_history
     from headrace.gateway.server import serve
 
     tell_where(http)
-    return serve(settings, bootstrap, request_timeout_ms, http)
+    return serve(settings, bootstrap, request_timeout_ms, http, read_history)
 
 
 def main(words: Sequence[str]) -> int:

@@ -10,11 +10,11 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from headrace.cli import admin as cluster
 from headrace.cli.exit_codes import examples
 from headrace.cli.failures import fail, fail_kafka, failures_told
 from headrace.cli.options import DEFAULT_BOOTSTRAP, DEFAULT_TIMEOUT_S, Bootstrap, Json, Timeout
 from headrace.cli.output import note, print_json, print_table, progress
+from headrace.client import admin as cluster
 from headrace.client.factory import make_consumer, make_producer
 
 if TYPE_CHECKING:

@@ -9,7 +9,6 @@ from headrace.cli.failures import fail_kafka, fail_not_found, fail_usage, failur
 from headrace.cli.options import (
     DEFAULT_BOOTSTRAP,
     DEFAULT_TIMEOUT_S,
-    REACH_TIMEOUT_S,
     Bootstrap,
     Json,
     Timeout,
@@ -20,7 +19,7 @@ from headrace.client.configs import ConfigSource, Entry, Refusal, ResourceType
 from headrace.client.configs import alter as alter_configs
 from headrace.client.configs import describe as describe_configs
 from headrace.client.connection import Connection
-from headrace.client.factory import bootstrap_addresses, check_reachable, make_admin
+from headrace.client.factory import REACH_TIMEOUT_S, bootstrap_addresses, check_reachable, make_admin
 from headrace.model.config_def import nearest
 
 app = typer.Typer(

@@ -11,10 +11,10 @@ import typer
 from headrace.cli.exit_codes import UNREACHABLE, examples
 from headrace.cli.failures import fail, fail_kafka, fail_not_found, fail_usage, failures_told
 from headrace.cli.messages import FIELDS, Incoming, as_json, check_template, render
-from headrace.cli.options import DEFAULT_BOOTSTRAP, DEFAULT_TIMEOUT_S, REACH_TIMEOUT_S, Bootstrap, Timeout
+from headrace.cli.options import DEFAULT_BOOTSTRAP, DEFAULT_TIMEOUT_S, Bootstrap, Timeout
 from headrace.cli.output import note, print_json_line, progress
 from headrace.cli.times import parse_time_ms
-from headrace.client.factory import check_reachable, make_consumer
+from headrace.client.factory import REACH_TIMEOUT_S, check_reachable, make_consumer
 
 if TYPE_CHECKING:
     from confluent_kafka import Consumer, TopicPartition

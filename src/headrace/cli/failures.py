@@ -13,6 +13,7 @@ import typer
 
 from headrace.cli.exit_codes import FAILURE, NOT_FOUND, UNREACHABLE, USAGE
 from headrace.client.factory import BrokerUnreachable
+from headrace.client.refusals import Refused
 from headrace.model.errors import ErrorCode, HeadraceError, InvalidConfig
 
 _NOT_FOUND_CODES = frozenset(
@@ -64,6 +65,8 @@ def failures_told(bootstrap: str | None = None) -> Iterator[None]:
         fail_not_found(f"{error.filename or error}: no such file or directory")
     except HeadraceError as error:
         fail(str(error))
+    except Refused as error:
+        fail_kafka(error.code, str(error), bootstrap)
     except OSError as error:
         if isinstance(error, BrokenPipeError):
             raise  # `| head` has read enough: not a failure of ours

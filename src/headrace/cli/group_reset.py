@@ -5,17 +5,16 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from headrace.cli import admin as cluster
-from headrace.cli import group_admin
 from headrace.cli.failures import fail, fail_not_found, fail_usage, failures_told
 from headrace.cli.options import DEFAULT_BOOTSTRAP, DEFAULT_TIMEOUT_S, Bootstrap, Json, Timeout
 from headrace.cli.output import note, print_json, print_table
 from headrace.cli.times import parse_time_ms
+from headrace.client import admin as cluster
+from headrace.client import groups as group_admin
+from headrace.client.group_reset import GroupHasMembers, Place, Wish, store, targets
 
 if TYPE_CHECKING:
     from confluent_kafka.admin import AdminClient
-
-Place = tuple[str, int]
 
 
 def reset(
@@ -48,9 +47,12 @@ def reset(
         places = _places(admin, topic or [], before, timeout)
         if not places:
             fail_not_found(f"{group} has committed nothing", "name what to set with --topic TOPIC")
-        after = _targets(admin, places, before, to, by, timeout)
+        after = targets(admin, places, before, _wish(to, by), timeout)
         if not dry_run:
-            _store(admin, group, after, timeout)
+            try:
+                store(admin, group, after, timeout)
+            except GroupHasMembers as error:
+                fail(str(error), "stop its consumers first: they would commit their own offsets over these")
     rows = [(place[0], place[1], before.get(place), offset) for place, offset in sorted(after.items())]
     if as_json:
         print_json([dict(zip(("topic", "partition", "before", "after"), row, strict=True)) for row in rows])
@@ -80,61 +82,16 @@ def _places(admin: "AdminClient", wanted: list[str], before: dict[Place, int], t
     return sorted(set(places))
 
 
-def _targets(
-    admin: "AdminClient",
-    places: list[Place],
-    before: dict[Place, int],
-    to: str | None,
-    by: int | None,
-    timeout_s: float,
-) -> dict[Place, int]:
-    """Where each partition goes, always inside what there is to read."""
-    starts, ends = _offsets_at(admin, places, "earliest", timeout_s), _offsets_at(admin, places, "latest", timeout_s)
-    places = [place for place in places if place in starts and place in ends]
+def _wish(to: str | None, by: int | None) -> Wish:
     if by is not None:
-        wished = {place: before.get(place, starts[place]) + by for place in places}
-    elif to == "earliest":
-        wished = starts
-    elif to == "latest":
-        wished = ends
-    elif to is not None and _is_offset(to):
-        wished = dict.fromkeys(places, int(to))
-    else:
-        found = _offsets_at(admin, places, parse_time_ms(to or "", int(time.time() * 1000)), timeout_s)
-        # No record is that young: the next one to come will be.
-        wished = {place: offset if (offset := found.get(place, -1)) >= 0 else ends[place] for place in places}
-    return {place: min(max(wished[place], starts[place]), ends[place]) for place in places}
+        return Wish(by=by)
+    if to in ("earliest", "latest"):
+        return Wish(earliest=to == "earliest", latest=to == "latest")
+    if to is not None and _is_offset(to):
+        return Wish(offset=int(to))
+    return Wish(time_ms=parse_time_ms(to or "", int(time.time() * 1000)))
 
 
 def _is_offset(text: str) -> bool:
     """A plain number is an offset, unless it is as large as milliseconds since 1970 are."""
     return text.isascii() and text.isdigit() and len(text) < len("1700000000000")
-
-
-def _offsets_at(admin: "AdminClient", places: list[Place], when: str | int, timeout_s: float) -> dict[Place, int]:
-    found: dict[Place, int] = {}
-    for topic in sorted({topic for topic, _ in places}):
-        numbers = [number for name, number in places if name == topic]
-        for number, offset in cluster.list_offsets(admin, topic, numbers, when, timeout_s).items():
-            found[(topic, number)] = offset
-    return found
-
-
-def _store(admin: "AdminClient", group: str, offsets: dict[Place, int], timeout_s: float) -> None:
-    from confluent_kafka import ConsumerGroupTopicPartitions, KafkaException, TopicPartition
-
-    wanted = [TopicPartition(*place, offset) for place, offset in offsets.items()]
-    request = [ConsumerGroupTopicPartitions(group, wanted)]
-    (future,) = admin.alter_consumer_group_offsets(request, request_timeout=timeout_s).values()
-    try:
-        result = future.result()
-    except KafkaException as error:
-        code = error.args[0].name()
-        if code in ("UNKNOWN_MEMBER_ID", "NON_EMPTY_GROUP", "STALE_MEMBER_EPOCH", "ILLEGAL_GENERATION"):
-            fail(f"{group} has members", "stop its consumers first: they would commit their own offsets over these")
-        raise
-    refused = [one for one in result.topic_partitions if one.error is not None]
-    if refused:
-        if refused[0].error.name() in ("UNKNOWN_MEMBER_ID", "NON_EMPTY_GROUP"):
-            fail(f"{group} has members", "stop its consumers first: they would commit their own offsets over these")
-        fail(f"{refused[0].topic}-{refused[0].partition}: {refused[0].error.str()}")

@@ -5,14 +5,15 @@ from typing import Annotated, Any
 
 import typer
 
-from headrace.cli import admin as cluster
-from headrace.cli import group_admin
+from headrace.app.group_history import read_history
 from headrace.cli.exit_codes import EXIT_CODES_HELP, examples
 from headrace.cli.failures import fail_kafka, fail_not_found, fail_usage, failures_told
 from headrace.cli.group_reset import reset
 from headrace.cli.options import DEFAULT_BOOTSTRAP, DEFAULT_TIMEOUT_S, Bootstrap, Json, Timeout
 from headrace.cli.output import note, plural, print_json, print_table
 from headrace.cli.times import show_time
+from headrace.client import admin as cluster
+from headrace.client import groups as group_admin
 from headrace.model.errors import ErrorCode
 
 app = typer.Typer(
@@ -150,7 +151,7 @@ def rebalances(
     with failures_told(bootstrap):
         admin = cluster.connect(bootstrap, timeout)
         _must_exist(admin, group, timeout)
-        rows = group_admin.rebalances_of(admin, bootstrap, group, timeout)
+        rows = read_history(admin, bootstrap, group, timeout)
     if as_json:
         print_json(rows)
     elif rows:

@@ -21,8 +21,6 @@ Timeout = Annotated[
     float, typer.Option("--timeout", min=0.1, metavar="SECONDS", help="How long to wait for the broker.")
 ]
 DEFAULT_TIMEOUT_S = 15.0
-# Long enough for a TCP handshake across the world; a missing broker is then reported while one still watches.
-REACH_TIMEOUT_S = 3.0
 
 
 def parse_pairs(pairs: list[str], example: str) -> dict[str, str]:

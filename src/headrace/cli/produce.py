@@ -12,10 +12,10 @@ import typer
 from headrace.cli.exit_codes import examples
 from headrace.cli.failures import fail, fail_kafka, fail_usage, failures_told
 from headrace.cli.messages import BadLine, Outgoing, parse_header, parse_json_record, parse_line
-from headrace.cli.options import DEFAULT_BOOTSTRAP, DEFAULT_TIMEOUT_S, REACH_TIMEOUT_S, Bootstrap, Timeout
+from headrace.cli.options import DEFAULT_BOOTSTRAP, DEFAULT_TIMEOUT_S, Bootstrap, Timeout
 from headrace.cli.output import human_bytes, note, plural, progress
 from headrace.cli.times import parse_time_ms
-from headrace.client.factory import check_reachable, make_producer
+from headrace.client.factory import REACH_TIMEOUT_S, check_reachable, make_producer
 
 if TYPE_CHECKING:
     from confluent_kafka import KafkaError, Message, Producer

@@ -5,12 +5,12 @@ from typing import Annotated, Any
 
 import typer
 
-from headrace.cli import admin as cluster
 from headrace.cli.configs import Entity, change
 from headrace.cli.failures import fail_kafka, fail_not_found, fail_usage, failures_told
 from headrace.cli.options import DEFAULT_BOOTSTRAP, DEFAULT_TIMEOUT_S, Bootstrap, Timeout, parse_pairs
 from headrace.cli.output import note, plural
 from headrace.cli.times import parse_time_ms
+from headrace.client import admin as cluster
 
 Name = Annotated[str, typer.Argument(metavar="TOPIC")]
 

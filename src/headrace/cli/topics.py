@@ -5,13 +5,13 @@ from typing import Annotated, Any
 
 import typer
 
-from headrace.cli import admin as cluster
 from headrace.cli.configs import Entity, read_entries
 from headrace.cli.exit_codes import EXIT_CODES_HELP, examples
 from headrace.cli.failures import fail_kafka, fail_not_found, fail_usage, failures_told
 from headrace.cli.options import DEFAULT_BOOTSTRAP, DEFAULT_TIMEOUT_S, Bootstrap, Json, Timeout, parse_pairs
 from headrace.cli.output import note, plural, print_json, print_table
 from headrace.cli.topic_changes import add_partitions, alter, delete_records
+from headrace.client import admin as cluster
 from headrace.client.configs import ConfigSource
 from headrace.model.errors import ErrorCode
 

@@ -8,12 +8,12 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from headrace.cli import admin as cluster
 from headrace.cli.exit_codes import EXIT_CODES_HELP, examples
 from headrace.cli.failures import fail, fail_kafka, fail_not_found, fail_usage, failures_told
 from headrace.cli.options import DEFAULT_BOOTSTRAP, DEFAULT_TIMEOUT_S, Bootstrap, Json, Timeout
 from headrace.cli.output import note, print_json, print_table
 from headrace.cli.times import show_time
+from headrace.client import admin as cluster
 from headrace.client import transactions as asked
 from headrace.client.connection import Connection
 from headrace.model.errors import ErrorCode

@@ -16,6 +16,8 @@ if TYPE_CHECKING:
 
 CLIENT_ID = "headrace-cli"
 DEFAULT_PORT = 9092
+# Long enough for a TCP handshake across the world; a missing broker is then reported while one still watches.
+REACH_TIMEOUT_S = 3.0
 # librdkafka prints a line for every failed connection at level 3; callers tell the user once, in their words.
 _LOG_LEVEL_QUIET = 2
 # A group id is mandatory for librdkafka's consumer; the tools assign partitions by hand and never commit.

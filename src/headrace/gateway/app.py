@@ -13,15 +13,39 @@ from headrace.client.factory import BrokerUnreachable
 from headrace.client.refusals import Refused, Unanswered
 from headrace.gateway.front import Front
 from headrace.gateway.problems import Problem, problem_of
-from headrace.gateway.routes import health, messages, offsets, topics
-from headrace.gateway.services import Services
+from headrace.gateway.routes import (
+    cluster,
+    configs,
+    consumers,
+    groups,
+    health,
+    messages,
+    offsets,
+    streams,
+    topics,
+    transactions,
+)
+from headrace.gateway.services import RebalanceReader, Services
 from headrace.model.errors import HeadraceError
 from headrace.model.settings import GatewaySettings
 
 V1 = "/api/v1"
 # The paths of the first generation: short to type, the same answers.
 SHORT_PATHS = (topics.short, messages.short, offsets.short, health.short)
-FULL = (topics.short, topics.full, messages.short, messages.full, offsets.short, health.full)
+FULL = (
+    topics.short,
+    topics.full,
+    configs.full,
+    messages.short,
+    messages.full,
+    offsets.short,
+    groups.full,
+    consumers.full,
+    streams.full,
+    transactions.full,
+    cluster.full,
+    health.full,
+)
 
 _DESCRIPTION = """\
 Topics, messages and consumer groups over HTTP, in front of a Kafka-compatible broker.
@@ -31,12 +55,14 @@ Everything lives under `/api/v1`; the calls that a first day needs are also ther
 """
 
 
-def build_app(settings: GatewaySettings, bootstrap: str, request_timeout_ms: int) -> tuple[FastAPI, Front]:
+def build_app(
+    settings: GatewaySettings, bootstrap: str, request_timeout_ms: int, read_rebalances: RebalanceReader
+) -> tuple[FastAPI, Front]:
     """The FastAPI application, and what stands in front of it."""
 
     @asynccontextmanager
     async def life(app: FastAPI) -> AsyncIterator[None]:
-        app.state.services = Services.start(settings, bootstrap, request_timeout_ms)
+        app.state.services = Services.start(settings, bootstrap, request_timeout_ms, read_rebalances)
         try:
             yield
         finally:
@@ -51,7 +77,7 @@ def build_app(settings: GatewaySettings, bootstrap: str, request_timeout_ms: int
         docs_url="/docs",
         redoc_url=None,
     )
-    app.state.stop = lambda: app.state.services.stopping.set()
+    app.state.stop = lambda: app.state.services.stop()
     for router in SHORT_PATHS:
         app.include_router(router)
     for router in FULL:

@@ -23,6 +23,7 @@ Client = Annotated[Services, Depends(services)]
 TOPIC_PATTERN = r"^[a-zA-Z0-9._-]{1,249}$"
 TopicName = Annotated[str, Path(pattern=TOPIC_PATTERN, examples=["my-topic"], description="The topic.")]
 Partition = Annotated[int, Path(ge=0, le=PARTITION_MAX, examples=[0], description="The partition.")]
+BrokerId = Annotated[int, Path(ge=0, le=PARTITION_MAX, examples=[1], description="The broker.")]
 # A group's name is any text for Kafka; this bounds what one can put into a log line or a path.
 GroupId = Annotated[
     str,

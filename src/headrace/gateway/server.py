@@ -11,6 +11,7 @@ import uvicorn
 
 from headrace.gateway.app import build_app
 from headrace.gateway.protocol import LimitedProtocol
+from headrace.gateway.services import RebalanceReader
 from headrace.model.settings import GatewaySettings
 
 log = logging.getLogger(__name__)
@@ -22,11 +23,17 @@ GRACEFUL_S = 5
 FAILED = 1
 
 
-def serve(settings: GatewaySettings, bootstrap: str, request_timeout_ms: int, http: socket.socket) -> int:
+def serve(
+    settings: GatewaySettings,
+    bootstrap: str,
+    request_timeout_ms: int,
+    http: socket.socket,
+    read_rebalances: RebalanceReader,
+) -> int:
     _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
     logging.getLogger("uvicorn.error").setLevel(logging.WARNING)  # it tells of every start and stop
-    app, front = build_app(settings, bootstrap, request_timeout_ms)
+    app, front = build_app(settings, bootstrap, request_timeout_ms, read_rebalances)
     config = uvicorn.Config(
         front,
         http=LimitedProtocol,

@@ -1,14 +1,16 @@
 """What the routes work with: one client of each kind for the whole process, made at start and closed at the end."""
 
 import asyncio
+from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING, Any, cast
 
 from fastapi import Request
 
 from headrace.client.cluster import Cluster
 from headrace.client.factory import make_admin
 from headrace.client.publisher import Acks, Publisher, PublisherSettings
+from headrace.gateway.consumers import Consumers
 from headrace.model.settings import GatewaySettings
 
 if TYPE_CHECKING:
@@ -16,6 +18,10 @@ if TYPE_CHECKING:
 
 CLIENT_ID = "headrace-gateway"
 THREADS_MAX = 64
+
+# Admin client, bootstrap, group and time limit in; the group's rebalances out, the oldest first. Handed in, because the
+# format in which a coordinator writes them down is not a client's business.
+RebalanceReader = Callable[["AdminClient", str, str, float], list[dict[str, Any]]]
 
 
 @dataclass(slots=True)
@@ -26,13 +32,17 @@ class Services:
     cluster: Cluster
     publisher: Publisher
     admin: "AdminClient"
+    read_rebalances: "RebalanceReader"
+    consumers: Consumers
     # Python's own pool has few threads; whoever would have to wait for one is told so instead.
     threads: asyncio.Semaphore = field(default_factory=lambda: asyncio.Semaphore(THREADS_MAX))
     # Set when the process is told to stop: whoever waits for records ends then, instead of being cut off.
     stopping: asyncio.Event = field(default_factory=asyncio.Event)
 
     @classmethod
-    def start(cls, settings: GatewaySettings, bootstrap: str, request_timeout_ms: int) -> "Services":
+    def start(
+        cls, settings: GatewaySettings, bootstrap: str, request_timeout_ms: int, read_rebalances: "RebalanceReader"
+    ) -> "Services":
         """Connects to nobody yet: a gateway may be up before its broker is."""
         publishing = PublisherSettings(
             acks=Acks(settings.acks),
@@ -55,9 +65,17 @@ class Services:
             cluster=cluster,
             publisher=Publisher(bootstrap, publishing),
             admin=make_admin(bootstrap, {"client.id": CLIENT_ID}),
+            read_rebalances=read_rebalances,
+            consumers=Consumers(bootstrap),
         )
 
+    def stop(self) -> None:
+        """Told before the end: nobody is to wait any longer."""
+        self.stopping.set()
+        self.consumers.wake_all()
+
     async def close(self) -> None:
+        await self.consumers.close()
         await self.publisher.close()
         self.cluster.close()
 

@@ -5,8 +5,9 @@ from typing import Annotated, Any
 from fastapi import Query, Response
 from pydantic import BaseModel, ConfigDict, Field
 
+from headrace.client.group_reset import MEMBERS_ARE_THERE, GroupHasMembers
 from headrace.client.reading import EARLIEST, LATEST, offsets_at
-from headrace.client.refusals import from_kafka_error
+from headrace.client.refusals import Refused, from_kafka_error
 from headrace.gateway import schemas
 from headrace.gateway.routing import TOPIC_PATTERN, Client, GroupId, document, make_router, settled
 from headrace.gateway.services import Services
@@ -98,6 +99,16 @@ async def commit(client: Services, group: str, rows: list[tuple[str, int, int, s
     places = [TopicPartition(topic, partition, offset, metadata) for topic, partition, offset, metadata in rows]
     request = [ConsumerGroupTopicPartitions(group, places)]
     (future,) = client.admin.alter_consumer_group_offsets(request, request_timeout=client.request_timeout_s).values()
-    for place in (await settled(future)).topic_partitions:
+    try:
+        done = await settled(future)
+    except Refused as refused:
+        raise _explained(group, refused) from refused
+    for place in done.topic_partitions:
         if place.error is not None:
-            raise from_kafka_error(place.error)
+            raise _explained(group, from_kafka_error(place.error))
+
+
+def _explained(group: str, error: Exception) -> Exception:
+    if isinstance(error, Refused) and error.code.name in MEMBERS_ARE_THERE:
+        return GroupHasMembers(group)
+    return error

@@ -8,6 +8,7 @@ from headrace.client.cluster import TopicFacts
 from headrace.client.reading import EARLIEST, LATEST, offsets_at
 from headrace.gateway import schemas
 from headrace.gateway.problems import Problem
+from headrace.gateway.routes.configs import config_text
 from headrace.gateway.routing import After, Client, Limit, TopicName, document, make_router, page, settled, tagged
 from headrace.gateway.services import Services
 
@@ -143,8 +144,3 @@ def _row(facts: TopicFacts) -> dict[str, Any]:
         "replication_factor": max((len(one.replicas) for one in facts.partitions), default=0),
         "internal": facts.internal,
     }
-
-
-def config_text(value: str | float | bool | None) -> str:
-    """A config as Kafka writes it: JSON's true is not Python's."""
-    return str(value).lower() if isinstance(value, bool) else str(value)

@@ -1,9 +1,9 @@
-"""What the commands about groups ask of a cluster. Prints nothing; errors leave as exceptions for `failures_told`."""
+"""What tools ask of a cluster about groups: members, offsets, lag. Blocking; errors leave as exceptions."""
 
 import time
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from headrace.cli import admin as cluster
+from headrace.client import admin as cluster
 from headrace.client.factory import make_consumer
 
 if TYPE_CHECKING:
@@ -166,10 +166,3 @@ def _ages(bootstrap: str, unread: dict[tuple[str, int], int], timeout_s: float) 
     finally:
         consumer.close()
     return ages
-
-
-def rebalances_of(admin: "AdminClient", bootstrap: str, group: str, timeout_s: float) -> list[dict[str, Any]]:
-    """The group's rebalances as its coordinator has written them down, the oldest first."""
-    from headrace.cli.group_history import read_history
-
-    return read_history(admin, bootstrap, group, timeout_s)

@@ -1,14 +1,13 @@
-"""What the commands ask of a cluster, in their own terms: thin, typed steps over librdkafka's admin client.
+"""What tools ask of a cluster, in their own terms: thin, typed, blocking steps over librdkafka's admin client.
 
-Decides how many requests a question takes. Prints nothing; errors leave as exceptions for `failures_told`.
+Decides how many requests a question takes. Prints nothing; errors leave as exceptions.
 """
 
 from collections.abc import Mapping
 from concurrent.futures import Future
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
-from headrace.cli.options import REACH_TIMEOUT_S
-from headrace.client.factory import check_reachable, make_admin
+from headrace.client.factory import REACH_TIMEOUT_S, check_reachable, make_admin
 
 if TYPE_CHECKING:
     from confluent_kafka import KafkaError

@@ -1,9 +1,12 @@
-"""Reads a group's rebalances from where its coordinator keeps them: its partition of the offsets topic."""
+"""Reads a group's rebalances from where its coordinator keeps them: its partition of the offsets topic.
+
+The command line asks it, and the gateway is handed it: the records' format is `core`'s, which a client does not know.
+"""
 
 import time
 from typing import TYPE_CHECKING, Any
 
-from headrace.cli import admin as cluster
+from headrace.client import admin as cluster
 from headrace.client.factory import make_consumer
 from headrace.core.coordinator import LogRecord
 from headrace.core.group.history import HISTORY_KIND, Rebalanced, decode

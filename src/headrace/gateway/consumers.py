@@ -1,0 +1,112 @@
+"""Consumers that live between HTTP requests: members of a group on behalf of clients who can only ask.
+
+Decides how many there may be and when one that nobody asks any more is let go. They belong to this process: a client
+whose gateway is another one after a restart joins again and goes on where it has committed.
+"""
+
+import asyncio
+import logging
+import time
+import uuid
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+from headrace.client.member import Member, MemberSettings, Place, Poller
+from headrace.gateway.problems import Problem
+from headrace.model.errors import ErrorCode
+
+log = logging.getLogger(__name__)
+
+# Each costs half a megabyte and four threads of librdkafka.
+MEMBERS_MAX = 1_000
+REAP_INTERVAL_S = 1.0
+
+
+@dataclass(slots=True, eq=False)
+class Consumer:
+    id: str
+    member: Member
+    expires_after_s: float
+    last_asked: float
+    # One request at a time: two polls at once would share out records without order.
+    turn: asyncio.Lock = field(default_factory=asyncio.Lock)
+
+
+class Consumers:
+    def __init__(self, bootstrap: str, now: Callable[[], float] = time.monotonic) -> None:
+        self._bootstrap, self._now = bootstrap, now
+        self._poller = Poller()
+        self._consumers: dict[tuple[str, str], Consumer] = {}
+        self._members: set[Member] = set()
+        self._leaving: set[asyncio.Task[None]] = set()
+        self._reaper: asyncio.Task[None] | None = None
+
+    def join(self, settings: MemberSettings, positions: dict[Place, int] | None = None) -> Member:
+        """A member for whoever holds on to it, e.g. a stream; it is to be given to `leave`."""
+        if len(self._members) >= MEMBERS_MAX:
+            raise Problem(
+                429,
+                f"this gateway has {MEMBERS_MAX:,} consumers; let some of them leave, or start another gateway",
+                code=ErrorCode.GROUP_MAX_SIZE_REACHED,
+                retriable=True,
+            )
+        member = Member(self._bootstrap, settings, self._poller, positions)
+        self._members.add(member)
+        return member
+
+    async def leave(self, member: Member) -> None:
+        self._members.discard(member)
+        await member.close()
+
+    def create(self, settings: MemberSettings, name: str | None) -> Consumer:
+        """A member that waits for its client's next request."""
+        id_ = name or uuid.uuid4().hex
+        if (settings.group, id_) in self._consumers:
+            raise Problem(409, f"there is a consumer {id_} in {settings.group} already; choose another id")
+        consumer = Consumer(id_, self.join(settings), settings.session_timeout_ms / 1000, self._now())
+        self._consumers[settings.group, id_] = consumer
+        if self._reaper is None:
+            self._reaper = asyncio.create_task(self._reap())
+        return consumer
+
+    def find(self, group: str, id_: str) -> Consumer:
+        """The consumer, which has been asked for just now and therefore lives on."""
+        consumer = self._consumers.get((group, id_))
+        if consumer is None:
+            raise Problem(
+                404,
+                f"there is no consumer {id_} in {group}; it has left, or was silent for too long: join again",
+                code=ErrorCode.UNKNOWN_MEMBER_ID,
+            )
+        consumer.last_asked = self._now()
+        return consumer
+
+    def of(self, group: str) -> list[Consumer]:
+        return [one for (name, _), one in sorted(self._consumers.items()) if name == group]
+
+    async def remove(self, group: str, id_: str) -> None:
+        consumer = self.find(group, id_)
+        del self._consumers[group, id_]
+        await self.leave(consumer.member)
+
+    async def _reap(self) -> None:
+        while True:
+            await asyncio.sleep(REAP_INTERVAL_S)
+            now = self._now()
+            for (group, id_), one in list(self._consumers.items()):
+                if now - one.last_asked > one.expires_after_s and not one.turn.locked():
+                    log.info("consumer %s of %s was silent for %.0f s and is let go", id_, group, one.expires_after_s)
+                    del self._consumers[group, id_]
+                    task = asyncio.create_task(self.leave(one.member))
+                    self._leaving.add(task)
+                    task.add_done_callback(self._leaving.discard)
+
+    def wake_all(self) -> None:
+        """Whoever waits for records gets what there is: the gateway is about to stop."""
+        for member in self._members:
+            member.wake()
+
+    async def close(self) -> None:
+        if self._reaper is not None:
+            self._reaper.cancel()
+        await asyncio.gather(*(member.close() for member in self._members), *self._leaving, return_exceptions=True)

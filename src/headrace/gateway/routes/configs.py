@@ -1,0 +1,101 @@
+"""Configs of topics and brokers: everything that is in force with who said so, and changes to single keys."""
+
+from typing import Annotated, Any
+
+from fastapi import Header, Request, Response
+
+from headrace.client import configs
+from headrace.client.configs import Refusal, ResourceType
+from headrace.client.connection import Connection
+from headrace.client.refusals import Refused
+from headrace.gateway import schemas
+from headrace.gateway.problems import Problem, to_json
+from headrace.gateway.routing import BrokerId, Client, TopicName, blocking, etag, make_router, tagged
+from headrace.gateway.schemas import ConfigChanges
+from headrace.gateway.services import Services
+
+full = make_router("configs")
+
+IfMatch = Annotated[str | None, Header(description="Change only what still has this ETag (else 412).")]
+
+
+@full.get("/topics/{topic}/configs", response_model=schemas.ConfigList)
+async def topic_configs(request: Request, client: Client, topic: TopicName) -> Response:
+    """Every key of a topic, with the value in force and where it comes from."""
+    await client.cluster.patiently(lambda: client.cluster.topic(topic))
+    return tagged(request, await _described(client, ResourceType.TOPIC, topic))
+
+
+@full.patch("/topics/{topic}/configs", response_model=schemas.ConfigList)
+async def alter_topic_configs(
+    request: Request, client: Client, topic: TopicName, changes: ConfigChanges, if_match: IfMatch = None
+) -> Response:
+    """Set keys of a topic; null goes back to the default. Keys that are not named stay."""
+    await client.cluster.patiently(lambda: client.cluster.topic(topic))
+    await _alter(client, ResourceType.TOPIC, topic, changes, if_match)
+    return tagged(request, await _described(client, ResourceType.TOPIC, topic))
+
+
+@full.get("/brokers/{broker}/configs", response_model=schemas.ConfigList)
+async def broker_configs(request: Request, client: Client, broker: BrokerId) -> Response:
+    """Every key of a broker, with the value in force and where it comes from."""
+    return tagged(request, await _described(client, ResourceType.BROKER, str(broker)))
+
+
+@full.patch("/brokers/{broker}/configs", response_model=schemas.ConfigList)
+async def alter_broker_configs(
+    request: Request,
+    client: Client,
+    broker: BrokerId,
+    changes: ConfigChanges,
+    if_match: IfMatch = None,
+) -> Response:
+    """Set keys of a running broker: those that can be changed while it runs."""
+    await _alter(client, ResourceType.BROKER, str(broker), changes, if_match)
+    return tagged(request, await _described(client, ResourceType.BROKER, str(broker)))
+
+
+async def _described(client: Services, kind: ResourceType, name: str) -> dict[str, Any]:
+    host, port = await address_for(client, kind, name)
+
+    def ask() -> list[configs.Entry] | Refusal:
+        with Connection(host, port, client.request_timeout_s) as connection:
+            return configs.describe(connection, kind, name)
+
+    found = await blocking(client, ask)
+    if isinstance(found, Refusal):
+        raise Refused(found.code, found.message)
+    return {"configs": [{**entry._asdict(), "source": entry.source.name.lower()} for entry in found]}
+
+
+async def _alter(client: Services, kind: ResourceType, name: str, changes: ConfigChanges, if_match: str | None) -> None:
+    if if_match is not None and etag(to_json(await _described(client, kind, name))) not in if_match:
+        raise Problem(412, "the configs have changed since they were read; read them again")
+    wanted = {key: config_text(value) for key, value in changes.configs.items() if value is not None}
+    unwanted = [key for key, value in changes.configs.items() if value is None]
+    host, port = await address_for(client, kind, name)
+
+    def ask() -> Refusal | None:
+        with Connection(host, port, client.request_timeout_s) as connection:
+            return configs.alter(connection, kind, name, wanted, unwanted, validate_only=changes.validate_only)
+
+    refusal = await blocking(client, ask)
+    if refusal is not None:
+        raise Refused(refusal.code, refusal.message)
+
+
+async def address_for(client: Services, kind: ResourceType, name: str) -> tuple[str, int]:
+    """A broker's own configs are asked of that broker, everything else of anybody."""
+    brokers = await client.cluster.brokers()
+    if kind is not ResourceType.BROKER:
+        broker = next(iter(brokers.values()))
+    elif int(name) in brokers:
+        broker = brokers[int(name)]
+    else:
+        raise Problem(404, f"there is no broker {name}")
+    return broker.host, broker.port
+
+
+def config_text(value: str | float | bool | None) -> str:
+    """A config as Kafka writes it: JSON's true is not Python's."""
+    return str(value).lower() if isinstance(value, bool) else str(value)

@@ -1,0 +1,174 @@
+"""Consumer instances: a member of a real group for clients that can only ask. Join, poll, commit, leave."""
+
+from typing import Annotated, Any
+
+from fastapi import Path, Query, Response
+from pydantic import BaseModel, ConfigDict, Field
+
+from headrace.client.member import MemberSettings
+from headrace.gateway import schemas
+from headrace.gateway.consumers import Consumer
+from headrace.gateway.delivered import delivered
+from headrace.gateway.problems import Problem
+from headrace.gateway.routes.messages import WAIT_MS_MAX, Shape
+from headrace.gateway.routing import Client, GroupId, document, make_router
+from headrace.gateway.services import CLIENT_ID
+
+full = make_router("consumers")
+
+ConsumerId = Annotated[
+    str,
+    Path(pattern=r"^[a-zA-Z0-9._-]{1,249}$", examples=["reader-1"], description="The consumer, as joining named it."),
+]
+
+
+class Joining(BaseModel):
+    model_config = ConfigDict(extra="forbid", json_schema_extra={"examples": [{"topics": ["my-topic"]}]})
+
+    topics: Annotated[list[schemas.Name], Field(min_length=1, max_length=100)]
+    id: Annotated[str, Field(pattern=r"^[a-zA-Z0-9._-]{1,249}$")] | None = Field(
+        None, description="Default: made up. A name that is already taken is refused."
+    )
+    offset_reset: Annotated[str, Field(pattern="^(earliest|latest)$")] = Field(
+        "earliest", description="Where to begin when the group has committed nothing."
+    )
+    session_timeout_ms: Annotated[int, Field(ge=6_000, le=1_800_000, strict=True)] | None = Field(
+        None, description="How long it may be silent before it is removed. Default: the `session_timeout_ms` setting."
+    )
+    isolation: Annotated[str, Field(pattern="^read_(un)?committed$")] = "read_committed"
+
+
+class PartitionOf(BaseModel):
+    topic: str
+    partition: int
+
+
+class ConsumerView(BaseModel):
+    group: str
+    consumer: str
+    topics: list[str]
+    session_timeout_ms: int
+    assigned: list[PartitionOf]
+
+
+class ConsumerList(BaseModel):
+    consumers: list[ConsumerView]
+
+
+class DeliveredMessage(schemas.MessageOut):
+    topic: str
+    partition: int
+
+
+class Delivered(BaseModel):
+    messages: list[DeliveredMessage]
+    assigned: list[PartitionOf]
+
+
+class OffsetIn(BaseModel):
+    model_config = ConfigDict(extra="forbid")
+
+    topic: schemas.Name
+    partition: schemas.PartitionNumber
+    offset: schemas.Offset
+
+
+class Commit(BaseModel):
+    """Nothing: everything that was delivered. Offsets: exactly those, each the next one to read."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    offsets: Annotated[list[OffsetIn], Field(min_length=1, max_length=10_000)] | None = None
+
+
+class Committed(BaseModel):
+    offsets: list[OffsetIn]
+
+
+class Left(BaseModel):
+    left: str
+
+
+@full.post("/groups/{group}/consumers", status_code=201, response_model=ConsumerView)
+async def join_group(client: Client, group: GroupId, wanted: Joining) -> Response:
+    """Join a group. The consumer shares the topics' partitions with the group's other members, of any kind."""
+    for topic in wanted.topics:
+        await client.cluster.patiently(lambda topic=topic: client.cluster.topic(topic))  # type: ignore[misc]
+    settings = MemberSettings(
+        group=group,
+        topics=tuple(wanted.topics),
+        client_id=CLIENT_ID,
+        session_timeout_ms=wanted.session_timeout_ms or client.settings.session_timeout_ms,
+        offset_reset=wanted.offset_reset,
+        committed_only=wanted.isolation == "read_committed",
+        buffered_max=client.settings.max_poll_records,
+    )
+    consumer = client.consumers.create(settings, wanted.id)
+    location = f"/api/v1/groups/{group}/consumers/{consumer.id}"
+    return document(_view(group, consumer), 201, {"location": location} if group.isascii() else None)
+
+
+@full.get("/groups/{group}/consumers", response_model=ConsumerList)
+async def list_consumers(client: Client, group: GroupId) -> Response:
+    """The group's consumers that live in this gateway."""
+    return document({"consumers": [_view(group, one) for one in client.consumers.of(group)]})
+
+
+@full.get("/groups/{group}/consumers/{consumer}/messages", response_model=Delivered)
+async def poll(
+    client: Client,
+    group: GroupId,
+    consumer: ConsumerId,
+    max_records: Annotated[
+        int | None, Query(ge=1, le=1_000_000_000, description="Most messages; `max_poll_records` at most.")
+    ] = None,
+    wait_ms: Annotated[int, Query(ge=0, le=WAIT_MS_MAX, description="Wait this long if there is none yet.")] = 1_000,
+    shape: Shape = "auto",
+) -> Response:
+    """The next messages of the partitions that this consumer has. Also tells the group that it is alive."""
+    found = client.consumers.find(group, consumer)
+    most = min(max_records or client.settings.max_poll_records, client.settings.max_poll_records)
+    async with found.turn:
+        messages = await found.member.poll(most, 0 if client.stopping.is_set() else wait_ms / 1000)
+    client.consumers.find(group, consumer)
+    shown = [delivered(message, shape) for message in messages]
+    return document({"messages": shown, "assigned": _assigned(found)})
+
+
+@full.post("/groups/{group}/consumers/{consumer}/offsets", response_model=Committed)
+async def commit(client: Client, group: GroupId, consumer: ConsumerId, wanted: Commit) -> Response:
+    """Commit what was delivered, or exact offsets. Only for partitions that the consumer has."""
+    found = client.consumers.find(group, consumer)
+    if wanted.offsets is None:
+        offsets = dict(found.member.delivered)
+    else:
+        offsets = {(row.topic, row.partition): row.offset for row in wanted.offsets}
+        foreign = sorted(offsets.keys() - set(found.member.assigned))
+        if foreign:
+            topic, partition = foreign[0]
+            raise Problem(409, f"{topic}-{partition} is not this consumer's (any more); another member reads it")
+    await found.member.commit(offsets)
+    rows = [{"topic": topic, "partition": part, "offset": at} for (topic, part), at in sorted(offsets.items())]
+    return document({"offsets": rows})
+
+
+@full.delete("/groups/{group}/consumers/{consumer}", response_model=Left)
+async def leave(client: Client, group: GroupId, consumer: ConsumerId) -> Response:
+    """Leave the group. What was not committed goes to other members."""
+    await client.consumers.remove(group, consumer)
+    return document({"left": consumer})
+
+
+def _view(group: str, consumer: Consumer) -> dict[str, Any]:
+    settings = consumer.member.settings
+    return {
+        "group": group,
+        "consumer": consumer.id,
+        "topics": list(settings.topics),
+        "session_timeout_ms": settings.session_timeout_ms,
+        "assigned": _assigned(consumer),
+    }
+
+
+def _assigned(consumer: Consumer) -> list[dict[str, Any]]:
+    return [{"topic": topic, "partition": partition} for topic, partition in consumer.member.assigned]
