@@ -12,6 +12,7 @@ from headrace import __version__
 from headrace.client.factory import BrokerUnreachable
 from headrace.client.refusals import Refused, Unanswered
 from headrace.gateway.front import Front
+from headrace.gateway.openapi import complete_openapi
 from headrace.gateway.problems import Problem, problem_of
 from headrace.gateway.routes import (
     cluster,
@@ -83,6 +84,7 @@ def build_app(
     for router in FULL:
         app.include_router(router, prefix=V1)
     _add_handlers(app)
+    complete_openapi(app)
     return app, Front(app, lambda: app.state.services)
 
 

@@ -4,6 +4,7 @@ import uuid
 from typing import Annotated, Any, Literal
 
 from fastapi import Header, Query, Response
+from fastapi.responses import StreamingResponse
 
 from headrace.client.member import MemberSettings
 from headrace.gateway.encoding import Format
@@ -31,7 +32,7 @@ Reset = Annotated[
 ]
 
 
-@full.get("/groups/{group}/stream", response_class=EventStream, responses=_EVENTS)
+@full.get("/groups/{group}/stream", response_class=StreamingResponse, responses=_EVENTS)
 async def group_stream(
     client: Client,
     group: GroupId,
@@ -49,7 +50,7 @@ async def group_stream(
     return await _stream(client, settings, last_event_id, shape, commits=True)
 
 
-@full.get("/topics/{topic}/stream", response_class=EventStream, responses=_EVENTS)
+@full.get("/topics/{topic}/stream", response_class=StreamingResponse, responses=_EVENTS)
 async def topic_stream(
     client: Client,
     topic: TopicName,
