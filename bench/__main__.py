@@ -114,7 +114,7 @@ def _run(plan: Plan, groups: list[Group], work: Path, ledger: Ledger) -> None:
 def _make_ready(*, with_java: bool) -> None:
     tools.install_missing(with_java=with_java)
     RESULTS.mkdir(parents=True, exist_ok=True)
-    for name in ("load", "connections"):
+    for name in tools.PROGRAMS:
         tools.program(name)
     if with_java:
         tools.kafka_classpath()

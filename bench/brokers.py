@@ -27,6 +27,7 @@ class Broker(ABC):
 
     kind: ClassVar[str]
     policies: ClassVar[Mapping[Policy, Mapping[str, str]]]  # the topic configs that ask for a policy
+    node_policies: ClassVar[Mapping[Policy, Mapping[str, str]]]  # the same for all topics, the internal ones too
 
     def __init__(self, processes: Processes, home: Path, settings: Mapping[str, str] | None = None) -> None:
         self.home = home

@@ -1,4 +1,4 @@
-"""The clients that drive both brokers alike: our two C programs, and Kafka's own performance tools."""
+"""The clients that drive both brokers alike: our C programs, and Kafka's own performance tools."""
 
 import json
 import re
@@ -9,7 +9,7 @@ from pathlib import Path
 from bench import tools
 from bench.brokers import Broker
 from bench.kafka import java
-from bench.processes import BenchError, Process, Processes
+from bench.processes import BenchError, Process, Processes, tail
 
 LOAD_LIMIT_S = 300.0  # no sample takes a minute; one that takes five has failed
 _LIMIT_MARGIN_S = 30.0
@@ -66,6 +66,38 @@ class Clients:
         command += [str(connections), str(requests)]
         pipe = subprocess.PIPE
         return HeldConnections(self._processes, self._processes.start(command, log=self._log, stdin=pipe, stdout=pipe))
+
+    def members(self, broker: Broker, topic: str, /, **keys: int) -> Figures:
+        """Run members.c to its end."""
+        command = [str(tools.program("members")), f"brokers={broker.bootstrap}", f"topic={topic}", f"pid={broker.pid}"]
+        command += [f"{key}={value}" for key, value in keys.items()]
+        return _figures(self._processes.run(command, log=self._log, timeout_s=LOAD_LIMIT_S + _LIMIT_MARGIN_S))
+
+    def fill_offsets(self, broker: Broker, topic: str, /, **keys: int) -> Figures:
+        command = self._offsets_command("fill", broker, topic, keys)
+        return _figures(self._processes.run(command, log=self._log, timeout_s=LOAD_LIMIT_S))
+
+    def waiting_for_offsets(self, broker: Broker, topic: str, /, **keys: int) -> Process:
+        """A client that knocks at the broker's port and asks for all groups; give it to `found_at` afterwards."""
+        command = self._offsets_command("fetch", broker, topic, keys)
+        return self._processes.start(command, log=self._log, stdout=subprocess.PIPE)
+
+    def found_at(self, client: Process) -> Figures:
+        """When it got the first group's offset and when the last one's, as time.monotonic() counts."""
+        try:
+            output, _ = client.communicate(timeout=LOAD_LIMIT_S)
+        except subprocess.TimeoutExpired as expired:
+            raise BenchError("the committed offsets were never answered") from expired
+        finally:
+            self._processes.kill(client)
+        if client.returncode:
+            raise BenchError(f"the committed offsets were not answered: {tail(self._log)}")
+        return _figures(output.decode())
+
+    @staticmethod
+    def _offsets_command(mode: str, broker: Broker, topic: str, keys: Mapping[str, int]) -> list[str]:
+        command = [str(tools.program("offsets")), mode, f"brokers={broker.bootstrap}", f"topic={topic}"]
+        return command + [f"{key}={value}" for key, value in keys.items()]
 
     def java_produce(self, broker: Broker, topic: str, records: int, conf: Mapping[str, str]) -> float:
         """Records a second by Kafka's ProducerPerformance."""

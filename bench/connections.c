@@ -6,17 +6,7 @@
  * 100 bytes, always the same frame. After REQUESTS answers it prints one JSON object and holds the connections open
  * until its standard input ends, so that the broker can be looked at with them.
  */
-#include <arpa/inet.h>
-#include <netinet/tcp.h>
-#include <stdint.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
-#include <sys/epoll.h>
-#include <sys/resource.h>
-#include <sys/socket.h>
-#include <time.h>
-#include <unistd.h>
+#include "wire.h"
 
 #define VALUE_BYTES 100
 #define REPLY_BYTES_MAX 1024 /* the answer for one partition has some 60 bytes and the topic's name */
@@ -30,43 +20,8 @@ struct connection {
     uint8_t reply[REPLY_BYTES_MAX];
 };
 
-static uint8_t frame[2048];
-static size_t frame_bytes;
-
-static void die(const char *what) {
-    perror(what);
-    exit(2);
-}
-
-static int64_t now_ns(clockid_t clock) {
-    struct timespec t;
-    clock_gettime(clock, &t);
-    return (int64_t)t.tv_sec * 1000000000 + t.tv_nsec;
-}
-
-static void put(const void *bytes, size_t n) {
-    memcpy(frame + frame_bytes, bytes, n);
-    frame_bytes += n;
-}
-
-static void put_int(int64_t value, int bytes) {
-    for (int shift = (bytes - 1) * 8; shift >= 0; shift -= 8) frame[frame_bytes++] = (uint8_t)(value >> shift);
-}
-
-static void put_varint(int value) {
-    uint32_t zigzag = ((uint32_t)value << 1) ^ (uint32_t)(value >> 31);
-    for (; zigzag >= 0x80; zigzag >>= 7) frame[frame_bytes++] = zigzag | 0x80;
-    frame[frame_bytes++] = zigzag;
-}
-
-static void put_string(const char *text) {
-    put_int(strlen(text), 2);
-    put(text, strlen(text));
-}
-
-static void set_int32(size_t at, uint32_t value) {
-    for (int i = 0; i < 4; i++) frame[at + i] = value >> (24 - 8 * i);
-}
+static uint8_t bytes[2048];
+static struct frame frame = {.at = bytes};
 
 static uint32_t crc32c(const uint8_t *bytes, size_t n) {
     uint32_t crc = ~0u;
@@ -77,41 +32,43 @@ static uint32_t crc32c(const uint8_t *bytes, size_t n) {
     return ~crc;
 }
 
-static void put_batch(void) {
-    size_t batch = frame_bytes;
-    int64_t now_ms = now_ns(CLOCK_REALTIME) / 1000000;
-    put_int(0, 8), put_int(0, 4), put_int(-1, 4), put_int(2, 1), put_int(0, 4); /* offset, length, epoch, magic, crc */
-    put_int(0, 2), put_int(0, 4), put_int(now_ms, 8), put_int(now_ms, 8);      /* attributes, last delta, times */
-    put_int(-1, 8), put_int(-1, 2), put_int(-1, 4), put_int(1, 4);             /* no producer id; one record */
-    put_varint(1 + 1 + 1 + 1 + 2 + VALUE_BYTES + 1);
-    put_int(0, 1), put_varint(0), put_varint(0), put_varint(-1), put_varint(VALUE_BYTES);
-    for (int i = 0; i < VALUE_BYTES; i++) frame[frame_bytes++] = 'a' + i % 26;
-    put_varint(0);
-    set_int32(batch + 8, frame_bytes - batch - 12);
-    set_int32(batch + 17, crc32c(frame + batch + 21, frame_bytes - batch - 21));
+static void put_batch(struct frame *f) {
+    size_t batch = f->bytes;
+    int64_t now_ms = clock_ns(CLOCK_REALTIME) / 1000000;
+    put_int(f, 0, 8), put_int(f, 0, 4), put_int(f, -1, 4), put_int(f, 2, 1); /* offset, length, epoch, magic */
+    put_int(f, 0, 4), put_int(f, 0, 2), put_int(f, 0, 4);                    /* checksum, attributes, last delta */
+    put_int(f, now_ms, 8), put_int(f, now_ms, 8);
+    put_int(f, -1, 8), put_int(f, -1, 2), put_int(f, -1, 4), put_int(f, 1, 4); /* no producer id; one record */
+    put_varint(f, 1 + 1 + 1 + 1 + 2 + VALUE_BYTES + 1);
+    put_int(f, 0, 1), put_varint(f, 0), put_varint(f, 0), put_varint(f, -1), put_varint(f, VALUE_BYTES);
+    for (int i = 0; i < VALUE_BYTES; i++) put_int(f, 'a' + i % 26, 1);
+    put_varint(f, 0);
+    set_int(f, batch + 8, f->bytes - batch - 12, 4);
+    set_int(f, batch + 17, crc32c(f->at + batch + 21, f->bytes - batch - 21), 4);
 }
 
 /* Produce v7, the last version without compact encodings. Returns where the error code stands in its answer. */
 static size_t build_frame(const char *topic) {
-    put_int(0, 4), put_int(0, 2), put_int(7, 2), put_int(1, 4), put_string("connections");
-    put_int(-1, 2), put_int(-1, 2), put_int(30000, 4); /* no transaction, acks=all, timeout */
-    put_int(1, 4), put_string(topic), put_int(1, 4), put_int(0, 4);
-    size_t records = frame_bytes;
-    put_int(0, 4);
-    put_batch();
-    set_int32(records, frame_bytes - records - 4);
-    set_int32(0, frame_bytes - 4);
+    struct frame *f = &frame;
+    begin_frame(f, 0, 7, 1, "connections");
+    put_int(f, -1, 2), put_int(f, -1, 2), put_int(f, 30000, 4); /* no transaction, acks=all, timeout */
+    put_int(f, 1, 4), put_string(f, topic), put_int(f, 1, 4), put_int(f, 0, 4);
+    size_t records = f->bytes;
+    put_int(f, 0, 4);
+    put_batch(f);
+    set_int(f, records, f->bytes - records - 4, 4);
+    end_frame(f);
     return 4 + 4 + 4 + 2 + strlen(topic) + 4 + 4;
 }
 
 static void ask(struct connection *c) {
     c->have = 0;
-    c->sent_ns = now_ns(CLOCK_MONOTONIC);
-    if (send(c->fd, frame, frame_bytes, MSG_NOSIGNAL) != (ssize_t)frame_bytes) die("send");
+    c->sent_ns = now_ns();
+    if (send(c->fd, frame.at, frame.bytes, MSG_NOSIGNAL) != (ssize_t)frame.bytes) die("send");
 }
 
 /* 1 when the answer is whole. */
-static int take(struct connection *c) {
+static int is_whole(struct connection *c) {
     ssize_t n = recv(c->fd, c->reply + c->have, sizeof c->reply - c->have, 0);
     if (n <= 0) die("the broker closed a connection");
     c->have += n;
@@ -119,27 +76,6 @@ static int take(struct connection *c) {
     uint32_t length;
     memcpy(&length, c->reply, 4);
     return c->have == ntohl(length) + 4;
-}
-
-static int open_connection(const char *host, int port) {
-    struct sockaddr_in at = {.sin_family = AF_INET, .sin_port = htons(port)};
-    inet_pton(AF_INET, host, &at.sin_addr);
-    int fd = socket(AF_INET, SOCK_STREAM, 0), yes = 1;
-    if (fd < 0 || connect(fd, (struct sockaddr *)&at, sizeof at)) die("connect");
-    setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &yes, sizeof yes);
-    return fd;
-}
-
-static int ascending(const void *a, const void *b) {
-    int64_t x = *(const int64_t *)a, y = *(const int64_t *)b;
-    return (x > y) - (x < y);
-}
-
-static void lift_descriptor_limit(void) {
-    struct rlimit files;
-    getrlimit(RLIMIT_NOFILE, &files);
-    files.rlim_cur = files.rlim_max;
-    setrlimit(RLIMIT_NOFILE, &files);
 }
 
 int main(int argc, char **argv) {
@@ -152,13 +88,13 @@ int main(int argc, char **argv) {
     struct connection *all = calloc(n, sizeof *all);
     int64_t *took_ns = calloc(requests, sizeof *took_ns);
     int poller = epoll_create1(0);
-    int64_t began = now_ns(CLOCK_MONOTONIC);
+    int64_t began = now_ns();
     for (int i = 0; i < n; i++) {
-        all[i].fd = open_connection(argv[1], atoi(argv[2]));
+        if ((all[i].fd = open_connection(argv[1], atoi(argv[2]))) < 0) die("connect");
         struct epoll_event readable = {.events = EPOLLIN, .data.ptr = &all[i]};
         epoll_ctl(poller, EPOLL_CTL_ADD, all[i].fd, &readable);
     }
-    int64_t start = now_ns(CLOCK_MONOTONIC);
+    int64_t start = now_ns();
     for (; asked < n; asked++) ask(&all[asked]);
     while (answered < requests) {
         struct epoll_event ready[EVENTS];
@@ -166,14 +102,14 @@ int main(int argc, char **argv) {
         if (events <= 0) die("no answer for a minute");
         for (int i = 0; i < events; i++) {
             struct connection *c = ready[i].data.ptr;
-            if (!take(c)) continue;
-            took_ns[answered++] = now_ns(CLOCK_MONOTONIC) - c->sent_ns;
+            if (!is_whole(c)) continue;
+            took_ns[answered++] = now_ns() - c->sent_ns;
             int code = (int16_t)(c->reply[error_at] << 8 | c->reply[error_at + 1]);
             if (code && !refused++) fprintf(stderr, "connections: a request was answered with error code %d\n", code);
             if (asked < requests) ask(c), asked++;
         }
     }
-    double seconds = (now_ns(CLOCK_MONOTONIC) - start) / 1e9;
+    double seconds = (now_ns() - start) / 1e9;
     qsort(took_ns, answered, sizeof *took_ns, ascending);
     printf("{\"acked\": %ld, \"failed\": %ld, \"connect_seconds\": %.4f, \"seconds\": %.6f, \"ack_p50\": %.4f, "
            "\"ack_p99\": %.4f, \"ack_p999\": %.4f}\n",

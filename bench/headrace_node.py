@@ -16,6 +16,10 @@ class Headrace(Broker):
         Policy.PAGE_CACHE: {"flush.policy": "replicated"},
         Policy.FSYNC: {},
     }
+    node_policies: ClassVar[Mapping[Policy, Mapping[str, str]]] = {
+        Policy.PAGE_CACHE: {"log.flush.policy": "replicated"},
+        Policy.FSYNC: {},
+    }
 
     def prepare(self) -> None:
         """Nothing: the first start makes what it needs, and that counts as part of starting."""

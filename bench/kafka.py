@@ -30,6 +30,10 @@ class Kafka(Broker):
         Policy.PAGE_CACHE: {},
         Policy.FSYNC: {"flush.messages": "1"},
     }
+    node_policies: ClassVar[Mapping[Policy, Mapping[str, str]]] = {
+        Policy.PAGE_CACHE: {},
+        Policy.FSYNC: {"log.flush.interval.messages": "1"},
+    }
 
     def prepare(self) -> None:
         controller_port = free_port()
@@ -53,8 +57,7 @@ class Kafka(Broker):
         }
         lines = "".join(f"{key}={value}\n" for key, value in settings.items())
         self._properties.write_text(lines)
-        cluster = base64.urlsafe_b64encode(uuid.uuid4().bytes).decode().rstrip("=")
-        storage_tool = ["kafka.tools.StorageTool", "format", "--standalone", "-t", cluster]
+        storage_tool = ["kafka.tools.StorageTool", "format", "--standalone", "-t", _cluster_id()]
         command = [*java(), *storage_tool, "-c", str(self._properties)]
         self._processes.run(command, log=self.log, timeout_s=_FORMAT_TIMEOUT_S)
 
@@ -64,6 +67,13 @@ class Kafka(Broker):
     @property
     def _properties(self) -> Path:
         return self.home / "server.properties"
+
+
+def _cluster_id() -> str:
+    """Kafka's base64 of a random UUID. One that begins with a dash would be taken for an option."""
+    while (text := base64.urlsafe_b64encode(uuid.uuid4().bytes).decode().rstrip("=")).startswith("-"):
+        pass
+    return text
 
 
 def java(*options: str) -> list[str]:

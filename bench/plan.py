@@ -22,6 +22,12 @@ class Scale:
     log_mib: tuple[int, ...] = (64, 512, 4_096)
     log_messages: int = 500_000
     local_brokers: int = 200
+    groups: int = 1_000
+    group_seconds: int = 10
+    commit_count: int = 200_000
+    commit_warm_up: int = 100_000  # a JVM that has compiled its commits answers three times as many
+    rebalance_members: int = 100
+    replay_commits: int = 1_000_000
 
 
 FULL = Scale()
@@ -39,6 +45,12 @@ QUICK = Scale(
     log_mib=(8, 32),
     log_messages=50_000,
     local_brokers=10,
+    groups=50,
+    group_seconds=2,
+    commit_count=5_000,
+    commit_warm_up=1_000,
+    rebalance_members=10,
+    replay_commits=100_000,
 )
 
 

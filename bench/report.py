@@ -20,8 +20,11 @@ _METHOD = """\
   brackets, the lowest and the highest. The machine's speed drifts, so single figures do, and ratios do less.
 - **CPU** is what the kernel counts for all threads and children of the broker (`/proc/<pid>/stat`). It is the
   steadiest figure here: messages/s with large batches is bounded by the client, which shares the cores.
-- **Clients.** `bench/load.c` on librdkafka (not idempotent, no compression), `bench/connections.c` on bare
-  sockets, and Kafka's own ProducerPerformance and ConsumerPerformance. Topics have one replica.
+- **Clients.** `bench/load.c` on librdkafka (not idempotent, no compression), `bench/connections.c`,
+  `bench/members.c` and `bench/offsets.c` on bare sockets, and Kafka's own ProducerPerformance and
+  ConsumerPerformance. Topics have one replica.
+- **Groups.** Every member has a connection of its own. The brokers have answered commits before, until a JVM has
+  compiled them. A rebalance is over when every member has its share of the same generation.
 - **Latency** is taken from the call of the client's produce function to the client's callback (ack), or to
   the return from the consumer's poll (consume), of every record after the first tenth.
 - **Start to first ack** begins at the spawn of the broker's process, with a producer already knocking at the

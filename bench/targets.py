@@ -55,6 +55,15 @@ def _all_targets() -> Iterable[Target]:
     yield Target("memory/after-load", "rss", 0.2)
     # Background work may hold up the loop by 5 ms and never more, so it is the longest lag that counts.
     yield Target("lag/background", "own_lag_max", 5.0, is_ratio=False)
+    for policy in ("page-cache", "fsync"):
+        yield Target(f"commits/offered/{policy}", "commits", 9_900.0, at_least=True, is_ratio=False)
+        yield Target(f"commits/most/{policy}", "commits", 10_000.0, at_least=True, is_ratio=False)
+        yield Target(f"commits/most/{policy}", "commits", 1.0, at_least=True)
+    yield Target("groups/heartbeats", "group_cpu", 1.0)
+    for protocol in ("classic", "consumer"):
+        yield Target(f"rebalance/{protocol}", "stable_again", 1.0)
+    yield Target("replay/commits", "all_offsets", 10.0, is_ratio=False)
+    yield Target("replay/commits", "all_offsets", 1.0)
     for mode in ("process", "in-process"):
         yield Target(f"local/{mode}", "enter_to_ack", 300.0, is_ratio=False)
         yield Target(f"local/{mode}", "leaked", 0.0, is_ratio=False)

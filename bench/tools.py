@@ -24,7 +24,7 @@ _KAFKA_ARTIFACTS = (
     f"org.apache.kafka:kafka-tools:{KAFKA_VERSION}",
     "org.slf4j:slf4j-nop:1.7.36",
 )
-_PROGRAMS = {"load": ["-lrdkafka", "-lpthread"], "connections": []}
+PROGRAMS = {"load": ["-lrdkafka", "-lpthread"], "connections": [], "members": [], "offsets": []}
 _RDKAFKA_HEADER = Path("/usr/include/librdkafka/rdkafka.h")
 _DOWNLOAD_ATTEMPTS = 4  # a repository that answers 5xx or times out usually does better within a minute
 _DOWNLOAD_PAUSE_S = 5.0
@@ -63,9 +63,10 @@ def install_missing(*, with_java: bool) -> None:
 def program(name: str) -> Path:
     """One of the C clients, compiled when its source is newer than the binary."""
     source, binary = ROOT / "bench" / f"{name}.c", CACHE / "bench" / "bin" / name
-    if not binary.exists() or binary.stat().st_mtime < source.stat().st_mtime:
+    changed = max(path.stat().st_mtime for path in (source, *source.parent.glob("*.h")))
+    if not binary.exists() or binary.stat().st_mtime < changed:
         binary.parent.mkdir(parents=True, exist_ok=True)
-        _checked(["gcc", "-O2", "-Wall", "-Wextra", "-o", str(binary), str(source), *_PROGRAMS[name]])
+        _checked(["gcc", "-O2", "-Wall", "-Wextra", "-o", str(binary), str(source), *PROGRAMS[name]])
     return binary
 
 

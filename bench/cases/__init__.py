@@ -1,6 +1,6 @@
 """What is measured, a family a file. A group runs alone or with the others."""
 
-from bench.cases import java_tools, latency, local, loop_lag, scaling, start, throughput
+from bench.cases import groups, java_tools, latency, local, loop_lag, scaling, start, throughput
 from bench.runner import Group
 
 # The groups on the pair of running brokers come first and together: the pair is started once.
@@ -16,5 +16,9 @@ GROUPS: tuple[Group, ...] = (
     scaling.PARTITIONS,
     scaling.CONNECTIONS,
     scaling.LOG_SIZE,
+    groups.COMMITS,
+    groups.GROUPS,
+    groups.REBALANCE,
+    groups.REPLAY,
     local.LOCAL,
 )
