@@ -6,7 +6,7 @@ import org.apache.kafka.clients.consumer.ConsumerRecords;
 import org.apache.kafka.clients.consumer.KafkaConsumer;
 
 /** The README's consumer: four properties, a loop that never ends. Arguments: bootstrap.servers, topic, properties. */
-public class SeedConsumer {
+public class FirstConsumer {
     static class MessageConsumer extends KafkaConsumer<String, String> {
         MessageConsumer(Properties props) {
             super(props);

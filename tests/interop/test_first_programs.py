@@ -13,7 +13,7 @@ pytestmark = pytest.mark.interop
 
 
 def send(broker: LocalBroker) -> None:
-    with start("SeedProducer", broker.bootstrap, TOPIC) as producer:
+    with start("FirstProducer", broker.bootstrap, TOPIC) as producer:
         producer.wait()
 
 
@@ -22,7 +22,7 @@ def test_what_one_program_sends_the_other_receives(more: list[str]) -> None:
     with LocalBroker(memory=False, settings={"group.initial.rebalance.delay.ms": "0"}) as broker:
         admin = AdminClient({"bootstrap.servers": broker.bootstrap, "log_level": 0})
         admin.create_topics([NewTopic(TOPIC, 10)])[TOPIC].result(SECONDS_MAX)
-        with start("SeedConsumer", broker.bootstrap, TOPIC, *more) as consumer:
+        with start("FirstConsumer", broker.bootstrap, TOPIC, *more) as consumer:
             sent = 0
             # It begins at the end of the topic, so what was sent before it had its partitions is not for it.
             while not consumer.lines:

@@ -3,7 +3,7 @@ import org.apache.kafka.clients.producer.KafkaProducer;
 import org.apache.kafka.clients.producer.ProducerRecord;
 
 /** The README's producer: three properties, one record, closed by try. Arguments: bootstrap.servers, topic. */
-public class SeedProducer {
+public class FirstProducer {
     static class MessageProducer extends KafkaProducer<String, String> {
         MessageProducer(Properties props) {
             super(props);
