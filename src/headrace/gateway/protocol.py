@@ -21,6 +21,7 @@ CONNECTIONS_MAX = 10_000
 class LimitedProtocol(HttpToolsProtocol):
     _head_bytes = 0
     _in_head = True
+    _refused: Problem | None = None
     _head_timer: asyncio.TimerHandle | None = None
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
@@ -39,9 +40,13 @@ class LimitedProtocol(HttpToolsProtocol):
             self._head_bytes += len(data)
         super().data_received(data)
         if self._in_head and self._head_bytes > HEAD_BYTES_MAX and not self.transport.is_closing():
-            self._refuse(Problem(431, f"the head of a request may have {HEAD_BYTES_MAX} bytes"))
+            self._refuse(_head_too_large())
 
     def on_headers_complete(self) -> None:
+        # What came in with the head may be its body; only when it is much does counting the headers pay.
+        if self._head_bytes > HEAD_BYTES_MAX and self._headers_bytes() > HEAD_BYTES_MAX:
+            self._refused = _head_too_large()
+            raise ValueError("the head is too large")  # httptools ends the parsing, uvicorn asks for a 400
         self._in_head = False
         self._stop_timer()
         super().on_headers_complete()
@@ -55,8 +60,11 @@ class LimitedProtocol(HttpToolsProtocol):
         if not self.transport.is_closing() and self._in_head:
             self._expect_head()
 
+    def _headers_bytes(self) -> int:
+        return len(self.url) + sum(len(name) + len(value) + 4 for name, value in self.headers)
+
     def send_400_response(self, msg: str) -> None:
-        self._refuse(Problem(400, "this is not HTTP/1.1 as it should be"))
+        self._refuse(self._refused or Problem(400, "this is not HTTP/1.1 as it should be"))
 
     def _expect_head(self) -> None:
         self._stop_timer()
@@ -80,3 +88,7 @@ class LimitedProtocol(HttpToolsProtocol):
         lines += [b"%s: %s" % pair for pair in answer.head()]
         self.transport.write(b"\r\n".join([*lines, b"", answer.body]))
         self.transport.close()
+
+
+def _head_too_large() -> Problem:
+    return Problem(431, f"the head of a request may have {HEAD_BYTES_MAX} bytes")

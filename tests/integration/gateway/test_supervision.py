@@ -1,6 +1,5 @@
 """Broker and gateway as one program: they start and stop together, and the broker never notices the gateway's end."""
 
-import os
 import signal
 import socket
 import subprocess
@@ -14,6 +13,7 @@ import pytest
 from confluent_kafka import Producer
 
 from headrace.testing import LocalBroker
+from tests.integration.gateway.conftest import gateway_alone
 
 START = [sys.executable, "-m", "headrace.cli.main", "start", "--memory", "--listen", "127.0.0.1:0"]
 WAIT_S = 30.0
@@ -99,23 +99,12 @@ def test_without_a_gateway_there_is_no_second_process():
 
 
 def test_the_gateway_alone_serves_in_front_of_a_broker_and_outlives_it(tmp_path: Path):
-    with LocalBroker(memory=False) as broker:
-        command = [sys.executable, "-m", "headrace.cli.main", "gateway", "--http", "127.0.0.1:0"]
-        log = (tmp_path / "log").open("w+")
-        process = subprocess.Popen([*command, "--bootstrap", broker.bootstrap], stderr=log)
-        try:
-            wait_until(lambda: "REST on http://" in (tmp_path / "log").read_text())
-            told = (tmp_path / "log").read_text()
-            url = told.split("REST on ")[1].split(",")[0]
-            assert "for this machine only" in told
-            assert httpx.get(f"{url}/ready", timeout=WAIT_S).status_code == 200
-            broker.kill()
-            answer = httpx.get(f"{url}/ready", timeout=WAIT_S)
-            assert (answer.status_code, answer.json()["retriable"]) == (503, True)
-            assert httpx.get(f"{url}/health", timeout=WAIT_S).status_code == 200
-            broker.restart()
-            wait_until(lambda: httpx.get(f"{url}/ready", timeout=WAIT_S).status_code == 200)
-        finally:
-            os.kill(process.pid, signal.SIGTERM)
-            assert process.wait(WAIT_S) == 0
-            log.close()
+    with LocalBroker(memory=False) as broker, gateway_alone(broker, tmp_path) as url:
+        assert "for this machine only" in (tmp_path / "gateway.log").read_text()
+        assert httpx.get(f"{url}/ready", timeout=WAIT_S).status_code == 200
+        broker.kill()
+        answer = httpx.get(f"{url}/ready", timeout=WAIT_S)
+        assert (answer.status_code, answer.json()["retriable"]) == (503, True)
+        assert httpx.get(f"{url}/health", timeout=WAIT_S).status_code == 200
+        broker.restart()
+        wait_until(lambda: httpx.get(f"{url}/ready", timeout=WAIT_S).status_code == 200)
