@@ -14,7 +14,7 @@ import asyncio
 from collections.abc import Callable
 from random import Random
 
-from headrace.broker.connection import Parked
+from headrace.broker.reply import Parked
 from headrace.client.peer import PeerLost
 from headrace.protocol.frames import Part, Parts
 from headrace.security.access import ANONYMOUS
