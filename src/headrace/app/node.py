@@ -18,10 +18,11 @@ from typing import TYPE_CHECKING
 
 from headrace.app.clock import SystemClock
 from headrace.app.loop_lag import LoopLag
+from headrace.app.metadata import Metadata
 from headrace.broker.broker import Broker
-from headrace.metadata.store import Store
-from headrace.model.errors import HeadraceError
+from headrace.model.errors import HeadraceError, StorageError
 from headrace.model.settings import Settings
+from headrace.storage.checkpoints import read_meta_properties
 from headrace.storage.files import DiskFiles, Files
 from headrace.storage.lock import DirectoryLock
 from headrace.storage.memory_files import MemoryFiles
@@ -31,7 +32,6 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-METADATA_FILE = "metadata.sqlite"
 # How long another thread of ours may keep the interpreter while the loop wants it: Python's own 5 ms is all that a
 # request may be held up altogether.
 SWITCH_INTERVAL_S = 0.0005
@@ -44,25 +44,24 @@ class Node:
         self.settings = settings
         self._clock = SystemClock()
         self._lock: DirectoryLock | None = None
-        self._store: Store | None = None
+        self._metadata = Metadata(settings, self._clock)
+        self._never = asyncio.Event()
         self.broker: Broker | None = None
 
     async def start(self) -> None:
         files: Files = MemoryFiles() if self.settings.in_memory else DiskFiles()
-        if not self.settings.in_memory:
+        if not self.settings.in_memory or self.settings.runs_etcd:
             self._lock = DirectoryLock(self.settings.data_dir)
-        self._store = await self._open_store()
-        self.broker = Broker(self.settings, self._clock, files, self._store)
+            check_owner(files, self.settings)
+        store = await self._metadata.open()
+        self.broker = Broker(self.settings, self._clock, files, store, shares_store=self.settings.is_clustered)
         await self.broker.start()
 
-    async def _open_store(self) -> Store:
-        if self.settings.in_memory:
-            from headrace.metadata.memory import MemoryStore
-
-            return MemoryStore(self._clock)
-        from headrace.metadata.sqlite import SqliteStore
-
-        return await SqliteStore.open(os.path.join(self.settings.data_dir, METADATA_FILE), self._clock)
+    @property
+    def superseded(self) -> asyncio.Event:
+        """Set when another process has taken this node's place in the cluster."""
+        membership = self.broker.membership if self.broker is not None else None
+        return membership.superseded if membership is not None else self._never
 
     @property
     def addresses(self) -> dict[str, tuple[str, int]]:
@@ -72,8 +71,7 @@ class Node:
     async def stop(self) -> None:
         if self.broker is not None:
             await self.broker.stop()
-        if self._store is not None:
-            await self._store.close()
+        await self._metadata.close()
         if self._lock is not None:
             self._lock.release()
 
@@ -87,7 +85,8 @@ async def _serve(settings: Settings, ready_fd: int | None) -> None:
     http = _listen_http(settings)  # before the broker starts: a taken port is told while nothing has happened yet
     gateway: Companion | None = None
     try:
-        await node.start()
+        if not await _started(node, stop):
+            return
         _tune_interpreter()
         for name, (host, port) in node.addresses.items():
             log.info("node %d serves %s on %s port %d", settings.node_id, name, host, port)
@@ -96,14 +95,51 @@ async def _serve(settings: Settings, ready_fd: int | None) -> None:
         if http is not None:
             gateway = _start_gateway(node, http)
         lag = LoopLag.if_asked_for()
-        await stop.wait()
+        await _first(stop, node.superseded)
         log.info("stopping")
         if lag is not None:
             lag.write()
+        if node.superseded.is_set():
+            raise StorageError(f"another process runs as node {settings.node_id}; each node has an id of its own")
     finally:
         if gateway is not None:
             await gateway.stop()  # first, so that it can finish what it has begun
         await node.stop()
+
+
+async def _first(*events: asyncio.Event) -> None:
+    """Returns when one of them is set."""
+    waiting = [asyncio.ensure_future(event.wait()) for event in events]
+    try:
+        await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
+    finally:
+        for future in waiting:
+            future.cancel()
+
+
+async def _started(node: Node, stop: asyncio.Event) -> bool:
+    """False if it was told to stop before: a node of a cluster may wait long for the others."""
+    starting, stopping = asyncio.ensure_future(node.start()), asyncio.ensure_future(stop.wait())
+    try:
+        await asyncio.wait((starting, stopping), return_when=asyncio.FIRST_COMPLETED)
+        if not starting.done():
+            return False
+        starting.result()
+        return True
+    finally:
+        for future in (starting, stopping):
+            future.cancel()
+        await asyncio.wait((starting, stopping))
+
+
+def check_owner(files: Files, settings: Settings) -> None:
+    """Refuse another node's directory before anything is started on it; its cluster is known only later."""
+    meta = read_meta_properties(files, settings.data_dir)
+    if meta is not None and meta.node_id != settings.node_id:
+        raise StorageError(
+            f"{settings.data_dir} belongs to node {meta.node_id} of cluster {meta.cluster_id}, not to node"
+            f" {settings.node_id}; each node has its own storage_path and node_id"
+        )
 
 
 def _listen_http(settings: Settings) -> socket.socket | None:

@@ -13,7 +13,7 @@ import subprocess
 import sys
 from collections.abc import Sequence
 
-from headrace.app.child import end_with_writer
+from headrace.app.child import end_with_writer, stop_child
 from headrace.model.errors import InvalidConfig
 from headrace.model.settings import join_address
 
@@ -72,16 +72,8 @@ class Companion:
         if self._watching is not None:
             self._watching.cancel()
             await asyncio.gather(self._watching, return_exceptions=True)
-        process = self._process
-        if process is not None and process.returncode is None:
-            process.terminate()
-            try:
-                async with asyncio.timeout(STOP_SECONDS_MAX):
-                    await process.wait()
-            except TimeoutError:
-                log.warning("the %s did not stop within %.0f s and is killed", self._name, STOP_SECONDS_MAX)
-                process.kill()
-                await process.wait()
+        if self._process is not None and not await stop_child(self._process, STOP_SECONDS_MAX):
+            log.warning("the %s did not stop within %.0f s and was killed", self._name, STOP_SECONDS_MAX)
         self._let_go()
         for one in self._sockets:
             one.close()

@@ -5,7 +5,6 @@ should believe that they work. A test compares this list with what the source re
 neither grow stale nor stay behind.
 """
 
-from headrace.model.node_configs import CLUSTER_KEYS
 from headrace.model.topic_configs import TOPIC_CONFIGS
 
 _TOPIC_KEYS = frozenset(
@@ -93,6 +92,4 @@ _COORDINATOR_KEYS = frozenset(
 )
 _BROKER_DEFAULTS_OF_TOPIC_KEYS = frozenset(synonym for key in _TOPIC_KEYS for synonym in TOPIC_CONFIGS[key].synonyms)
 
-NO_EFFECT_YET: frozenset[str] = (
-    _TOPIC_KEYS | _BROKER_KEYS | _BROKER_DEFAULTS_OF_TOPIC_KEYS | CLUSTER_KEYS | _COORDINATOR_KEYS
-)
+NO_EFFECT_YET: frozenset[str] = _TOPIC_KEYS | _BROKER_KEYS | _BROKER_DEFAULTS_OF_TOPIC_KEYS | _COORDINATOR_KEYS

@@ -24,11 +24,15 @@ from headrace.model.settings import (
     PORT_MAX,
     STORAGE_KINDS,
     ClusterSettings,
+    EtcdSettings,
     GatewaySettings,
 )
 
 _CLUSTER = ClusterSettings()
+_ETCD = EtcdSettings()
 _GATEWAY = GatewaySettings()
+
+ELECTION_MS_MAX = 50_000  # etcd refuses to wait longer
 
 # fmt: off
 _OWN = (
@@ -37,21 +41,45 @@ _OWN = (
         "also: --memory).", OneOf(STORAGE_KINDS)),
     ConfigDef("cluster.id", STRING, None,
         "The cluster's id. Unset: one is made up at the first start and kept in the data directory."),
+    ConfigDef("metadata", STRING, None,
+        "Where the cluster's facts live: `etcd://host:port,…[/prefix]` is an etcd that is there already, "
+        "`unix:///path` a store that brokers of one machine share. Unset: an etcd member of this node's own if there "
+        "are cluster.initial_members, else a file in the data directory."),
 )
 
 _CLUSTER_ROWS = (
     ConfigDef("rpc_addr", STRING, _CLUSTER.rpc_addr,
-        "Where this node speaks with the other nodes' consensus."),
+        "Where this node's etcd member speaks with the other members. Unset: as cluster.initial_members has it."),
     ConfigDef("cluster.initial_members", LIST, (),
-        "The first nodes, each with node_id, api_addr and rpc_addr (as text: id@api_addr@rpc_addr)."),
+        "The nodes that run an etcd member, each with node_id, api_addr and rpc_addr (as text: id@api_addr@rpc_addr). "
+        "A node that is not among them uses their etcd."),
     ConfigDef("cluster.bootstrap", BOOLEAN, _CLUSTER.bootstrap,
-        "True on the one node that founds the cluster."),
+        "True on the one node that founds the cluster; the others join it."),
     ConfigDef("raft.heartbeat_interval_ms", INT, _CLUSTER.heartbeat_interval_ms,
-        "How often the consensus leader reports.", Range(1)),
+        "How often etcd's leader reports; at most a fifth of the election timeout is used.", Range(1)),
     ConfigDef("raft.election_timeout_min_ms", INT, _CLUSTER.election_timeout_min_ms,
-        "Shortest silence after which a new consensus leader is elected.", Range(1)),
+        "Shortest silence after which etcd elects a new leader.", Range(1, ELECTION_MS_MAX)),
     ConfigDef("raft.election_timeout_max_ms", INT, _CLUSTER.election_timeout_max_ms,
-        "Longest such silence.", Range(1)),
+        "Longest such silence; etcd itself takes twice the shortest.", Range(1)),
+)
+
+_ETCD_ROWS = (
+    ConfigDef("etcd.program", STRING, _ETCD.program,
+        "The etcd that this node starts for its member: a name on the PATH, or a path."),
+    ConfigDef("etcd.client_addr", STRING, None,
+        "Where this node's etcd member serves brokers; port 0 is any free one. Unset: rpc_addr with its port "
+        "raised by 10000."),
+    ConfigDef("etcd.user", STRING, None,
+        "As whom to log in to etcd."),
+    ConfigDef("etcd.password_file", STRING, None,
+        "A file that holds the password of etcd.user."),
+    ConfigDef("etcd.ca_file", STRING, None,
+        "Whose certificates to trust (PEM). With cert_file and key_file, etcd is spoken to by TLS, and a member of "
+        "this node's own lets in only those who show a certificate."),
+    ConfigDef("etcd.cert_file", STRING, None,
+        "This node's certificate (PEM), for servers and for clients."),
+    ConfigDef("etcd.key_file", STRING, None,
+        "The key of the certificate (PEM)."),
 )
 
 _GATEWAY_ROWS = (
@@ -79,8 +107,11 @@ _GATEWAY_ROWS = (
 )
 # fmt: on
 
-NODE_CONFIGS: Mapping[str, ConfigDef] = {config.name: config for config in (*_OWN, *_CLUSTER_ROWS, *_GATEWAY_ROWS)}
+NODE_CONFIGS: Mapping[str, ConfigDef] = {
+    config.name: config for config in (*_OWN, *_CLUSTER_ROWS, *_ETCD_ROWS, *_GATEWAY_ROWS)
+}
 CLUSTER_KEYS = frozenset(config.name for config in _CLUSTER_ROWS)
+ETCD_KEYS = frozenset(config.name for config in _ETCD_ROWS)
 GATEWAY_KEYS = frozenset(config.name for config in _GATEWAY_ROWS)
 
 

@@ -69,9 +69,23 @@ class ClusterSettings:
     rpc_addr: str = "127.0.0.1:19092"
     initial_members: tuple[Member, ...] = ()
     bootstrap: bool = False
-    heartbeat_interval_ms: int = 1000
-    election_timeout_min_ms: int = 3000
-    election_timeout_max_ms: int = 6000
+    # etcd's own defaults: a new leader within two seconds, and leases as short as two.
+    heartbeat_interval_ms: int = 100
+    election_timeout_min_ms: int = 1000
+    election_timeout_max_ms: int = 2000
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EtcdSettings:
+    """How to get into the etcd that holds the cluster's facts, and how our own member of it is run."""
+
+    program: str = "etcd"
+    client_addr: str = ""  # of our own member; empty: beside `rpc_addr`
+    user: str = ""
+    password_file: str = ""
+    ca_file: str = ""
+    cert_file: str = ""
+    key_file: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -104,7 +118,9 @@ class Settings:
     # Only what somebody set, under Kafka's names, as checked canonical text: DescribeConfigs tells set values
     # from defaults.
     broker_configs: Mapping[str, str] = field(default_factory=dict)
+    metadata: str = ""  # etcd://host:port,… or unix:///path; empty: our own, alone or as a member of etcd
     cluster: ClusterSettings = ClusterSettings()
+    etcd: EtcdSettings = EtcdSettings()
     gateway: GatewaySettings = GatewaySettings()
 
     @property
@@ -115,6 +131,16 @@ class Settings:
     def internal_listener(self) -> str:
         """The listener on which brokers speak to each other: `inter.broker.listener.name`, else the first."""
         return self.broker_configs.get("inter.broker.listener.name") or self.listeners[0].name
+
+    @property
+    def is_clustered(self) -> bool:
+        """Whether other brokers come to the same facts."""
+        return bool(self.metadata or self.cluster.initial_members)
+
+    @property
+    def runs_etcd(self) -> bool:
+        """Whether this node has an etcd member of its own: it is listed, and no other store is named."""
+        return not self.metadata and any(one.node_id == self.node_id for one in self.cluster.initial_members)
 
     def config(self, name: str) -> ConfigValue:
         """The value of a broker config at start: what was set, else the default."""
@@ -185,6 +211,8 @@ class Settings:
         if "cluster" in fields:
             members = tuple(Member(**member) for member in fields["cluster"].pop("initial_members", ()))
             fields["cluster"] = ClusterSettings(**fields["cluster"], initial_members=members)
+        if "etcd" in fields:
+            fields["etcd"] = EtcdSettings(**fields["etcd"])
         if "gateway" in fields:
             fields["gateway"] = GatewaySettings(**fields["gateway"])
         return cls(**fields)

@@ -83,6 +83,17 @@ def test_a_file_with_every_key_of_headraces_own_is_understood(write):
     assert settings.config("request.timeout.ms") == 30_000
 
 
+def test_a_listed_node_runs_etcd_and_another_uses_it(write):
+    text = "node_id: {}\ncluster.initial_members: 1@a:1@a:2,2@b:1@b:2\n"
+    listed = load_settings(write(text.format(2)), {}).settings
+    assert (listed.is_clustered, listed.runs_etcd, listed.cluster.rpc_addr) == (True, True, "b:2")
+    other = load_settings(write(text.format(3)), {}).settings
+    assert (other.is_clustered, other.runs_etcd) == (True, False)
+    named = load_settings(write(text.format(2) + "metadata: etcd://c:2379\n"), {}).settings
+    assert (named.is_clustered, named.runs_etcd) == (True, False)
+    assert not load_settings(None, {}).settings.is_clustered
+
+
 def test_kafkas_names_work_flat_and_nested(write):
     text = "node.id: 2\nlisteners: ['PLAINTEXT://:9092', 'INTERNAL://[::1]:9093']\nlog: {retention: {hours: 72}}\n"
     text += "listener.security.protocol.map: PLAINTEXT:PLAINTEXT,INTERNAL:PLAINTEXT\nlog.dirs: /tmp/x\n"
@@ -165,8 +176,18 @@ def test_who_said_what_is_remembered(write):
         ("inter.broker.listener.name: X", "no listener is called X"),
         ("rpc_addr: nowhere", "rpc_addr: 'nowhere' is not an address"),
         ("raft.heartbeat_interval_ms: 5000", "must be less than election_timeout_min_ms"),
-        ("cluster.initial_members: 1@a:1@a:2,2@b:1@b:2", "this version runs single nodes only"),
-        ("cluster.initial_members: 2@a:1@a:2", "this node (1) is not among the members"),
+        ("cluster.initial_members: 1@a:1@a:2,2@a:1@b:2", "two members have the api_addr a:1"),
+        ("cluster.initial_members: 1@a:1@a:2,2@b:1@a:2", "two members have the rpc_addr a:2"),
+        ("cluster.initial_members: 1@a:1@a:2,1@b:1@b:2", "two members have the node_id 1"),
+        ("cluster.initial_members: 1@a:1@a:2\nrpc_addr: a:3", "gives node 1 a:2"),
+        ("cluster.initial_members: 2@a:1@a:2\ncluster.bootstrap: true", "it cannot found the cluster"),
+        ("raft.election_timeout_min_ms: 60000\nraft.election_timeout_max_ms: 90000", "election_timeout_min_ms"),
+        ("metadata: zookeeper:2181", "is neither etcd://"),
+        ("metadata: unix://relative.sock", "is neither etcd://"),
+        ("metadata: etcd://me:secret@host:2379", "etcd.password_file"),
+        ("etcd.user: me", "etcd.user and etcd.password_file belong together"),
+        ("etcd.cert_file: a.pem", "etcd.cert_file and etcd.key_file belong together"),
+        ("etcd.client_addr: nowhere", "etcd.client_addr: 'nowhere' is not an address"),
         ("cluster.initial_members: somebody", "is not node_id@api_addr@rpc_addr"),
     ],
 )

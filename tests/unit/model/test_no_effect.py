@@ -7,12 +7,20 @@ import pytest
 
 from headrace.model.configs import BROKER_CONFIGS, TOPIC_CONFIGS, LogConfig
 from headrace.model.no_effect import NO_EFFECT_YET
-from headrace.model.node_configs import CLUSTER_KEYS, GATEWAY_KEYS, NODE_CONFIGS
+from headrace.model.node_configs import CLUSTER_KEYS, ETCD_KEYS, GATEWAY_KEYS, NODE_CONFIGS
 from headrace.model.settings import Settings
 
 PACKAGE = Path(__file__).parents[3] / "src" / "headrace"
 # These read every key alike, to check or to show it; that gives it no effect.
-READERS_OF_ALL = ("model/", "cli/", "spark/", "app/config_file.py", "app/settings_build.py", "app/yaml_file.py")
+READERS_OF_ALL = (
+    "model/",
+    "cli/",
+    "spark/",
+    "app/config_file.py",
+    "app/settings_build.py",
+    "app/settings_cluster.py",
+    "app/yaml_file.py",
+)
 SOURCE = "\n".join(
     path.read_text()
     for path in sorted(PACKAGE.rglob("*.py"))
@@ -29,6 +37,7 @@ FIELDS = {
     "listeners": "listeners",
     "log.dir": "data_dir",
     "log.dirs": "data_dir",
+    "metadata": "metadata",
     "node.id": "node_id",
     "storage": "in_memory",
     "cleanup.policy": "compacts",
@@ -44,8 +53,10 @@ SYNONYMS = {synonym: topic for topic in TOPIC_CONFIGS.values() for synonym in to
 def is_read(name: str) -> bool:
     if name in SYNONYMS and name not in TOPIC_CONFIGS:
         return is_read(SYNONYMS[name].name)
-    if name in GATEWAY_KEYS | CLUSTER_KEYS:
-        return re.search(rf"settings\.{'gateway' if name in GATEWAY_KEYS else 'cluster'}\b", SOURCE) is not None
+    if name in GATEWAY_KEYS:
+        return re.search(r"settings\.gateway\b", SOURCE) is not None
+    if name in CLUSTER_KEYS | ETCD_KEYS:
+        return re.search(rf"\.{name.rpartition('.')[2]}\b", SOURCE) is not None
     field = FIELDS.get(name, name.replace(".", "_"))
     if field in LogConfig.__dataclass_fields__ or name in FIELDS:
         return re.search(rf"\.{field}\b", SOURCE) is not None

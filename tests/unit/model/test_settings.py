@@ -7,6 +7,7 @@ from hypothesis import strategies as st
 from headrace.model.errors import InvalidConfig
 from headrace.model.settings import (
     ClusterSettings,
+    EtcdSettings,
     GatewaySettings,
     Listener,
     Member,
@@ -69,6 +70,8 @@ def test_settings_survive_the_way_through_json():
         storage="memory",
         broker_configs={"num.partitions": "2"},
         cluster=ClusterSettings(initial_members=(Member(node_id=3, api_addr="a:1", rpc_addr="a:2"),), bootstrap=True),
+        metadata="etcd://a:1",
+        etcd=EtcdSettings(user="me", password_file="/f"),
         gateway=GatewaySettings(port=0, acks="leader"),
     )
     assert Settings.from_json(settings.to_json()) == settings

@@ -49,3 +49,8 @@ def _endpoint(text: str) -> str:
     if not host or not port:
         raise InvalidConfig(f"metadata: {text!r} names no host and port to connect to")
     return join_address(host, port)
+
+
+def target_of(url: str) -> str:
+    """host:port of a member's http(s) address."""
+    return url.partition("://")[2].partition("/")[0]

@@ -88,6 +88,7 @@ class Connection:
     def __init__(self, address: EtcdAddress) -> None:
         self.address = address
         self.closed = False
+        self._targets = address.endpoints
         self._credentials = _credentials(address) if address.uses_tls else None
         self._position = 0
         self._endpoint: Endpoint | None = None
@@ -100,6 +101,17 @@ class Connection:
         """One request, one reply. `changes`: it must not be sent again once it may have been heard."""
         return await self.attempt(lambda endpoint: endpoint.ask(method, request), changes=changes)
 
+    async def read(self, method: str, request: bytes) -> bytes:
+        """A reply that is not older than what we were told before this was asked."""
+        seen = self._revision_seen
+
+        async def ask(endpoint: Endpoint) -> bytes:
+            reply = await endpoint.ask(method, request)
+            _refuse_older(endpoint, messages.header_of(reply), seen)
+            return reply
+
+        return await self.attempt(ask)
+
     async def attempt(self, work: Callable[[Endpoint], Awaitable[bytes]], *, changes: bool = False) -> bytes:
         """Ask one member after the other until one answers or the time is over."""
         trouble: Exception = Unavailable("etcd was not asked")
@@ -108,18 +120,15 @@ class Connection:
         tries = 0
         while asyncio.get_running_loop().time() < deadline:
             tries += 1
-            if tries > len(self.address.endpoints):
+            if tries > len(self._targets):
                 await asyncio.sleep(ROUND_REST_SECONDS)
             try:
                 endpoint = await self.endpoint()
             except Unavailable as error:
                 trouble = error
                 continue
-            seen = self._revision_seen
             try:
                 reply = await work(endpoint)
-                if not changes:
-                    _refuse_older(endpoint, messages.header_of(reply), seen)
                 self.note(messages.header_of(reply))
                 return reply
             except Unavailable as error:  # it is behind: its answer does not count
@@ -143,8 +152,7 @@ class Connection:
             if self.closed:
                 raise StoreClosed("the metadata store is closed")
             if self._endpoint is None:
-                target = self.address.endpoints[self._position % len(self.address.endpoints)]
-                self._endpoint = Endpoint(target, self._credentials)
+                self._endpoint = Endpoint(self._targets[self._position % len(self._targets)], self._credentials)
             endpoint = self._endpoint
             try:
                 await endpoint.ready()
@@ -153,6 +161,11 @@ class Connection:
                 self.give_up(endpoint)
                 raise
             return endpoint
+
+    def use(self, targets: tuple[str, ...]) -> None:
+        """The members to ask from now on, in this order; the one in use stays in use while it answers."""
+        assert targets, "there is always somebody to ask"
+        self._targets = targets
 
     def give_up(self, endpoint: Endpoint) -> None:
         """The next one shall be asked from now on; whoever watches through this one has to look for another."""

@@ -25,9 +25,9 @@ class Next(Enum):
 # Said before a request is put before the other members, so nothing can have come of it.
 _NOT_BEGUN = (
     "etcdserver: no leader",
-    "etcdserver: too many requests",
     "etcdserver: not capable",
-    "etcdserver: not ready",
+    "etcdserver: rpc not supported for learner",
+    "etcdserver: too many requests",
 )
 _TOKEN = ("etcdserver: invalid auth token", "etcdserver: revision of auth store is old")
 _ACCESS = {

@@ -23,7 +23,6 @@ STATUS = "/etcdserverpb.Maintenance/Status"
 MEMBER_LIST = "/etcdserverpb.Cluster/MemberList"
 MEMBER_ADD = "/etcdserverpb.Cluster/MemberAdd"
 MEMBER_PROMOTE = "/etcdserverpb.Cluster/MemberPromote"
-MEMBER_REMOVE = "/etcdserverpb.Cluster/MemberRemove"
 
 
 class Header(NamedTuple):
@@ -117,7 +116,7 @@ def lease_grant_request(ttl_seconds: int) -> bytes:
 
 
 def id_request(number: int) -> bytes:
-    """A lease to revoke or keep alive; a member to promote or remove."""
+    """A lease to revoke or keep alive; a member to promote."""
     return pb.number(1, number)
 
 

@@ -11,7 +11,7 @@ from typing import Any
 
 import grpc.aio
 
-from headrace.metadata.etcd import messages
+from headrace.metadata.etcd import members, messages
 from headrace.metadata.etcd.address import EtcdAddress
 from headrace.metadata.etcd.connection import ATTEMPT_SECONDS_MAX, Connection, Endpoint
 from headrace.metadata.etcd.errors import judge
@@ -38,7 +38,7 @@ class EtcdStore:
     """Made by `EtcdStore.connect`."""
 
     def __init__(self, connection: Connection) -> None:
-        self._connection = connection
+        self.connection = connection
         self._namespace = connection.address.namespace
 
     @classmethod
@@ -54,7 +54,7 @@ class EtcdStore:
 
     async def load(self, prefix: str) -> Snapshot:
         key = self._key(prefix)
-        reply = await self._connection.call(messages.RANGE, messages.range_request(key, messages.prefix_end(key)))
+        reply = await self.connection.read(messages.RANGE, messages.range_request(key, messages.prefix_end(key)))
         header, found = messages.range_reply(reply)
         entries = (Entry(self._name(kv.key), kv.value, kv.mod_revision) for kv in found)
         return Snapshot({entry.key: entry for entry in entries}, header.revision)
@@ -68,14 +68,14 @@ class EtcdStore:
             success=[self._write(key, value, lease) for key, value in (writes or {_NEVER_THERE: None}).items()],
             failure=[messages.look(self._key(key)) for key in expect],
         )
-        reply = messages.txn_reply(await self._connection.call(messages.TXN, request, changes=True))
+        reply = messages.txn_reply(await self.connection.call(messages.TXN, request, changes=True))
         if not reply.succeeded:
             raise Conflict(self._first_conflict(expect, reply.found))
         return reply.header.revision
 
     async def watch(self, prefix: str, after_revision: int) -> AsyncGenerator[Change, None]:
         try:
-            endpoint = await self._connection.endpoint()
+            endpoint = await self.connection.endpoint()
         except StoreClosed:
             return
         call = endpoint.stream(messages.WATCH)
@@ -86,7 +86,7 @@ class EtcdStore:
             while True:
                 encoded = await self._or_given_up(endpoint, call.read())
                 reply = _checked(encoded)
-                self._connection.note(reply.header)
+                self.connection.note(reply.header)
                 for change in self._changes(reply.events):
                     yield change
         except StoreClosed:
@@ -97,7 +97,7 @@ class EtcdStore:
     async def grant(self, ttl_ms: int) -> LeaseId:
         # etcd counts in seconds, and gives more than it was asked for if less than an election would be too short.
         request = messages.lease_grant_request(-(-ttl_ms // 1000))
-        lease, _ = messages.lease_reply(await self._connection.call(messages.LEASE_GRANT, request))
+        lease, _ = messages.lease_reply(await self.connection.call(messages.LEASE_GRANT, request))
         return LeaseId(lease)
 
     async def keep_alive(self, lease: LeaseId) -> None:
@@ -109,16 +109,21 @@ class EtcdStore:
             finally:
                 call.cancel()
 
-        _, seconds = messages.lease_reply(await self._connection.attempt(renew))
+        _, seconds = messages.lease_reply(await self.connection.attempt(renew))
         if seconds <= 0:
             raise LeaseExpired(f"lease {lease} is over")
 
     async def revoke(self, lease: LeaseId) -> None:
         with suppress(LeaseExpired):
-            await self._connection.call(messages.LEASE_REVOKE, messages.id_request(lease))
+            await self.connection.call(messages.LEASE_REVOKE, messages.id_request(lease))
 
     async def close(self) -> None:
-        await self._connection.close()
+        await self.connection.close()
+
+    async def learn_members(self, first: tuple[str, ...]) -> None:
+        """Ask etcd where its members serve, and use those after the first ones that are given."""
+        others = await members.client_targets(self.connection)
+        self.connection.use((*first, *(target for target in others if target not in first)))
 
     def _key(self, name: str) -> bytes:
         return (self._namespace + name).encode()
@@ -149,7 +154,7 @@ class EtcdStore:
         given_up = asyncio.ensure_future(endpoint.given_up.wait())
         try:
             await asyncio.wait((stream, given_up), return_when=asyncio.FIRST_COMPLETED)
-            if self._connection.closed:
+            if self.connection.closed:
                 raise StoreClosed("the metadata store is closed")
             if given_up.done():
                 raise Unavailable(f"the watch through {endpoint.target} is given up: the member does not answer")
@@ -157,7 +162,7 @@ class EtcdStore:
                 raise Unavailable(f"the watch through {endpoint.target} broke")
             return stream.result()
         except grpc.aio.AioRpcError as error:
-            self._connection.give_up(endpoint)
+            self.connection.give_up(endpoint)
             _, trouble = judge(error.code(), error.details() or "")
             raise trouble from None
         finally:

@@ -1,0 +1,253 @@
+"""The etcd member beside a broker, as a process: started, watched, started again when it dies, stopped last.
+
+Decides how long to rest before the next start, and what a person is told when the first one fails.
+"""
+
+import asyncio
+import json
+import logging
+import os
+import re
+import shutil
+import signal
+import socket
+from typing import IO
+
+from headrace.app.child import end_with_writer, stop_child
+from headrace.app.etcd.command import Beginning, addresses, client_address, command_line
+from headrace.app.etcd.joining import beginning, was_started
+from headrace.metadata.etcd.address import target_of
+from headrace.model.errors import InvalidConfig, StorageError
+from headrace.model.settings import Settings, split_address
+
+log = logging.getLogger(__name__)
+
+FOLDER = "etcd"
+DATA_FOLDER = "data"
+LOG_FILE = "etcd.log"
+IDENTITY_FILE = "identity.json"
+VERSION_MIN = (3, 4)  # the first with learners, by which a node can join without putting the others at risk
+LOG_BYTES_MAX = 16 * 1024 * 1024  # then it begins anew; only warnings are written
+LOG_SHOWN_BYTES, LOG_SHOWN_LINES = 8192, 3  # of a member that ends: its last words
+RESTART_SECONDS_MIN, RESTART_SECONDS_MAX = (
+    0.2,
+    10.0,
+)  # a crash heals at once; one that comes back does not fill the disk
+LIVED_SECONDS = 60.0  # a member that ran this long starts with a clean record
+# It hands its leadership over, which takes a few heartbeats; if all stop at once there is nobody to take it, and etcd
+# would wait for seven seconds. It is as safe to kill as to stop.
+STOP_SECONDS_MAX = 2.0
+
+
+class EtcdMember:
+    def __init__(self, settings: Settings) -> None:
+        self._settings = settings
+        self._folder = os.path.join(settings.data_dir, FOLDER)
+        self._name = ""
+        self._process: asyncio.subprocess.Process | None = None
+        self._alive = -1  # the end of a pipe whose closing ends the process
+        self._started_at = 0.0
+        self._watching: asyncio.Task[None] | None = None
+        self.target = ""  # host:port where it serves brokers; a new one after each start if the port is any free one
+
+    async def start(self) -> None:
+        """Returns when the process runs; whether it serves depends on the other members."""
+        await check_program(self._settings.etcd.program)
+        known_name = check_identity(self._folder, self._settings)
+        begin = await beginning(self._settings, self._data_folder(), known_name)
+        os.makedirs(self._folder, mode=0o700, exist_ok=True)
+        write_identity(self._folder, self._settings, begin.name)
+        _warn_if_open_to_strangers(self._settings)
+        self._name = begin.name
+        await self._spawn(begin)
+
+    async def ended(self) -> None:
+        """Raises, with the member's last words, when the process is over."""
+        assert self._process is not None, "start first"
+        code = await self._process.wait()
+        raise StorageError(f"etcd ended with code {code} before it served: {self._last_words()}")
+
+    def watch_over(self) -> None:
+        """From now on it is started again whenever it ends."""
+        self._watching = asyncio.create_task(self._watch_over())
+
+    async def stop(self) -> None:
+        if self._watching is not None:
+            self._watching.cancel()
+            await asyncio.wait((self._watching,))
+        if self._process is not None and not await stop_child(self._process, STOP_SECONDS_MAX):
+            log.info("etcd found nobody to hand over to within %.0f s and was killed", STOP_SECONDS_MAX)
+        self._let_go()
+
+    async def _watch_over(self) -> None:
+        rest_seconds = RESTART_SECONDS_MIN
+        while True:
+            assert self._process is not None
+            code = await self._process.wait()
+            lived_seconds = asyncio.get_running_loop().time() - self._started_at
+            rest_seconds = RESTART_SECONDS_MIN if lived_seconds > LIVED_SECONDS else rest_seconds
+            log.error(
+                "etcd ended with code %s, starting it again in %.1f s: %s", code, rest_seconds, self._last_words()
+            )
+            await asyncio.sleep(rest_seconds)
+            rest_seconds = min(2 * rest_seconds, RESTART_SECONDS_MAX)
+            try:
+                await self._spawn(Beginning(self._name))
+            except OSError as error:
+                log.error("etcd cannot be started: %s", error)
+
+    async def _spawn(self, begin: Beginning) -> None:
+        loop = asyncio.get_running_loop()
+        client_host, client_port = client_address(self._settings)
+        rpc_host, _ = split_address(self._settings.cluster.rpc_addr)
+        client_ip = await _number_of(client_host)
+        where = addresses(
+            self._settings,
+            rpc_ip=await _number_of(rpc_host),
+            client_ip=client_ip,
+            client_port=client_port or _free_port(client_ip),
+        )
+        self._let_go()
+        self._process = await self._run(command_line(self._settings, self._data_folder(), begin, where))
+        self._started_at = loop.time()
+        self.target = target_of(where.client_url)
+        log.info("etcd runs as process %d, peers on %s, brokers on %s", self._process.pid, where.peer_url, self.target)
+
+    async def _run(self, command: list[str]) -> asyncio.subprocess.Process:
+        """It ends with us, however we end: without its broker it would hold its folder and ports against the next."""
+        alive_read, self._alive = os.pipe()
+        try:
+            with self._open_log() as output:
+                process = await asyncio.create_subprocess_exec(
+                    *command,
+                    stdin=alive_read,
+                    stdout=output,
+                    stderr=output,
+                    process_group=0,  # Ctrl-C reaches the node only; it stops the member after the broker
+                )
+            end_with_writer(alive_read, process.pid, signal.SIGKILL)
+        finally:
+            os.close(alive_read)
+        return process
+
+    def _let_go(self) -> None:
+        if self._alive >= 0:
+            os.close(self._alive)
+            self._alive = -1
+
+    def _data_folder(self) -> str:
+        return os.path.join(self._folder, DATA_FOLDER)
+
+    def _open_log(self) -> IO[bytes]:
+        path = self._log_path()
+        is_full = os.path.exists(path) and os.path.getsize(path) > LOG_BYTES_MAX
+        return open(path, "wb" if is_full else "ab")
+
+    def _log_path(self) -> str:
+        return os.path.join(self._folder, LOG_FILE)
+
+    def _last_words(self) -> str:
+        try:
+            with open(self._log_path(), "rb") as file:
+                file.seek(max(0, os.fstat(file.fileno()).st_size - LOG_SHOWN_BYTES))
+                lines = file.read().decode(errors="replace").splitlines()
+        except OSError as error:
+            return f"no log: {error}"
+        return "; ".join(_in_short(line) for line in lines[-LOG_SHOWN_LINES:]) or "it said nothing"
+
+
+def _in_short(line: str) -> str:
+    """etcd's own words, of a line in JSON with a stack trace."""
+    try:
+        fields = json.loads(line)
+        return ": ".join(str(fields[name]) for name in ("msg", "error") if name in fields)
+    except (ValueError, TypeError):
+        return line.strip()
+
+
+async def check_program(program: str) -> None:
+    """There is an etcd, and it is one that we can use."""
+    if shutil.which(program) is None:
+        raise InvalidConfig(
+            f"{program} is not installed, and the nodes of a cluster need it: apt-get install etcd-server, or set"
+            " etcd.program, or name an etcd that runs already (metadata: etcd://host:port). A node alone needs none:"
+            " leave cluster.initial_members out"
+        )
+    process = await asyncio.create_subprocess_exec(
+        program, "--version", stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.STDOUT
+    )
+    said, _ = await process.communicate()
+    found = re.search(rb"etcd Version: (\d+)\.(\d+)", said)
+    if found is None:
+        raise InvalidConfig(f"etcd.program: {program} is not etcd: it answers --version with {said[:200]!r}")
+    version = int(found[1]), int(found[2])
+    if version < VERSION_MIN:
+        raise InvalidConfig(
+            f"etcd.program: {program} is etcd {version[0]}.{version[1]}; at least {VERSION_MIN[0]}.{VERSION_MIN[1]} is"
+            " needed"
+        )
+
+
+def check_identity(folder: str, settings: Settings) -> str:
+    """The name of this node's member; empty if the folder is. The member of another node is refused."""
+    path = os.path.join(folder, IDENTITY_FILE)
+    try:
+        with open(path, encoding="utf-8") as file:
+            identity = json.load(file)
+        node_id, rpc_addr, name = identity["node_id"], identity["rpc_addr"], str(identity["name"])
+    except FileNotFoundError:
+        if was_started(os.path.join(folder, DATA_FOLDER)):
+            raise StorageError(f"{folder} holds an etcd that is not this node's; use another storage_path") from None
+        return ""
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise StorageError(f"cannot read {path}: {error}") from None
+    if node_id != settings.node_id:
+        raise StorageError(
+            f"{folder} is the etcd member of node {node_id}, not of {settings.node_id}; each node has its own"
+            " storage_path and node_id"
+        )
+    if rpc_addr != settings.cluster.rpc_addr:
+        raise StorageError(
+            f"{folder} is the etcd member at {rpc_addr}, but rpc_addr is {settings.cluster.rpc_addr}; set it back,"
+            f" or tell etcd first (etcdctl member update) and then change the address in {path}"
+        )
+    return name
+
+
+def write_identity(folder: str, settings: Settings, name: str) -> None:
+    """Before the member writes its first byte, so that whatever lies there later is known to be its own."""
+    path = os.path.join(folder, IDENTITY_FILE)
+    identity = {"node_id": settings.node_id, "rpc_addr": settings.cluster.rpc_addr, "name": name}
+    with open(path + ".new", "w", encoding="utf-8") as file:
+        json.dump(identity, file)
+        file.flush()
+        os.fsync(file.fileno())
+    os.rename(path + ".new", path)
+
+
+def _warn_if_open_to_strangers(settings: Settings) -> None:
+    host, _ = split_address(settings.cluster.rpc_addr)
+    if not settings.etcd.cert_file and host not in ("localhost", "::1") and not host.startswith("127."):
+        log.warning(
+            "etcd on %s takes anybody who can connect: set etcd.ca_file, etcd.cert_file and etcd.key_file, or keep"
+            " strangers off that network",
+            settings.cluster.rpc_addr,
+        )
+
+
+async def _number_of(host: str) -> str:
+    """etcd binds to numbers only."""
+    if not host:
+        return "0.0.0.0"  # noqa: S104 - as the settings say: every interface
+    try:
+        found = await asyncio.get_running_loop().getaddrinfo(host, None, type=socket.SOCK_STREAM)
+    except OSError as error:
+        raise InvalidConfig(f"{host} is not an address of this machine: {error.strerror}") from None
+    return str(found[0][4][0])
+
+
+def _free_port(ip: str) -> int:
+    with socket.socket(socket.AF_INET6 if ":" in ip else socket.AF_INET) as probe:
+        probe.bind((ip, 0))
+        port: int = probe.getsockname()[1]
+        return port

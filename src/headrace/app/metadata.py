@@ -1,0 +1,139 @@
+"""Opens the store that a node's settings name, with whatever has to run for it, and closes both in order."""
+
+import asyncio
+import importlib
+import logging
+import os
+from collections.abc import Callable, Coroutine
+from contextlib import suppress
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from headrace.app.settings_cluster import UNIX_SCHEME
+from headrace.metadata.store import Store, Unavailable
+from headrace.model.clock import Clock
+from headrace.model.errors import HeadraceError
+from headrace.model.settings import Settings
+
+if TYPE_CHECKING:
+    from headrace.app.etcd.member import EtcdMember
+    from headrace.metadata.etcd.store import EtcdStore
+
+log = logging.getLogger(__name__)
+
+Result = TypeVar("Result")
+
+METADATA_FILE = "metadata.sqlite"
+LEARN_SECONDS = (
+    10.0  # how often the addresses of etcd's members are looked up: they change with every member that joins
+)
+
+
+class Metadata:
+    """`await open()` gives the store. One that is shared waits for the others it needs."""
+
+    def __init__(self, settings: Settings, clock: Clock) -> None:
+        self._settings = settings
+        self._clock = clock
+        self._store: Store | None = None
+        self._member: EtcdMember | None = None
+        self._learning: asyncio.Task[None] | None = None
+
+    async def open(self) -> Store:
+        self._store = await self._open()
+        return self._store
+
+    async def close(self) -> None:
+        """The member of etcd goes last: until then the other parts of the node may still have something to say."""
+        if self._learning is not None:
+            self._learning.cancel()
+            await asyncio.wait((self._learning,))
+        if self._store is not None:
+            await self._store.close()
+        if self._member is not None:
+            await self._member.stop()
+
+    async def _open(self) -> Store:
+        settings = self._settings
+        if settings.metadata.startswith(UNIX_SCHEME):
+            from headrace.metadata.local.client import LocalStore
+
+            return await LocalStore.connect(settings.metadata.removeprefix(UNIX_SCHEME))
+        if settings.is_clustered:
+            return await self._open_etcd()
+        if settings.in_memory:
+            from headrace.metadata.memory import MemoryStore
+
+            return MemoryStore(self._clock)
+        from headrace.metadata.sqlite import SqliteStore
+
+        return await SqliteStore.open(os.path.join(settings.data_dir, METADATA_FILE), self._clock)
+
+    async def _open_etcd(self) -> Store:
+        if self._settings.metadata:
+            from headrace.app.etcd.access import etcd_address
+            from headrace.metadata.etcd.store import EtcdStore
+
+            return await EtcdStore.connect(etcd_address(self._settings))
+        if self._settings.runs_etcd:
+            return await self._open_as_member()
+        store = await self._connect_when_possible(lambda: ())
+        self._learning = asyncio.create_task(_keep_learning(store, lambda: ()))
+        return store
+
+    async def _open_as_member(self) -> Store:
+        from headrace.app.etcd.command import peer_url
+        from headrace.app.etcd.member import EtcdMember
+
+        member = self._member = EtcdMember(self._settings)
+
+        def own() -> tuple[str, ...]:
+            return (member.target,)
+
+        # Beside the wait for the other members: loading it takes longer than an election.
+        loading = asyncio.create_task(asyncio.to_thread(importlib.import_module, "headrace.metadata.etcd.store"))
+        await member.start()
+        await loading
+        store = await _unless(member.ended(), self._connect_when_possible(own))
+        from headrace.metadata.etcd.members import make_voter
+
+        await make_voter(store.connection, peer_url(self._settings, self._settings.cluster.rpc_addr))
+        member.watch_over()
+        self._learning = asyncio.create_task(_keep_learning(store, own))
+        return store
+
+    async def _connect_when_possible(self, first: Callable[[], tuple[str, ...]]) -> "EtcdStore":
+        """Waits for a majority of etcd's members."""
+        from headrace.app.etcd.access import etcd_address
+        from headrace.app.etcd.joining import ASK_AGAIN_SECONDS, client_targets
+        from headrace.metadata.etcd.store import EtcdStore
+
+        while True:
+            targets = (*first(), *await client_targets(self._settings))
+            try:
+                if not targets:
+                    raise Unavailable("no member of cluster.initial_members answers")
+                return await EtcdStore.connect(etcd_address(self._settings, targets))
+            except Unavailable as error:
+                log.info("waiting for a majority of etcd's members: %s", error)
+                await asyncio.sleep(ASK_AGAIN_SECONDS)
+
+
+async def _unless(trouble: Coroutine[Any, Any, None], work: Coroutine[Any, Any, Result]) -> Result:
+    """What the work gives, unless the trouble is raised first."""
+    watching, working = asyncio.ensure_future(trouble), asyncio.ensure_future(work)
+    try:
+        await asyncio.wait((watching, working), return_when=asyncio.FIRST_COMPLETED)
+        if not working.done():
+            watching.result()
+        return working.result()
+    finally:
+        for future in (watching, working):
+            future.cancel()
+        await asyncio.wait((watching, working))
+
+
+async def _keep_learning(store: "EtcdStore", first: Callable[[], tuple[str, ...]]) -> None:
+    while True:
+        with suppress(HeadraceError):  # nobody answers just now; what was learnt before still holds
+            await store.learn_members(first())
+        await asyncio.sleep(LEARN_SECONDS)

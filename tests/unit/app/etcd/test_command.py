@@ -1,0 +1,67 @@
+import pytest
+
+from headrace.app.etcd.command import Beginning, addresses, client_address, command_line, peer_url, timers_ms
+from headrace.model.errors import InvalidConfig
+from headrace.model.settings import ClusterSettings, EtcdSettings, Settings
+
+
+def settings(rpc_addr: str = "10.0.0.1:19092", **etcd: str) -> Settings:
+    return Settings(node_id=2, cluster=ClusterSettings(rpc_addr=rpc_addr), etcd=EtcdSettings(**etcd))
+
+
+@pytest.mark.parametrize(
+    ("said", "used"),
+    [
+        ((100, 1000, 2000), (100, 1000)),
+        ((1000, 3000, 6000), (600, 3000)),  # etcd wants five heartbeats in an election timeout
+        ((100, 1000, 9000), (100, 1000)),
+        ((100, 2000, 3000), (100, 1500)),  # the longest silence counts: etcd takes up to twice what it is told
+        ((1, 2, 2), (1, 1)),
+    ],
+)
+def test_timers_become_etcds(said: tuple[int, int, int], used: tuple[int, int]) -> None:
+    heartbeat, shortest, longest = said
+    cluster = ClusterSettings(
+        heartbeat_interval_ms=heartbeat, election_timeout_min_ms=shortest, election_timeout_max_ms=longest
+    )
+    assert timers_ms(cluster) == used
+
+
+def test_brokers_are_served_beside_the_peers_unless_told_otherwise() -> None:
+    assert client_address(settings()) == ("10.0.0.1", 29092)
+    assert client_address(settings("10.0.0.1:60000")) == ("10.0.0.1", 0)
+    assert client_address(settings(client_addr="127.0.0.1:2379")) == ("127.0.0.1", 2379)
+
+
+def test_others_are_told_names_and_etcd_binds_to_numbers() -> None:
+    where = addresses(settings("node-b:19092"), rpc_ip="10.0.0.2", client_ip="10.0.0.2", client_port=29092)
+    assert where.peer_url == "http://node-b:19092"
+    assert where.listen_peer_url == "http://10.0.0.2:19092"
+    assert (where.client_url, where.listen_client_url) == ("http://node-b:29092", "http://10.0.0.2:29092")
+
+
+def test_who_listens_everywhere_is_known_by_its_peer_address() -> None:
+    where = addresses(settings(client_addr="0.0.0.0:2379"), rpc_ip="10.0.0.1", client_ip="0.0.0.0", client_port=2379)
+    assert where.client_url == "http://10.0.0.1:2379"
+
+
+@pytest.mark.parametrize("rpc_addr", ["0.0.0.0:19092", ":19092", "10.0.0.1:0"])
+def test_an_address_that_nobody_can_connect_to_is_refused(rpc_addr: str) -> None:
+    with pytest.raises(InvalidConfig, match="cannot connect"):
+        peer_url(settings(), rpc_addr)
+
+
+def test_certificates_close_both_doors() -> None:
+    node = settings(ca_file="ca.pem", cert_file="node.pem", key_file="node.key", program="/opt/etcd")
+    where = addresses(node, rpc_ip="10.0.0.1", client_ip="10.0.0.1", client_port=29092)
+    program, *flags = command_line(node, "folder", Beginning("me", "new", (("me", where.peer_url),), "mark"), where)
+    assert program == "/opt/etcd"
+    assert {"--client-cert-auth=true", "--peer-client-cert-auth=true", "--peer-trusted-ca-file=ca.pem"} <= set(flags)
+    assert "--initial-cluster=me=https://10.0.0.1:19092" in flags
+    assert "--initial-cluster-token=mark" in flags
+
+
+def test_a_member_that_was_there_before_is_told_nothing_about_beginnings() -> None:
+    where = addresses(settings(), rpc_ip="10.0.0.1", client_ip="10.0.0.1", client_port=29092)
+    flags = command_line(settings(), "folder", Beginning("me"), where)
+    assert not any(flag.startswith("--initial-cluster") for flag in flags)
