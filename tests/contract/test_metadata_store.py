@@ -231,6 +231,13 @@ async def test_a_watcher_behind_the_kept_history_is_told_to_load_again(case: "St
         await first_changes(case.store.watch("/", start), 1)
 
 
+@pytest.mark.parametrize("case", ["memory", "sqlite", "local"], indirect=True)
+async def test_a_watcher_from_another_stores_future_is_told_to_load_again(case: "StoreCase") -> None:
+    start = await case.store.commit({}, {"/a": b"0"})
+    with pytest.raises(Compacted):
+        await first_changes(case.store.watch("/", start + 1), 1)
+
+
 async def test_keys_under_a_lease_vanish_when_its_time_is_over(case: "StoreCase") -> None:
     lease = await case.store.grant(TTL_MS)
     await case.store.commit({}, {"/brokers/1": b"here"}, lease)

@@ -12,6 +12,7 @@ from typing import Any
 
 import psutil
 import yaml
+from confluent_kafka.admin import AdminClient
 
 from headrace.app.config_file import load_settings
 from headrace.model.settings import Settings
@@ -118,3 +119,16 @@ def running(*configs: Path) -> Iterator[list[NodeProcess]]:
     finally:
         for node in nodes:
             node.close()
+
+
+def admin(files: NodeFiles, index: int) -> AdminClient:
+    return AdminClient({"bootstrap.servers": files.members[index]["api_addr"]})
+
+
+def wait_for_brokers(files: NodeFiles, index: int, expected: set[int]) -> str:
+    """Until the node lists these brokers; returns the id of its cluster."""
+    deadline = time.monotonic() + 30
+    while set((told := admin(files, index).list_topics(timeout=30)).brokers) != expected:
+        assert time.monotonic() < deadline, told.brokers
+        time.sleep(0.05)
+    return str(told.cluster_id)

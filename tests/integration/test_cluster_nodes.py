@@ -3,7 +3,6 @@
 import asyncio
 import shutil
 import signal
-import time
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -13,7 +12,7 @@ import psutil
 import pytest
 import yaml
 from confluent_kafka import Producer
-from confluent_kafka.admin import AdminClient, NewTopic
+from confluent_kafka.admin import NewTopic
 
 from headrace.app.clock import SystemClock
 from headrace.app.metadata import Metadata
@@ -23,7 +22,7 @@ from headrace.metadata.etcd.store import EtcdStore
 from headrace.metadata.store import Store, Unavailable
 from headrace.model.errors import HeadraceError, InvalidConfig, StorageError
 from headrace.model.settings import Settings
-from tests.integration.node_kit import NodeFiles, NodeProcess, running
+from tests.integration.node_kit import NodeFiles, NodeProcess, admin, running, wait_for_brokers
 from tests.integration.test_etcd_access import make_certificates
 
 
@@ -50,19 +49,6 @@ async def metadata_of(*nodes: Settings) -> AsyncIterator[list[Store]]:
     finally:
         for one in opened:
             await one.close()
-
-
-def admin(files: NodeFiles, index: int) -> AdminClient:
-    return AdminClient({"bootstrap.servers": files.members[index]["api_addr"]})
-
-
-def wait_for_brokers(files: NodeFiles, index: int, expected: set[int]) -> str:
-    """Until the node lists these brokers; returns the id of its cluster."""
-    deadline = time.monotonic() + 30
-    while set((told := admin(files, index).list_topics(timeout=30)).brokers) != expected:
-        assert time.monotonic() < deadline, told.brokers
-        time.sleep(0.05)
-    return str(told.cluster_id)
 
 
 def test_three_nodes_form_a_cluster_and_each_may_be_killed(files: NodeFiles) -> None:

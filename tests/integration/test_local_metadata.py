@@ -67,8 +67,10 @@ async def test_facts_survive_kill_9_of_the_server_and_leases_do_not(server: Serv
         await store.load("/")
     await server.start()
     assert {key: entry.value for key, entry in (await store.load("/")).entries.items()} == {"/topics/t": b"\x00\xff"}
+    other = await store.grant(60_000)
     with pytest.raises(LeaseExpired):
         await store.keep_alive(lease)
+    assert other != lease, "or the holder of the old one would keep the other's alive"
     await store.close()
 
 

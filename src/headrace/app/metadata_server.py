@@ -9,6 +9,7 @@ import argparse
 import asyncio
 import logging
 import os
+import secrets
 import signal
 import sys
 
@@ -18,6 +19,8 @@ from headrace.metadata.store import Store
 from headrace.model.errors import HeadraceError
 
 log = logging.getLogger(__name__)
+
+LEASE_BITS = 48  # enough that no two runs meet, and room above it to count on
 
 
 async def _serve(socket_path: str, file: str | None, ready_fd: int | None) -> None:
@@ -38,13 +41,15 @@ async def _serve(socket_path: str, file: str | None, ready_fd: int | None) -> No
 
 
 async def _open(file: str | None) -> Store:
+    # Brokers outlive this process: a lease that an earlier one gave must not be mistaken for one of ours.
+    last_lease = secrets.randbits(LEASE_BITS)
     if file is None:
         from headrace.metadata.memory import MemoryStore
 
-        return MemoryStore(SystemClock())
+        return MemoryStore(SystemClock(), last_lease)
     from headrace.metadata.sqlite import SqliteStore
 
-    return await SqliteStore.open(file, SystemClock())
+    return await SqliteStore.open(file, SystemClock(), last_lease)
 
 
 def main(arguments: list[str]) -> int:

@@ -34,12 +34,13 @@ class Lease:
 
 
 class Ledger:
-    def __init__(self, entries: Iterable[Entry] = (), revision: int = 0) -> None:
+    def __init__(self, entries: Iterable[Entry] = (), revision: int = 0, last_lease: int = 0) -> None:
+        """Leases count from `last_lease` on: where holders outlive a store, two lives of it must not give the same."""
         self.revision = revision
         self.leases: dict[LeaseId, Lease] = {}
         self._entries = {entry.key: entry for entry in entries}
         self._lease_of_key: dict[str, LeaseId] = {}
-        self._last_lease = 0
+        self._last_lease = last_lease
         self._history: deque[Change] = deque()
         self._history_bytes = 0
         self._history_starts_after = revision
@@ -79,6 +80,10 @@ class Ledger:
 
     def changes_after(self, revision: int) -> list[Change]:
         """Every commit after the revision, oldest first; Compacted if some of them are forgotten."""
+        if revision > self.revision:
+            raise Compacted(
+                f"revision {revision} is of another store, this one has come to {self.revision}; load again"
+            )
         if revision < self._history_starts_after:
             raise Compacted(
                 f"changes after revision {revision} are gone, the oldest kept is"

@@ -7,8 +7,8 @@ from headrace.model.clock import Clock
 
 
 class MemoryStore(EmbeddedStore):
-    def __init__(self, clock: Clock) -> None:
-        super().__init__(clock, Ledger())
+    def __init__(self, clock: Clock, last_lease: int = 0) -> None:
+        super().__init__(clock, Ledger(last_lease=last_lease))
 
     async def _persist(self, change: Change, leased: bool) -> None:
         """Nothing to do: what is in memory is as durable as this store gets."""

@@ -31,7 +31,7 @@ class SqliteStore(EmbeddedStore):
         self._thread = thread
 
     @classmethod
-    async def open(cls, path: str, clock: Clock) -> "SqliteStore":
+    async def open(cls, path: str, clock: Clock, last_lease: int = 0) -> "SqliteStore":
         """Open the file, making it if it is not there; its directory is."""
         thread = ThreadPoolExecutor(1, thread_name_prefix="headrace-metadata")
         try:
@@ -40,7 +40,7 @@ class SqliteStore(EmbeddedStore):
         except BaseException:
             thread.shutdown()
             raise
-        return cls(clock, Ledger(entries, revision), facts, thread)
+        return cls(clock, Ledger(entries, revision, last_lease), facts, thread)
 
     async def _persist(self, change: Change, leased: bool) -> None:
         await _on(self._thread, lambda: self._facts.write(change, leased))
