@@ -52,8 +52,9 @@ SETTINGS = {
 class Workers:
     """Processes that are started again when somebody has killed them. Their places outlive them, and keep their ids."""
 
-    def __init__(self, job: Job) -> None:
+    def __init__(self, job: Job, output: Path) -> None:
         self._job = job
+        self._output = output
         self._processes: dict[int, subprocess.Popen[bytes]] = {}
 
     def _start(self, place: int, dies_at_batch: int = 0) -> None:
@@ -61,7 +62,8 @@ class Workers:
         if job.transactional_id:
             job = replace(job, transactional_id=f"{job.transactional_id}-{place}")
         command = [sys.executable, "-m", "tests.torture.worker", job.to_json()]
-        self._processes[place] = subprocess.Popen(command, cwd=ROOT, stderr=subprocess.DEVNULL)
+        with self._output.open("ab") as output:
+            self._processes[place] = subprocess.Popen(command, cwd=ROOT, stderr=output)
 
     def start(self) -> None:
         """One works alone until it dies at its worst instant; then everybody begins."""
@@ -89,8 +91,8 @@ class Workers:
 
 
 @contextmanager
-def workers(job: Job) -> Iterator[Workers]:
-    crew = Workers(job)
+def workers(job: Job, output: Path) -> Iterator[Workers]:
+    crew = Workers(job, output)
     try:
         crew.start()
         yield crew
@@ -112,6 +114,8 @@ def fill(job: Job, records: int) -> dict[bytes, list[int]]:
         producer.produce(job.source, str(number), key, partition=KEYS.index(key) % PARTITIONS)
         wanted[key].append(int(transformed(str(number).encode())))
     assert producer.flush(SECONDS_MAX) == 0
+    beginnings = [TopicPartition(job.source, index, 0) for index in range(PARTITIONS)]
+    Consumer(consumer_settings(job)).commit(offsets=beginnings, asynchronous=False)
     return wanted
 
 
@@ -140,6 +144,7 @@ class Progress:
 def output(job: Job) -> dict[bytes, list[int]]:
     """Everything that readers of committed data find in the target, by key."""
     settings = {**consumer_settings(job), "group.id": "judge", "enable.partition.eof": True}
+    settings |= {"auto.offset.reset": "earliest"}
     consumer = Consumer(settings)
     consumer.assign([TopicPartition(job.target, index, 0) for index in range(job.target_partitions)])
     found: dict[bytes, list[int]] = defaultdict(list)
@@ -161,7 +166,8 @@ def run(broker: LocalBroker, job: Job, dice: Dice, number: int) -> Delivery:
     wanted = fill(job, records)
     killed: Counter[str] = Counter()
     progress = Progress(job)
-    with workers(job) as crew:
+    said = Path(broker.data_dir, "workers.txt")
+    with workers(job, said) as crew:
         for kill in range(number):
             progress.wait_for(kill * RECORDS_A_KILL + dice.randrange(RECORDS_A_KILL))
             threading.Event().wait(dice.random() * 0.1)  # between two commits, not only right after one
@@ -173,6 +179,8 @@ def run(broker: LocalBroker, job: Job, dice: Dice, number: int) -> Delivery:
                 killed["worker"] += 1
                 crew.kill(dice.randrange(WORKERS))
         progress.wait_for(records)
+    lost_places = [line for line in said.read_text().splitlines() if "LostPlace" in line]
+    assert lost_places == [], "a group always knows how far it has come"
     found = delivery(wanted, output(job))
     print(
         f"{job.semantics}, {job.group_protocol} groups: {dict(killed)} killed, {records} records in, "

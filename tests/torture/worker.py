@@ -14,7 +14,7 @@ from typing import Any
 from uuid import uuid4
 from zlib import crc32
 
-from confluent_kafka import Consumer, KafkaException, Producer, TopicPartition
+from confluent_kafka import Consumer, KafkaError, KafkaException, Producer, TopicPartition
 
 from tests.torture.transaction_v2 import TransactionalProducerV2
 
@@ -55,7 +55,7 @@ def consumer_settings(job: Job) -> dict[str, Any]:
         "bootstrap.servers": job.bootstrap,
         "group.id": "workers",
         "group.protocol": job.group_protocol,
-        "auto.offset.reset": "earliest",
+        "auto.offset.reset": "error",  # the job has a beginning: whoever loses its place should say so
         "enable.auto.commit": False,
         "isolation.level": "read_committed",
         **CLIENT,
@@ -80,6 +80,10 @@ def new_producer(job: Job) -> Any:
     if job.transaction_version == 2:
         return TransactionalProducerV2(job.bootstrap, settings["transactional.id"], settings["transaction.timeout.ms"])
     return Producer(settings)
+
+
+class LostPlace(Exception):
+    """The group's committed offset, or the record that it names, is not where it was."""
 
 
 class Worker:
@@ -112,8 +116,10 @@ class Worker:
         self._messages = []
         wait_s = 0.2
         while len(self._messages) < BATCH and (message := self._consumer.poll(wait_s)) is not None:
-            if not message.error():
+            if message.error() is None:
                 self._messages.append(message)
+            elif message.error().code() == KafkaError._AUTO_OFFSET_RESET:
+                raise LostPlace(str(message.error()))
             wait_s = 0
 
     def _forget(self, *_: object) -> None:
@@ -174,7 +180,8 @@ def offsets_after(messages: list[Any]) -> list[TopicPartition]:
 def main() -> None:
     try:
         Worker(Job(**json.loads(sys.argv[1]))).run()
-    except Exception:
+    except Exception as error:
+        print(f"{os.getpid()} starts over: {error!r}", file=sys.stderr, flush=True)
         # The consumer is ahead of what counts: a new program goes on from what is committed.
         os.execv(sys.executable, [sys.executable, "-m", "tests.torture.worker", sys.argv[1]])
 

@@ -18,6 +18,8 @@ READ_GROUP = access_for(ApiKey.JOIN_GROUP, ResourceType.GROUP, Operation.READ)
 
 KNOWN_ID_FROM = 4  # KIP-394
 SKIP_ASSIGNMENT_FROM = 9  # KIP-814
+# A member's id begins with its client's, for people to recognise. Whole, that could make the id too long for a record.
+CLIENT_ID_CHARS_SHOWN = 255
 
 
 async def handle(request: JoinGroupRequest, call: Call) -> JoinGroupResponse:
@@ -25,7 +27,7 @@ async def handle(request: JoinGroupRequest, call: Call) -> JoinGroupResponse:
         if not allows(call, READ_GROUP, request.group_id):
             raise GroupDenied(f"no access to group {request.group_id}")
         wish = _wish(request, call)
-        new_id = f"{wish.instance_id or wish.client_id}-{uuid4()}"
+        new_id = f"{wish.instance_id or wish.client_id[:CLIENT_ID_CHARS_SHOWN]}-{uuid4()}"
         reply: JoinReply = await call.broker.groups.call(
             request.group_id, lambda machine, ticket, now: machine.join(wish, new_id, ticket, now)
         )

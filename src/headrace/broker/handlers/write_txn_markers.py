@@ -43,10 +43,17 @@ async def _marker(marker: WritableTxnMarker, allowed: bool, call: Call) -> Writa
         rows = []
         for index in topic.partition_indexes:
             place = TopicPartition(topic.name, index)
-            code = await _write(place, outcome, call) if allowed else ErrorCode.CLUSTER_AUTHORIZATION_FAILED
+            code = ErrorCode.CLUSTER_AUTHORIZATION_FAILED
+            if allowed:
+                code = await _write(place, outcome, call) if _is_somebody(outcome) else ErrorCode.INVALID_REQUEST
             rows.append(WritableTxnMarkerPartitionResult(partition_index=i32(index), error_code=wire_error(code)))
         topics.append(WritableTxnMarkerTopicResult(name=topic.name, partitions=tuple(rows)))
     return WritableTxnMarkerResult(producer_id=marker.producer_id, topics=tuple(topics))
+
+
+def _is_somebody(outcome: Outcome) -> bool:
+    """A marker without a producer would end nobody's transaction, and stay in the log for ever."""
+    return outcome.producer.producer_id >= 0 and outcome.producer.epoch >= 0
 
 
 async def _write(place: TopicPartition, outcome: Outcome, call: Call) -> ErrorCode:

@@ -38,6 +38,9 @@ SYNC = "sync"
 # A new member cannot send heartbeats while its join waits, and may have gone away: it would retry and fill the group
 # with defunct members, so its join waits no longer than this. The same number as Kafka's.
 NEW_MEMBER_JOIN_MS = 5 * 60_000
+# Ids that were given out and not used yet. More than a large group needs when all of it starts at once; a stranger that
+# asks for more takes them from others who have not come back, and those ask again.
+PENDING_MAX = 10_000
 
 
 class Draft:
@@ -102,6 +105,8 @@ class Draft:
     # Members
 
     def give_out_id(self, member_id: str, session_timeout_ms: int) -> None:
+        if len(self.pending) >= PENDING_MAX:
+            self.drop_pending(next(iter(self.pending)))
         self.pending.add(member_id)
         self.set_timer(PENDING, session_timeout_ms, member_id)
 

@@ -19,12 +19,15 @@ from headrace.core.group.values import (
     Leaving,
     Member,
 )
-from headrace.model.errors import RequestError
+from headrace.model.errors import MessageTooLarge, RequestError
 
 # Records and older requests write the length of a name in 16 bits, so a longer one could not be written down.
 NAME_BYTES_MAX = 2**15 - 1
 # A member's id is its instance id, or its client's, with a dash and a random id behind it.
 MEMBER_SUFFIX_BYTES = 37
+# What a member says of itself becomes part of its group's record, and that must fit into a batch of the offsets topic
+# (max.message.bytes, a mebibyte). One that could not be written down even alone is refused before it takes a place.
+METADATA_BYTES_MAX = 1_000_000
 
 
 def check_group_id(group_id: str) -> None:
@@ -39,6 +42,12 @@ def check_names(request: JoinRequest) -> None:
     names = [request.instance_id or "", request.protocol_type, *(offered.name for offered in request.protocols)]
     if any(len(name.encode()) > NAME_BYTES_MAX - MEMBER_SUFFIX_BYTES for name in names):
         raise RequestError(f"names have at most {NAME_BYTES_MAX - MEMBER_SUFFIX_BYTES} bytes")
+
+
+def check_metadata(request: JoinRequest) -> None:
+    size = sum(len(offered.metadata) for offered in request.protocols)
+    if size > METADATA_BYTES_MAX:
+        raise MessageTooLarge(f"a member's metadata has {size} bytes; at most {METADATA_BYTES_MAX} are kept")
 
 
 def checked_member(group: ClassicGroup, member_id: str, instance_id: str | None) -> Member:

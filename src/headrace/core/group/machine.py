@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 
 from headrace.core.coordinator import Answer, Decision, LogRecord, Moment, Producer, Ticket, Timer, merged
 from headrace.core.group.classic import ClassicGroups
-from headrace.core.group.classic_requests import check_group_id
+from headrace.core.group.classic_requests import check_group_id, check_metadata
 from headrace.core.group.errors import (
     GroupNotFound,
     GroupSubscribedToTopic,
@@ -139,6 +139,7 @@ class GroupMachine:
     # The classic protocol. A family of another kind may also let clients of it in.
 
     def join(self, request: JoinRequest, new_id: str, ticket: Ticket, now: Moment) -> Decision[Any]:
+        check_metadata(request)
         family = self.family_of(request.group_id)
         if family is None or family is self.classic or not family.is_empty(request.group_id):
             return self._noted(self._classic_door(request.group_id).join(request, new_id, ticket, now), now)

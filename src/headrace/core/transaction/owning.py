@@ -15,6 +15,9 @@ from headrace.core.transaction.values import (
 from headrace.model.errors import RequestError
 from headrace.model.ids import NO_EPOCH
 
+# The log writes the length of an id in 16 bits.
+ID_BYTES_MAX = 2**15 - 1
+
 
 def take_over(
     known: Transaction | None,
@@ -25,8 +28,8 @@ def take_over(
     now_ms: int,
 ) -> Transaction:
     """What the log is to hold next: the new owner, or the abort of what the old one has open."""
-    if not transactional_id:
-        raise RequestError("a transactional id cannot be empty")
+    if not 0 < len(transactional_id.encode()) <= ID_BYTES_MAX:
+        raise RequestError(f"a transactional id has at least one byte and at most {ID_BYTES_MAX}")
     if known is None:
         # Also one that names its old id: the id was forgotten, and to a new one every sequence is fresh.
         return _first_owner(transactional_id, timeout_ms, fresh_id, now_ms)

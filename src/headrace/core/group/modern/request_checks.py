@@ -7,6 +7,7 @@ from headrace.model.errors import RequestError
 
 # Keys of the log count the bytes of a name in 15 bits, and a character takes up to four.
 NAME_CHARS_MAX = 8_000
+UNCHANGED = -1  # what a member says once it has said it before
 
 
 def check_form(request: Heartbeat, rules: GroupRules) -> None:
@@ -25,6 +26,7 @@ def check_form(request: Heartbeat, rules: GroupRules) -> None:
         request.epoch == LEAVING_FOR_A_WHILE and request.instance_id is None,
         "only a static member leaves for a while, and this one names no instance id",
     )
+    _refuse_if(request.rebalance_timeout_ms < UNCHANGED, f"a rebalance timeout of {request.rebalance_timeout_ms} ms")
     if request.epoch == JOINING:
         _check_joining(request)
     if request.assignor is not None and request.assignor not in rules.assignors:
@@ -34,7 +36,7 @@ def check_form(request: Heartbeat, rules: GroupRules) -> None:
 
 
 def _check_joining(request: Heartbeat) -> None:
-    _refuse_if(request.rebalance_timeout_ms == -1, "a member that joins names its rebalance timeout")
+    _refuse_if(request.rebalance_timeout_ms == UNCHANGED, "a member that joins names its rebalance timeout")
     _refuse_if(request.owned is None or bool(request.owned), "a member that joins owns no partitions")
     _refuse_if(request.topics is None and not request.regex, "a member that joins names its topics or an expression")
 
