@@ -14,8 +14,10 @@ from headrace.broker.handlers.fetch import FetchHandler
 from headrace.broker.handlers.produce import ProduceHandler
 from headrace.broker.housekeeping import Housekeeper
 from headrace.broker.partitions import Partitions
+from headrace.broker.peers import Peers
 from headrace.broker.producer_ids import ProducerIds
 from headrace.broker.server import Server
+from headrace.core.cluster.brokers import DuplicateBroker
 from headrace.core.cluster.events import Event
 from headrace.core.cluster.image import ClusterImage
 from headrace.core.fetch_session import FetchSessions
@@ -37,6 +39,10 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
+# A session that ends at all has ended by then, also in a store that rounds up.
+DUPLICATE_GRACE_S = 2.0
+DUPLICATE_LOOK_S = 0.1
+
 
 class Broker:
     """`shares_store` says that other brokers come to the same facts: then this one is a member of a cluster."""
@@ -55,6 +61,7 @@ class Broker:
         self._group_commit = None if settings.in_memory else self._new_group_commit(loop)
         self.partitions = Partitions(self.log_dir, clock, settings.node_id, self._group_commit)
         self.producer_ids = ProducerIds(self.controller)
+        self.peers = Peers(self)
         self.fetch_sessions = FetchSessions(settings.integer("max.incremental.fetch.session.cache.slots"))
         self._produce = ProduceHandler(self)
         hot: dict[ApiKey, HotHandler] = {
@@ -120,8 +127,8 @@ class Broker:
         return self._transactions
 
     def size_of_cluster(self) -> int:
-        """How many brokers there are, also those that are away just now."""
-        return max(len(self.image.brokers), 1)
+        """How many brokers there are, or are to be: also those that have not come yet, or are away."""
+        return max(len(self.image.brokers), len(self.settings.cluster.initial_members), 1)
 
     def check_room(self, size: int) -> None:
         """Raise DiskFull when `size` more bytes would leave too little room on the disk."""
@@ -144,13 +151,22 @@ class Broker:
 
     async def _register(self) -> None:
         directory = self.log_dir.directory_id(uuid4())
-        await self.controller.start(
-            self.advertised(),
-            unclean=not self.log_dir.was_clean,
-            directory=uuid_to_text(directory),
-            alone=self.membership is None,
-            check_cluster=lambda cluster_id: self.log_dir.check_owner(cluster_id, self.node_id),
-        )
+        loop = asyncio.get_running_loop()
+        give_up_s = loop.time() + self.settings.integer("broker.session.timeout.ms") / 1000 + DUPLICATE_GRACE_S
+        while True:
+            try:
+                await self.controller.start(
+                    self.advertised(),
+                    unclean=not self.log_dir.was_clean,
+                    directory=uuid_to_text(directory),
+                    alone=self.membership is None,
+                    check_cluster=lambda cluster_id: self.log_dir.check_owner(cluster_id, self.node_id),
+                )
+                break
+            except DuplicateBroker:
+                if loop.time() > give_up_s:
+                    raise
+                await asyncio.sleep(DUPLICATE_LOOK_S)  # perhaps it is gone, and its session not over yet
         self.log_dir.claim(self.image.cluster_id, self.node_id, directory)
 
     async def _follow(self, event: Event) -> None:
@@ -177,6 +193,7 @@ class Broker:
         self.server.close()
         if self.membership is not None:
             await self.membership.stop()
+            self.peers.close()
         await self._housekeeper.stop()
         if self._groups is not None:
             await self._groups.close()

@@ -5,11 +5,13 @@ clients have added the partition before; for newer ones the Produce itself adds 
 partition, later batches of it are let through without asking.
 """
 
+import logging
 from collections.abc import Iterator
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 from uuid import UUID
 
 from headrace.broker.coordinators.errors import CoordinatorLoading, CoordinatorNotAvailable, NotCoordinator
+from headrace.broker.coordinators.remote import RefusedElsewhere, add_partitions_at
 from headrace.broker.partition import Partition
 from headrace.core.transaction.errors import (
     ConcurrentTransactions,
@@ -18,6 +20,7 @@ from headrace.core.transaction.errors import (
 )
 from headrace.core.transaction.values import ProducerIdentity
 from headrace.model.errors import (
+    ErrorCode,
     HeadraceError,
     InvalidProducerEpoch,
     InvalidTransactionState,
@@ -34,16 +37,46 @@ from headrace.records.batch import BatchHeader, is_transactional, parse_header
 if TYPE_CHECKING:
     from headrace.broker.broker import Broker
 
+log = logging.getLogger(__name__)
+
 ABORTABLE_FROM = 11  # clients of this version of Produce know an error that aborting the transaction heals
 ADDING_VERSION = 2  # of `transaction.version`
 
 Unknown = list[tuple[ProducerIdentity, TopicPartition]]
 
 
+class Answered(NamedTuple):
+    """What a coordinator elsewhere has said about a partition, and what the partition knew of the producer then."""
+
+    code: ErrorCode
+    seen: tuple[int, int] | None
+
+
+def refusal(code: ErrorCode) -> HeadraceError:
+    """The error that a coordinator here would have raised."""
+    match code:
+        case ErrorCode.PRODUCER_FENCED | ErrorCode.INVALID_PRODUCER_EPOCH:
+            return ProducerFenced("a newer producer has taken over the transactional id")
+        case ErrorCode.CONCURRENT_TRANSACTIONS:
+            return ConcurrentTransactions("the transaction before is being completed")
+        case ErrorCode.NOT_COORDINATOR | ErrorCode.COORDINATOR_NOT_AVAILABLE | ErrorCode.COORDINATOR_LOAD_IN_PROGRESS:
+            return NotCoordinator("the coordinator cannot say now")
+        case ErrorCode.TRANSACTION_ABORTABLE | ErrorCode.INVALID_TXN_STATE:
+            return PartitionNotInTransaction("the coordinator knows of no open transaction with this partition")
+    return RefusedElsewhere(code, f"the coordinator refuses: {code.name}")
+
+
 class TransactionGuard:
     def __init__(self, broker: "Broker") -> None:
         self._broker = broker
         self._partitions = broker.partitions
+        self._answers: dict[tuple[ProducerIdentity, TopicPartition], Answered] = {}
+
+    def asks_first(self, transactional_id: str, version: int) -> bool:
+        """Whether the coordinator is to be asked before anything is appended: it is to add, or it is elsewhere."""
+        return version >= ADDS_PARTITIONS_FROM or (
+            self._broker.transactions.verifies and self._broker.transactions.elsewhere(transactional_id) is not None
+        )
 
     # For clients that leave it to the Produce
 
@@ -69,19 +102,62 @@ class TransactionGuard:
         except (NotLeader, UnknownTopic, UnknownTopicId):
             return None  # the append says so, in its row
 
-    async def add(self, request: ProduceRequest, unknown: Unknown) -> None:
+    async def add(self, request: ProduceRequest, unknown: Unknown, version: int) -> None:
         """What is refused here is refused again, partition by partition, when the append asks."""
         assert request.transactional_id is not None, "only a transaction has partitions to add"
         by_owner: dict[ProducerIdentity, list[TopicPartition]] = {}
         for owner, place in unknown:
             by_owner.setdefault(owner, []).append(place)
+        elsewhere = self._broker.transactions.elsewhere(request.transactional_id)
         for owner, places in by_owner.items():
+            if elsewhere is not None:
+                await self._ask(elsewhere, request.transactional_id, owner, places, version)
+                continue
             try:
                 await self._broker.transactions.add_partitions(
                     request.transactional_id, owner, places, client_version=ADDING_VERSION
                 )
             except HeadraceError:
                 continue
+
+    async def _ask(
+        self,
+        coordinator: int,
+        transactional_id: str,
+        owner: ProducerIdentity,
+        places: list[TopicPartition],
+        version: int,
+    ) -> None:
+        """Keep the answers of a coordinator elsewhere until the append comes for them."""
+        seen = {place: self._state_of(owner, place) for place in places}
+        codes: dict[TopicPartition, ErrorCode] = {}
+        try:
+            codes = await add_partitions_at(
+                self._broker,
+                coordinator,
+                transactional_id,
+                owner,
+                places,
+                verify_only=version < ADDS_PARTITIONS_FROM,
+            )
+        except HeadraceError as error:
+            log.info("broker %d did not say whether %s may write: %s", coordinator, transactional_id, error)
+        for place in places:
+            code = codes.get(place, ErrorCode.NOT_COORDINATOR)
+            self._answers[(owner, place)] = Answered(code, seen[place])
+
+    def _state_of(self, owner: ProducerIdentity, place: TopicPartition) -> tuple[int, int] | None:
+        """What an end of the producer's transaction would change in the partition."""
+        partition = self._partitions.held(place.topic, place.partition)
+        entry = partition.log.producers.get(owner.producer_id) if partition is not None else None
+        return None if entry is None else (entry.epoch, entry.last_timestamp)
+
+    def _check_answer(self, owner: ProducerIdentity, place: TopicPartition) -> None:
+        answered = self._answers.pop((owner, place), None)
+        if answered is None or answered.seen != self._state_of(owner, place):
+            raise NotCoordinator("the transaction may have ended since its coordinator was asked")
+        if answered.code != ErrorCode.NONE:
+            raise refusal(answered.code)
 
     # For every batch of a transaction
 
@@ -92,10 +168,12 @@ class TransactionGuard:
         header = parse_header(records)
         if not self._broker.transactions.verifies or _is_open(partition, header):
             return
+        owner, place = _owner(header), TopicPartition(partition.topic, partition.index)
         try:
-            self._broker.transactions.check_partition(
-                transactional_id, _owner(header), TopicPartition(partition.topic, partition.index)
-            )
+            if self._broker.transactions.elsewhere(transactional_id) is not None:
+                self._check_answer(owner, place)
+            else:
+                self._broker.transactions.check_partition(transactional_id, owner, place)
         except HeadraceError as error:
             raise _as_produce_says(error, version) from error
 

@@ -3,7 +3,9 @@
 import asyncio
 from typing import TYPE_CHECKING, NamedTuple
 
+from headrace.broker.coordinators.remote import write_marker_at
 from headrace.broker.partition import Partition
+from headrace.core.cluster.values import NO_LEADER
 from headrace.core.internal_topics import OFFSETS_TOPIC
 from headrace.model.errors import HeadraceError
 from headrace.model.ids import TopicPartition
@@ -51,6 +53,10 @@ async def committed(partition: Partition, offset: int) -> None:
 
 async def write_marker(broker: "Broker", place: TopicPartition, outcome: Outcome) -> None:
     """Append the marker, tell a group coordinator that keeps offsets of the transaction, and wait for the commit."""
+    leader = broker.partitions.current_leader(place.topic, place.partition)
+    if leader is not None and leader[0] not in (NO_LEADER, broker.node_id):
+        await write_marker_at(broker, leader[0], place, outcome)
+        return
     partition = broker.partitions.leader(place.topic, place.partition)
     offsets = broker.groups.runtime.shard(place.partition) if place.topic == OFFSETS_TOPIC else None
     next_offset = partition.append_marker(

@@ -15,16 +15,18 @@ from typing import TYPE_CHECKING, Any
 from headrace.broker.coordinator_runtime import CoordinatorRuntime
 from headrace.broker.coordinators.internal_topic import InternalTopic
 from headrace.broker.coordinators.markers import Outcome, committed, write_marker
+from headrace.broker.coordinators.remote import add_partitions_at
 from headrace.broker.coordinators.shard import Shard
 from headrace.broker.partition import Partition
 from headrace.core.cluster.events import Event
+from headrace.core.cluster.values import NO_LEADER
 from headrace.core.coordinator import Decision, Moment, Ticket
 from headrace.core.internal_topics import OFFSETS_TOPIC, TRANSACTIONS_TOPIC
 from headrace.core.java_hash import partition_for
 from headrace.core.transaction.errors import ConcurrentTransactions, ProducerIdNeeded
 from headrace.core.transaction.machine import TransactionConfig, TransactionDecision, TransactionMachine
 from headrace.core.transaction.values import PREPARED, ProducerIdentity, Transaction
-from headrace.model.errors import CoordinatorFenced, HeadraceError, InvalidProducerEpoch, UnknownTopic
+from headrace.model.errors import CoordinatorFenced, ErrorCode, HeadraceError, InvalidProducerEpoch, UnknownTopic
 from headrace.model.ids import TopicPartition
 from headrace.storage.log_values import Producer
 
@@ -171,6 +173,14 @@ class TransactionCoordinator:
         topic = await self.topic.ensure()
         return topic.partitions[partition_for(transactional_id, len(topic.partitions))].leader
 
+    def elsewhere(self, transactional_id: str) -> int | None:
+        """The broker that looks after the id, if it is another one than this; None also while nobody is known."""
+        topic = self._broker.image.topics.get(TRANSACTIONS_TOPIC)
+        if topic is None:
+            return None
+        leader = topic.partitions[partition_for(transactional_id, len(topic.partitions))].leader
+        return None if leader in (NO_LEADER, self._broker.node_id) else leader
+
     # Requests
 
     async def init_producer_id(
@@ -228,12 +238,38 @@ class TransactionCoordinator:
         """The transaction is about to commit offsets of the group."""
         await self._broker.groups.leader_of(group_id)  # makes the topic if nobody has needed it yet
         place = self._place_of_offsets(group_id)
-        await self.add_partitions(transactional_id, owner, (place,), client_version=client_version)
+        elsewhere = self.elsewhere(transactional_id)
+        if elsewhere is None:
+            await self.add_partitions(transactional_id, owner, (place,), client_version=client_version)
+        else:
+            await self._ask(elsewhere, transactional_id, owner, place, verify_only=False)
 
-    def check_offsets(self, transactional_id: str, owner: ProducerIdentity, group_id: str) -> None:
+    async def check_offsets(self, transactional_id: str, owner: ProducerIdentity, group_id: str) -> None:
         """Raise unless the producer's open transaction knows that it commits offsets of the group."""
-        if self.verifies:
+        if not self.verifies:
+            return
+        elsewhere = self.elsewhere(transactional_id)
+        if elsewhere is None:
             self.check_partition(transactional_id, owner, self._place_of_offsets(group_id))
+        else:
+            await self._ask(elsewhere, transactional_id, owner, self._place_of_offsets(group_id), verify_only=True)
+
+    async def _ask(
+        self,
+        coordinator: int,
+        transactional_id: str,
+        owner: ProducerIdentity,
+        place: TopicPartition,
+        *,
+        verify_only: bool,
+    ) -> None:
+        from headrace.broker.coordinators.guard import refusal
+
+        codes = await add_partitions_at(
+            self._broker, coordinator, transactional_id, owner, (place,), verify_only=verify_only
+        )
+        if codes.get(place, ErrorCode.NOT_COORDINATOR) != ErrorCode.NONE:
+            raise refusal(codes.get(place, ErrorCode.NOT_COORDINATOR))
 
     def _place_of_offsets(self, group_id: str) -> TopicPartition:
         return TopicPartition(OFFSETS_TOPIC, self._broker.groups.runtime.partition_of(group_id))

@@ -28,7 +28,6 @@ from headrace.model.errors import (
 from headrace.protocol.api import ApiKey
 from headrace.protocol.frames import Parts, RequestHeader
 from headrace.protocol.produce import (
-    ADDS_PARTITIONS_FROM,
     PartitionResult,
     ProduceRequest,
     decode_request,
@@ -120,7 +119,7 @@ class ProduceHandler:
             denied = TransactionalIdDenied(f"{connection.principal} may not use {request.transactional_id}")
             return encode_response(header.version, header.correlation_id, self._all_refused(request, denied))
         unknown: Unknown | None = None
-        if header.version >= ADDS_PARTITIONS_FROM and request.transactional_id is not None:
+        if request.transactional_id is not None and self._guard.asks_first(request.transactional_id, header.version):
             unknown = self._guard.unknown_partitions(request)
         if unknown or self._takes_long(request):
             # The frame is gone when this returns; nothing else of this producer is read before it is answered.
@@ -154,7 +153,7 @@ class ProduceHandler:
         async def prepare_and_append() -> None:
             try:
                 if unknown:
-                    await self._guard.add(request, unknown)
+                    await self._guard.add(request, unknown, header.version)
                 long = list(self._batches_that_take_long(request))
                 admitted = await asyncio.to_thread(_admit_all, long, self._clock.wall_ms()) if long else {}
                 parts = self._append_all(connection, header, request, reply, admitted)

@@ -1,0 +1,94 @@
+"""Transactions that reach over brokers: what a leader asks a coordinator elsewhere, and the other way round.
+
+Only the words of the protocol are here; who is asked, and what follows from the answer, is the callers' business.
+"""
+
+from collections.abc import Iterable
+from typing import TYPE_CHECKING, Any
+
+from headrace.core.transaction.values import EPOCH_BUMP_FROM, ProducerIdentity
+from headrace.model.errors import (
+    CoordinatorFenced,
+    ErrorCode,
+    InvalidProducerEpoch,
+    NotLeader,
+    RequestError,
+)
+from headrace.model.ids import TopicPartition
+
+if TYPE_CHECKING:
+    from headrace.broker.broker import Broker
+    from headrace.broker.coordinators.markers import Outcome
+
+
+class RefusedElsewhere(RequestError):
+    """Another broker has refused, with a code of its own."""
+
+    def __init__(self, code: int, message: str) -> None:
+        super().__init__(message)
+        self.code = ErrorCode(code)  # type: ignore[misc]
+
+
+async def add_partitions_at(
+    broker: "Broker",
+    node_id: int,
+    transactional_id: str,
+    owner: ProducerIdentity,
+    places: Iterable[TopicPartition],
+    *,
+    verify_only: bool,
+) -> dict[TopicPartition, ErrorCode]:
+    """Have the coordinator add partitions to a transaction, or say whether they are in it."""
+    from kio.schema.add_partitions_to_txn.v5 import request as kio_request
+    from kio.schema.add_partitions_to_txn.v5.response import AddPartitionsToTxnResponse
+
+    messages: Any = kio_request  # its number types are for readers of its own
+    topics: dict[str, list[int]] = {}
+    for place in places:
+        topics.setdefault(place.topic, []).append(place.partition)
+    transaction = messages.AddPartitionsToTxnTransaction(
+        transactional_id=transactional_id,
+        producer_id=owner.producer_id,
+        producer_epoch=owner.epoch,
+        verify_only=verify_only,
+        topics=tuple(
+            messages.AddPartitionsToTxnTopic(name=name, partitions=tuple(indexes)) for name, indexes in topics.items()
+        ),
+    )
+    request = messages.AddPartitionsToTxnRequest(transactions=(transaction,))
+    response = await broker.peers.call(node_id, request, AddPartitionsToTxnResponse)
+    if response.error_code:
+        raise RefusedElsewhere(response.error_code, f"broker {node_id} refuses to look after {transactional_id}")
+    return {
+        TopicPartition(topic.name, row.partition_index): ErrorCode(row.partition_error_code)
+        for result in response.results_by_transaction
+        for topic in result.topic_results
+        for row in topic.results_by_partition
+    }
+
+
+async def write_marker_at(broker: "Broker", node_id: int, place: TopicPartition, outcome: "Outcome") -> None:
+    """Returns when the partition's leader has the marker committed; raises what a leader here would."""
+    from kio.schema.write_txn_markers.v2 import request as kio_request
+    from kio.schema.write_txn_markers.v2.response import WriteTxnMarkersResponse
+
+    messages: Any = kio_request
+    marker = messages.WritableTxnMarker(
+        producer_id=outcome.producer.producer_id,
+        producer_epoch=outcome.producer.epoch,
+        transaction_result=outcome.commits,
+        topics=(messages.WritableTxnMarkerTopic(name=place.topic, partition_indexes=(place.partition,)),),
+        coordinator_epoch=outcome.coordinator_epoch,
+        transaction_version=EPOCH_BUMP_FROM if outcome.epoch_was_bumped else 0,
+    )
+    request = messages.WriteTxnMarkersRequest(markers=(marker,))
+    response = await broker.peers.call(node_id, request, WriteTxnMarkersResponse)
+    code = ErrorCode(response.markers[0].topics[0].partitions[0].error_code)
+    match code:
+        case ErrorCode.NONE:
+            return
+        case ErrorCode.INVALID_PRODUCER_EPOCH:
+            raise InvalidProducerEpoch(f"{place} knows a newer epoch of {outcome.producer}")
+        case ErrorCode.TRANSACTION_COORDINATOR_FENCED:
+            raise CoordinatorFenced(f"{place} has heard from a newer coordinator")
+    raise NotLeader(f"broker {node_id} does not take a marker for {place}: {code.name}")
