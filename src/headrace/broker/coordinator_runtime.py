@@ -275,10 +275,9 @@ class CoordinatorRuntime(Generic[AnyMachine]):
         for task in list(self._loads):
             task.cancel()
         await asyncio.gather(*self._loads, return_exceptions=True)
+        self.fail([Answer(ticket, None) for ticket in self._waiting], CoordinatorNotAvailable("the broker is stopping"))
         for index in list(self._shards):
             self.resign(index)
-        for ticket in list(self._waiting):
-            self.fail([Answer(ticket, None)], CoordinatorNotAvailable("the broker is stopping"))
 
 
 def _as_answer(error: Exception, shard: Shard[Any]) -> HeadraceError:
