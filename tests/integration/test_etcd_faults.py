@@ -124,6 +124,18 @@ async def test_a_watch_through_a_paused_member_moves_when_a_renewal_notices(etcd
     await writer.close()
 
 
+async def test_a_paused_member_does_not_cost_a_session(etcd: LocalEtcd) -> None:
+    place = (await leader_of(etcd) + 1) % 3
+    store = await connect(etcd.endpoints[place], *etcd.endpoints)
+    session = await Session.open(store, SystemClock(), 2_000)
+    keeping = asyncio.create_task(session.keep_alive())
+    etcd.pause(place)
+    await asyncio.sleep(5)
+    assert not keeping.done(), "the lease is over"
+    keeping.cancel()
+    await store.close()
+
+
 async def test_without_a_majority_nothing_is_changed_and_all_goes_on_afterwards(etcd: LocalEtcd) -> None:
     store = await connect(etcd.endpoints[0])
     version = await store.commit({}, {"/a": b"1"})

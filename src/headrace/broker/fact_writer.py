@@ -16,7 +16,7 @@ from headrace.core.cluster.events import Event
 from headrace.core.cluster.image import ClusterImage
 from headrace.core.cluster.values import Decision
 from headrace.metadata.follow import follow
-from headrace.metadata.store import KEYS_PER_COMMIT_MAX, Change, Conflict, LeaseId, Snapshot, Store
+from headrace.metadata.store import KEYS_PER_COMMIT_MAX, Change, Conflict, LeaseId, OutcomeUnknown, Snapshot, Store
 from headrace.model.errors import HeadraceError, RequestError
 
 log = logging.getLogger(__name__)
@@ -31,6 +31,8 @@ Decide = Callable[[Mapping[Key, Wish]], Mapping[Key, Decision[Row] | RequestErro
 # Only another writer on the same store can cause a conflict; one that wins this often in a row is a storm, and
 # the client's own retry is the better place to wait.
 CONFLICTS_IN_A_ROW_MAX = 10
+# Each has taken seconds already; a store that loses so many answers is not to be relied on.
+UNKNOWN_OUTCOMES_IN_A_ROW_MAX = 3
 # Between two tries to follow a store that cannot be followed: short beside the session of a broker.
 FOLLOW_RETRY_S = 0.2
 
@@ -85,8 +87,16 @@ class FactWriter:
         return await self._uninterrupted(wishes, decide, validate_only)
 
     async def change_one(self, decide: Callable[[], Decision[Row]], lease: LeaseId | None = None) -> Row:
-        """Carry out a single decision, or raise why not."""
-        rows = await self._uninterrupted([(None, None)], lambda _: {None: decide()}, False, lease)
+        """Carry out a single decision, or raise why not.
+
+        It must be one that may be taken again although it was carried out already: if the store goes away in the
+        middle of the commit, nobody knows, and it is decided again on what the store then says.
+        """
+        for _ in range(UNKNOWN_OUTCOMES_IN_A_ROW_MAX):
+            rows = await self._uninterrupted([(None, None)], lambda _: {None: decide()}, False, lease)
+            if not isinstance(rows[None], OutcomeUnknown):
+                break
+            await self.catch_up()
         row = rows[None]
         if isinstance(row, HeadraceError):
             raise row

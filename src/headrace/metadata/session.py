@@ -13,8 +13,9 @@ import asyncio
 import logging
 from contextlib import suppress
 
-from headrace.metadata.store import LeaseExpired, LeaseId, Store, StoreClosed, Unavailable
+from headrace.metadata.store import LeaseExpired, LeaseId, Store, StoreClosed
 from headrace.model.clock import Clock
+from headrace.model.errors import HeadraceError
 
 log = logging.getLogger(__name__)
 
@@ -61,18 +62,18 @@ class Session:
             rest_ms = self._ttl_ms / RENEWALS_PER_TTL
             try:
                 await self.renew()
-            except Unavailable as error:
-                log.warning("lease %d could not be renewed: %s", self.lease, error)
-                rest_ms = self._ttl_ms / RETRIES_PER_TTL
             except LeaseExpired:
                 log.warning("lease %d is over", self.lease)
                 return
             except StoreClosed:
                 return
+            except HeadraceError as error:
+                log.warning("lease %d could not be renewed: %s", self.lease, error)
+                rest_ms = self._ttl_ms / RETRIES_PER_TTL
             await asyncio.sleep(rest_ms / 1000)
 
     async def end(self) -> None:
         """Give the lease back: its keys vanish now. If the store cannot be told, they vanish when the time is over."""
         self._holds_until_ms = min(self._holds_until_ms, self._clock.monotonic_ms())
-        with suppress(Unavailable, StoreClosed):
+        with suppress(HeadraceError):
             await self._store.revoke(self.lease)

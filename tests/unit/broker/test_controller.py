@@ -24,7 +24,7 @@ from headrace.core.cluster.topics import TOMBSTONES_MAX, CreatedTopic, DeletedTo
 from headrace.core.cluster.values import ConfigResource, ResourceType
 from headrace.metadata.memory import MemoryStore
 from headrace.metadata.sqlite import SqliteStore
-from headrace.metadata.store import Conflict, LeaseId, Store
+from headrace.metadata.store import Conflict, LeaseId, OutcomeUnknown, Store
 from headrace.model.errors import (
     DiskFull,
     ErrorCode,
@@ -73,6 +73,7 @@ class Troubled:
         self.load, self.watch, self.close = store.load, store.watch, store.close
         self.grant, self.keep_alive, self.revoke = store.grant, store.keep_alive, store.revoke
         self.troubles: list[HeadraceError | None] = []
+        self.loses_answers = False  # a commit in trouble happens all the same
         self.commits = 0
 
     async def commit(
@@ -80,6 +81,8 @@ class Troubled:
     ) -> int:
         trouble = self.troubles.pop(0) if self.troubles else None
         if trouble is not None:
+            if self.loses_answers:
+                await self._store.commit(expect, writes, lease)
             raise trouble
         self.commits += 1
         return await self._store.commit(expect, writes, lease)
@@ -330,6 +333,23 @@ async def test_a_store_that_always_conflicts_is_given_up(controller: Controller,
     assert not controller.image.topics
     with pytest.raises(Conflict):
         await controller.allocate_producer_ids()
+
+
+@pytest.mark.parametrize("happened", [True, False])
+async def test_ids_whose_commit_got_no_answer_are_given_to_nobody_twice(
+    controller: Controller, store: Troubled, happened: bool
+) -> None:
+    first = await controller.allocate_producer_ids()
+    store.troubles = [OutcomeUnknown("no answer")]
+    store.loses_answers = happened
+    second = await controller.allocate_producer_ids()
+    assert second.first == first.first + first.count * (2 if happened else 1)
+
+
+async def test_a_topic_whose_commit_got_no_answer_is_answered_so(controller: Controller, store: Troubled) -> None:
+    store.troubles = [OutcomeUnknown("no answer")]
+    assert errors(await controller.create_topics([NewTopic(name="t")])) == {"t": ErrorCode.REQUEST_TIMED_OUT}
+    await create(controller, "t")
 
 
 async def test_what_was_committed_before_the_disk_filled_up_is_answered_as_done(

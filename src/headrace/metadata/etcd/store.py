@@ -33,6 +33,9 @@ from headrace.metadata.store import (
 # nothing either, but goes through the log like every write.
 _NEVER_THERE = "/nothing"
 
+# A member that is paused must not cost a broker its session: there is time to ask another.
+RENEWAL_ATTEMPTS_PER_TTL = 5
+
 
 class EtcdStore:
     """Made by `EtcdStore.connect`."""
@@ -40,6 +43,7 @@ class EtcdStore:
     def __init__(self, connection: Connection) -> None:
         self.connection = connection
         self._namespace = connection.address.namespace
+        self._renewal_seconds: dict[LeaseId, float] = {}  # how long a member may take to renew a lease
 
     @classmethod
     async def connect(cls, address: EtcdAddress) -> "EtcdStore":
@@ -97,12 +101,16 @@ class EtcdStore:
     async def grant(self, ttl_ms: int) -> LeaseId:
         # etcd counts in seconds, and gives more than it was asked for if less than an election would be too short.
         request = messages.lease_grant_request(-(-ttl_ms // 1000))
-        lease, _ = messages.lease_reply(await self.connection.call(messages.LEASE_GRANT, request))
-        return LeaseId(lease)
+        number, _ = messages.lease_reply(await self.connection.call(messages.LEASE_GRANT, request))
+        lease = LeaseId(number)
+        self._renewal_seconds[lease] = min(ATTEMPT_SECONDS_MAX, ttl_ms / 1000 / RENEWAL_ATTEMPTS_PER_TTL)
+        return lease
 
     async def keep_alive(self, lease: LeaseId) -> None:
+        seconds_max = self._renewal_seconds.get(lease, ATTEMPT_SECONDS_MAX)
+
         async def renew(endpoint: Endpoint) -> bytes:
-            call = endpoint.stream(messages.LEASE_KEEP_ALIVE, ATTEMPT_SECONDS_MAX)
+            call = endpoint.stream(messages.LEASE_KEEP_ALIVE, seconds_max)
             try:
                 await call.write(messages.id_request(lease))
                 return _read_one(await call.read())
@@ -111,9 +119,11 @@ class EtcdStore:
 
         _, seconds = messages.lease_reply(await self.connection.attempt(renew))
         if seconds <= 0:
+            self._renewal_seconds.pop(lease, None)
             raise LeaseExpired(f"lease {lease} is over")
 
     async def revoke(self, lease: LeaseId) -> None:
+        self._renewal_seconds.pop(lease, None)
         with suppress(LeaseExpired):
             await self.connection.call(messages.LEASE_REVOKE, messages.id_request(lease))
 
