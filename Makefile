@@ -19,13 +19,14 @@ SIMULATE_SEEDS ?= 10000
 # How often `make torture` kills, and with which dice (none: new ones for each test).
 KILLS ?= 50
 SEED ?=
-# ONCE=1 stops `make run` after the tour; LISTEN, HTTP and DATA choose its addresses and folder.
+# ONCE=1 stops `make run` after the tour; LISTEN, HTTP, GRPC and DATA choose its addresses and folder.
 ONCE ?=
 LISTEN ?= localhost:9092
 HTTP ?= 127.0.0.1:8080
+GRPC ?= 127.0.0.1:9090
 DATA ?= ./data
 
-.PHONY: help run test torture simulate check format interop bench docs fuzz lock clean distclean
+.PHONY: help run test torture simulate check format interop bench docs proto fuzz lock clean distclean
 
 help: ## list the tasks
 	@echo "headrace: a Kafka-compatible message queue"; echo
@@ -33,7 +34,7 @@ help: ## list the tasks
 
 run: ## start a node in the foreground after a short tour (ONCE=1 stops after the tour)
 	@scripts/bootstrap.sh run
-	@exec $(BIN)/python scripts/tour.py --listen $(LISTEN) --http $(HTTP) --data-dir $(DATA) $(if $(ONCE),--once)
+	@exec $(BIN)/python scripts/tour.py --listen $(LISTEN) --http $(HTTP) --grpc $(GRPC) --data-dir $(DATA) $(if $(ONCE),--once)
 
 test: ## check, then every test that needs only PyPI and Debian's packages
 	@scripts/bootstrap.sh test
@@ -69,6 +70,10 @@ docs: ## rewrite the reference pages, then run the documentation's examples and 
 	@scripts/bootstrap.sh test
 	$(BIN)/headrace config docs > docs/reference/config.md
 	$(BIN)/python -m pytest tests/docs $(PYTEST_ARGS)
+
+proto: ## write the gRPC stubs again after a change to the .proto
+	@scripts/bootstrap.sh check
+	$(BIN)/python -m grpc_tools.protoc -I src --python_out=src --pyi_out=src --grpc_python_out=src src/headrace/rpc/headrace.proto
 
 fuzz: ## run every fuzz target for FUZZ_SECONDS
 	@scripts/bootstrap.sh check

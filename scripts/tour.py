@@ -50,7 +50,7 @@ def main() -> int:
         sys.stdout.reconfigure(line_buffering=True)  # in step with the node's log, also into a pipe
     for number in STOP_SIGNALS:
         signal.signal(number, interrupt)
-    with node(arguments.listen, arguments.http, arguments.data_dir) as (process, ready):
+    with node(arguments) as (process, ready):
         try:
             if ready is None:
                 raise TourFailed("the node did not start; its message is above")
@@ -70,6 +70,7 @@ def parse_arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--listen", default="localhost:9092", metavar="HOST:PORT")
     parser.add_argument("--http", default="127.0.0.1:8080", metavar="HOST:PORT")
+    parser.add_argument("--grpc", default="127.0.0.1:9090", metavar="HOST:PORT")
     parser.add_argument("--data-dir", default="./data", metavar="DIR")
     parser.add_argument("--once", action="store_true", help="stop after the tour")
     return parser.parse_args()
@@ -79,13 +80,13 @@ def parse_arguments() -> argparse.Namespace:
 
 
 @contextmanager
-def node(listen: str, http: str, data_dir: str) -> Iterator[tuple[subprocess.Popen[bytes], dict[str, Any] | None]]:
+def node(arguments: argparse.Namespace) -> Iterator[tuple[subprocess.Popen[bytes], dict[str, Any] | None]]:
     """The running node and the line it wrote when it was ready; None if it ended before that."""
     read_end, write_end = os.pipe()
     process = subprocess.Popen(
         [
             *[sys.executable, "-m", "headrace.app.node"],
-            *["--settings-json", settings_json(listen, http, data_dir)],
+            *["--settings-json", settings_json(arguments)],
             *["--ready-fd", str(write_end)],
         ],
         pass_fds=[write_end],
@@ -102,11 +103,12 @@ def node(listen: str, http: str, data_dir: str) -> Iterator[tuple[subprocess.Pop
         stop(process)
 
 
-def settings_json(listen: str, http: str, data_dir: str) -> str:
-    listener = Listener.parse(f"PLAINTEXT://{listen}")
-    host, port = split_address(http)
-    gateway = GatewaySettings(host=host, port=port)
-    return Settings(listeners=(listener,), data_dir=data_dir, gateway=gateway).to_json()
+def settings_json(arguments: argparse.Namespace) -> str:
+    listener = Listener.parse(f"PLAINTEXT://{arguments.listen}")
+    host, port = split_address(arguments.http)
+    grpc_host, grpc_port = split_address(arguments.grpc)
+    gateway = GatewaySettings(host=host, port=port, grpc_host=grpc_host, grpc_port=grpc_port)
+    return Settings(listeners=(listener,), data_dir=arguments.data_dir, gateway=gateway).to_json()
 
 
 def interrupt(number: int, frame: FrameType | None) -> None:
@@ -132,8 +134,9 @@ def stop(process: subprocess.Popen[bytes]) -> int:
 
 def tour(ready: dict[str, Any], data_dir: str) -> None:
     address = ",".join(f"{host}:{port}" for host, port in ready["listeners"].values())
-    rest = "http://{}:{}".format(*ready["http"])
-    print(f"\nheadrace is up: node process {ready['pid']}, Kafka protocol on {address}, REST on {rest}\n")
+    rest, grpc = "http://{}:{}".format(*ready["http"]), "{}:{}".format(*ready["grpc"])
+    print(f"\nheadrace is up: node process {ready['pid']}")
+    print(f"Kafka protocol on {address}, REST on {rest}, gRPC on {grpc}\n")
     created = create_topic(address)
     print(f"1. topic {TOPIC!r} with {PARTITIONS} partitions: {'created' if created else 'was here already'}")
     places = produce(address)

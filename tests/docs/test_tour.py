@@ -6,7 +6,7 @@ import sys
 from pathlib import Path
 
 TOUR = [sys.executable, str(Path(__file__).resolve().parents[2] / "scripts" / "tour.py"), "--listen", "localhost:0"]
-TOUR += ["--http", "127.0.0.1:0"]
+TOUR += ["--http", "127.0.0.1:0", "--grpc", "127.0.0.1:0"]
 TIMEOUT_S = 60
 CLEAN_STOP = ".kafka_cleanshutdown"
 

@@ -368,7 +368,7 @@ def test_the_log_of_a_running_broker_verifies(tmp_path, capfd):
 
 def test_start_serves_and_stops_on_a_signal(tmp_path):
     command = [sys.executable, "-m", "headrace.cli.main", "start", "--listen", "127.0.0.1:0", "-d", str(tmp_path)]
-    command += ["--http", "127.0.0.1:0"]
+    command += ["--http", "127.0.0.1:0", "--grpc", "127.0.0.1:0"]
     process = subprocess.Popen(command, text=True, stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
     try:
         assert "127.0.0.1" in process.stdout.readline()

@@ -16,14 +16,12 @@ from collections.abc import Sequence
 from dataclasses import asdict, replace
 
 from headrace.app.supervisor import Companion, listen
-from headrace.model.settings import GatewaySettings, Settings, join_address
+from headrace.model.settings import GatewaySettings, join_address
 
 log = logging.getLogger(__name__)
 
 HTTP_FLAG = "--http"
-_LOOPBACK = ("127.", "::1", "localhost")
-# How a wildcard is reached from this machine.
-_REACHED_BY = {"": "127.0.0.1", "0.0.0.0": "127.0.0.1", "::": "::1"}  # noqa: S104 (compared with, never bound)
+LOOPBACK = ("127.", "::1", "localhost")
 
 
 def listen_http(settings: GatewaySettings) -> socket.socket:
@@ -33,19 +31,18 @@ def listen_http(settings: GatewaySettings) -> socket.socket:
 def tell_where(made: socket.socket) -> None:
     host, port = made.getsockname()[:2]
     where = f"http://{join_address(host, port)}"
-    if host.startswith(_LOOPBACK):
+    if host.startswith(LOOPBACK):
         log.info("REST on %s, for this machine only; --http 0.0.0.0:%d opens it to others", where, port)
     else:
         log.warning("REST on %s, for everybody who can reach this address: it asks for no password", where)
 
 
-def companion(settings: Settings, broker_address: tuple[str, int], http: socket.socket) -> Companion:
-    """The gateway beside the broker of these settings."""
-    host, port = broker_address
-    bootstrap = join_address(_REACHED_BY.get(host, host), port)
-    timeout_ms = settings.integer("request.timeout.ms")
-    arguments = ["--settings-json", json.dumps(asdict(settings.gateway)), "--bootstrap", bootstrap]
-    return Companion("gateway", "headrace.app.gateway", [*arguments, "--request-timeout-ms", str(timeout_ms)], [http])
+def http_companion(
+    settings: GatewaySettings, bootstrap: str, request_timeout_ms: int, http: socket.socket
+) -> Companion:
+    arguments = ["--settings-json", json.dumps(asdict(settings)), "--bootstrap", bootstrap]
+    arguments += ["--request-timeout-ms", str(request_timeout_ms)]
+    return Companion("gateway", "headrace.app.gateway", arguments, [http])
 
 
 def run(settings: GatewaySettings, bootstrap: str, request_timeout_ms: int, http: socket.socket) -> int:

@@ -12,7 +12,6 @@ import logging
 import os
 import resource
 import signal
-import socket
 import sys
 from typing import TYPE_CHECKING
 
@@ -28,6 +27,7 @@ from headrace.storage.lock import DirectoryLock
 from headrace.storage.memory_files import MemoryFiles
 
 if TYPE_CHECKING:
+    from headrace.app.companions import Doors
     from headrace.app.supervisor import Companion
 
 log = logging.getLogger(__name__)
@@ -82,8 +82,8 @@ async def _serve(settings: Settings, ready_fd: int | None) -> None:
     for signal_number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(signal_number, stop.set)
     node = Node(settings)
-    http = _listen_http(settings)  # before the broker starts: a taken port is told while nothing has happened yet
-    gateway: Companion | None = None
+    doors = _open_doors(settings)  # before the broker starts: a taken port is told while nothing has happened yet
+    companions: list[Companion] = []
     try:
         if not await _started(node, stop):
             return
@@ -91,9 +91,9 @@ async def _serve(settings: Settings, ready_fd: int | None) -> None:
         for name, (host, port) in node.addresses.items():
             log.info("node %d serves %s on %s port %d", settings.node_id, name, host, port)
         if ready_fd is not None:
-            _tell_ready(node, http, ready_fd)
-        if http is not None:
-            gateway = _start_gateway(node, http)
+            _tell_ready(node, doors, ready_fd)
+        if doors is not None:
+            companions = _start_companions(node, doors)
         lag = LoopLag.if_asked_for()
         await _first(stop, node.superseded)
         log.info("stopping")
@@ -102,8 +102,7 @@ async def _serve(settings: Settings, ready_fd: int | None) -> None:
         if node.superseded.is_set():
             raise StorageError(f"another process runs as node {settings.node_id}; each node has an id of its own")
     finally:
-        if gateway is not None:
-            await gateway.stop()  # first, so that it can finish what it has begun
+        await _stop_companions(companions)  # first, so that they can finish what they have begun
         await node.stop()
 
 
@@ -142,29 +141,28 @@ def check_owner(files: Files, settings: Settings) -> None:
         )
 
 
-def _listen_http(settings: Settings) -> socket.socket | None:
+def _open_doors(settings: Settings) -> "Doors | None":
     if not settings.gateway.enabled:
         return None
-    from headrace.app.gateway import listen_http
+    from headrace.app.companions import open_doors
 
-    return listen_http(settings.gateway)
-
-
-def _start_gateway(node: Node, http: socket.socket) -> "Companion":
-    from headrace.app.gateway import companion
-
-    made = companion(node.settings, next(iter(node.addresses.values())), http)
-    made.start()
-    return made
+    return open_doors(settings.gateway)
 
 
-def _tell_ready(node: Node, http: socket.socket | None, descriptor: int) -> None:
+def _start_companions(node: Node, doors: "Doors") -> "list[Companion]":
+    from headrace.app.companions import bootstrap_of, start_companions
+
+    bootstrap = bootstrap_of(next(iter(node.addresses.values())))
+    return start_companions(node.settings.gateway, bootstrap, node.settings.integer("request.timeout.ms"), doors)
+
+
+async def _stop_companions(companions: "list[Companion]") -> None:
+    await asyncio.gather(*(one.stop() for one in companions))
+
+
+def _tell_ready(node: Node, doors: "Doors | None", descriptor: int) -> None:
     """One line for whoever started us. HTTP is bound by now: requests wait until the gateway takes them."""
-    facts = {
-        "listeners": node.addresses,
-        "pid": os.getpid(),
-        "http": None if http is None else list(http.getsockname()[:2]),
-    }
+    facts = {"listeners": node.addresses, "pid": os.getpid(), **({} if doors is None else doors.addresses())}
     os.write(descriptor, (json.dumps(facts) + "\n").encode())
     os.close(descriptor)
 

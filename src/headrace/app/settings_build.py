@@ -118,6 +118,8 @@ def _gateway(texts: Mapping[str, str]) -> GatewaySettings:
         enabled=text_of(texts, "gateway.enabled") == "true",
         host=text_of(texts, "host"),
         port=int(text_of(texts, "port")),
+        grpc_host=text_of(texts, "grpc.host"),
+        grpc_port=int(text_of(texts, "grpc.port")),
         acks=text_of(texts, "acks"),
         retries=int(text_of(texts, "retries")),
         retry_backoff_ms=int(text_of(texts, "retry_backoff_ms")),

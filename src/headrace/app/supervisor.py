@@ -31,6 +31,24 @@ BACKLOG = 4096
 
 def listen(host: str, port: int, flag: str, instead: str) -> socket.socket:
     """A listening socket; InvalidConfig says what to do if the address cannot be had."""
+    made = _bound(host, port, flag, instead)
+    made.listen(BACKLOG)
+    return made
+
+
+def reserve(host: str, port: int, flag: str, instead: str) -> socket.socket:
+    """A port that is taken and served by nobody yet, for a child that must bind it itself.
+
+    Linux lets a second socket have the address if both say SO_REUSEPORT. This one says so only after it was bound, so
+    that an address which somebody else serves, sharing or not, is refused here.
+    """
+    made = _bound(host, port, flag, instead)
+    made.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 0)
+    made.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
+    return made
+
+
+def _bound(host: str, port: int, flag: str, instead: str) -> socket.socket:
     address = join_address(host, port)
     try:
         # AI_PASSIVE: an empty host is every interface.
@@ -40,9 +58,8 @@ def listen(host: str, port: int, flag: str, instead: str) -> socket.socket:
     family, kind, protocol, _, where = found[0]
     made = socket.socket(family, kind, protocol)
     try:
-        made.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        made.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)  # in spite of closed connections that linger
         made.bind(where)
-        made.listen(BACKLOG)
     except OSError as error:
         made.close()
         reason = "is taken by another program" if error.errno == 98 else f"cannot be used ({error.strerror})"
@@ -53,9 +70,17 @@ def listen(host: str, port: int, flag: str, instead: str) -> socket.socket:
 class Companion:
     """One child process. `start` returns at once; the child is watched until `stop`."""
 
-    def __init__(self, name: str, module: str, arguments: Sequence[str], sockets: Sequence[socket.socket]) -> None:
+    def __init__(
+        self,
+        name: str,
+        module: str,
+        arguments: Sequence[str],
+        sockets: Sequence[socket.socket] = (),
+        held: Sequence[socket.socket] = (),
+    ) -> None:
+        """The child gets the sockets; those that are only held stay here, and are closed at the end like the others."""
         self._name = name
-        self._sockets = tuple(sockets)
+        self._sockets, self._held = tuple(sockets), tuple(held)
         self._command = [sys.executable, "-P", "-m", module, *arguments]
         self._process: asyncio.subprocess.Process | None = None
         self._alive = -1
@@ -75,7 +100,7 @@ class Companion:
         if self._process is not None and not await stop_child(self._process, STOP_SECONDS_MAX):
             log.warning("the %s did not stop within %.0f s and was killed", self._name, STOP_SECONDS_MAX)
         self._let_go()
-        for one in self._sockets:
+        for one in (*self._sockets, *self._held):
             one.close()
 
     async def _watch(self) -> None:

@@ -37,7 +37,8 @@ def start(
     data_dir: Annotated[Path | None, typer.Option("--data-dir", "-d", help="Where partitions are kept.")] = None,
     memory: Annotated[bool, typer.Option("--memory", help="Keep everything in memory.")] = False,
     http: Annotated[str | None, typer.Option("--http", metavar="HOST:PORT", help="Where REST is served.")] = None,
-    no_gateway: Annotated[bool, typer.Option("--no-gateway", help="The Kafka protocol only, no REST.")] = False,
+    grpc: Annotated[str | None, typer.Option("--grpc", metavar="HOST:PORT", help="Where gRPC is served.")] = None,
+    no_gateway: Annotated[bool, typer.Option("--no-gateway", help="The Kafka protocol only.")] = False,
     set_: Annotated[list[str] | None, typer.Option("--set", "-s", metavar="KEY=VALUE")] = None,
 ) -> None:
     """Start a broker in the foreground."""
@@ -47,6 +48,7 @@ def start(
     words += ["--config", str(config)] if config is not None else []
     words += ["--data-dir", str(data_dir)] if data_dir is not None else []
     words += ["--http", http] if http is not None else []
+    words += ["--grpc", grpc] if grpc is not None else []
     words += ["--no-gateway"] if no_gateway else []
     raise typer.Exit(start_node([*words, *(["--memory"] if memory else [])]))
 

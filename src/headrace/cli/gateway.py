@@ -1,6 +1,9 @@
-"""`headrace gateway`: REST alone, in front of a broker that runs elsewhere."""
+"""`headrace gateway`: REST and gRPC alone, in front of a broker that runs elsewhere."""
 
+import asyncio
+import logging
 import os
+import sys
 from pathlib import Path
 from typing import Annotated
 
@@ -8,9 +11,9 @@ import typer
 
 from headrace.app.config_file import SettingsRefused, load_settings
 from headrace.cli.exit_codes import examples
-from headrace.cli.failures import fail, fail_usage, failures_told
+from headrace.cli.failures import fail_usage, failures_told
 from headrace.cli.options import DEFAULT_BOOTSTRAP, Bootstrap
-from headrace.cli.start import http_flags, set_flags
+from headrace.cli.start import GRPC_KEYS, HTTP_KEYS, address_flags, set_flags
 from headrace.client.factory import bootstrap_addresses
 
 EPILOG = examples(
@@ -23,23 +26,30 @@ def gateway(
     http: Annotated[
         str | None, typer.Option("--http", metavar="HOST:PORT", help="Where REST is served (default 127.0.0.1:8080).")
     ] = None,
+    grpc: Annotated[
+        str | None, typer.Option("--grpc", metavar="HOST:PORT", help="Where gRPC is served (default 127.0.0.1:9090).")
+    ] = None,
     config: Annotated[Path | None, typer.Option("--config", "-c", help="YAML file with settings.")] = None,
     set_: Annotated[list[str] | None, typer.Option("--set", "-s", metavar="KEY=VALUE", help="Any setting.")] = None,
     bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
 ) -> None:
-    """Serve REST in front of any broker, in the foreground.
+    """Serve REST and gRPC in front of any broker, in the foreground.
 
-    It may be started before its broker, and outlives the broker's restarts.
+    They may be started before their broker, and outlive the broker's restarts.
     """
     with failures_told(bootstrap):
         bootstrap_addresses(bootstrap)
         try:
-            flags = [*set_flags(set_ or []), *(http_flags(http) if http is not None else [])]
+            flags = list(set_flags(set_ or []))
+            flags += address_flags("--http", http, HTTP_KEYS) if http is not None else []
+            flags += address_flags("--grpc", grpc, GRPC_KEYS) if grpc is not None else []
             settings = load_settings(None if config is None else str(config), os.environ, flags).settings
         except SettingsRefused as refused:
             fail_usage("; ".join(refused.problems))
-        from headrace.app.gateway import listen_http, run
+        from headrace.app.companions import open_doors, run_alone
 
-        code = run(settings.gateway, bootstrap, settings.integer("request.timeout.ms"), listen_http(settings.gateway))
-    if code:
-        fail("the gateway could not start; its log says why")
+        logging.basicConfig(
+            level=logging.INFO, stream=sys.stderr, format="%(asctime)s %(levelname)s %(name)s: %(message)s"
+        )
+        timeout_ms = settings.integer("request.timeout.ms")
+        asyncio.run(run_alone(settings.gateway, bootstrap, timeout_ms, open_doors(settings.gateway)))

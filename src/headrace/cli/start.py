@@ -14,10 +14,11 @@ from headrace.model.errors import HeadraceError, InvalidConfig
 from headrace.model.settings import Settings, split_address
 
 EVERY_INTERFACE = "0.0.0.0"  # noqa: S104 (only what the user asked for by leaving the host out)
+HTTP_KEYS, GRPC_KEYS = ("host", "port"), ("grpc.host", "grpc.port")
 
 _EXAMPLES = f"""\
 examples:
-  headrace start                                  a broker on localhost:9092, REST on localhost:8080
+  headrace start                                  a broker on localhost:9092, REST on 8080, gRPC on 9090
   headrace start --memory                         nothing touches the disk; gone when it stops
   headrace start --listen 0.0.0.0:9092 --data-dir /var/lib/headrace
   headrace start --http 0.0.0.0:8080              REST for other machines too
@@ -46,8 +47,9 @@ def parser() -> argparse.ArgumentParser:
     )
     made.add_argument("-d", "--data-dir", metavar="DIR", help="where partitions are kept (default ./data)")
     made.add_argument("--memory", action="store_true", help="keep everything in memory")
+    made.add_argument("--grpc", metavar="HOST:PORT", help="where gRPC is served (default 127.0.0.1:9090)")
     made.add_argument("--http", metavar="HOST:PORT", help="where REST is served (default 127.0.0.1:8080)")
-    made.add_argument("--no-gateway", action="store_true", help="serve the Kafka protocol only, no REST")
+    made.add_argument("--no-gateway", action="store_true", help="serve the Kafka protocol only: no REST, no gRPC")
     made.add_argument(
         "-s", "--set", metavar="KEY=VALUE", action="append", default=[], help="any setting; may be repeated"
     )
@@ -65,7 +67,9 @@ def flags(arguments: argparse.Namespace) -> Iterator[tuple[str, str, str]]:
     if arguments.memory:
         yield "storage", "memory", "--memory: "
     if arguments.http is not None:
-        yield from http_flags(arguments.http)
+        yield from address_flags("--http", arguments.http, HTTP_KEYS)
+    if arguments.grpc is not None:
+        yield from address_flags("--grpc", arguments.grpc, GRPC_KEYS)
     if arguments.no_gateway:
         yield "gateway.enabled", "false", "--no-gateway: "
 
@@ -78,14 +82,15 @@ def set_flags(pairs: Sequence[str]) -> Iterator[tuple[str, str, str]]:
         yield key.strip(), value.strip(), f"--set {pair}: "
 
 
-def http_flags(address: str) -> Iterator[tuple[str, str, str]]:
-    """`--http HOST:PORT` as the keys it stands for."""
+def address_flags(flag: str, address: str, keys: tuple[str, str]) -> Iterator[tuple[str, str, str]]:
+    """`--http HOST:PORT` or `--grpc HOST:PORT` as the keys it stands for."""
     try:
         host, port = split_address(address)
     except InvalidConfig as error:
-        raise SettingsRefused([f"--http {address}: {error}"]) from None
-    yield "host", host or EVERY_INTERFACE, f"--http {address}: "
-    yield "port", str(port), f"--http {address}: "
+        raise SettingsRefused([f"{flag} {address}: {error}"]) from None
+    host_key, port_key = keys
+    yield host_key, host or EVERY_INTERFACE, f"{flag} {address}: "
+    yield port_key, str(port), f"{flag} {address}: "
 
 
 def settings_of(words: Sequence[str]) -> Settings:

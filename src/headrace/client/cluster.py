@@ -6,13 +6,13 @@ restarted. Never creates a topic by asking for it.
 
 import asyncio
 import time
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from typing import Any, NamedTuple, TypeVar
 from uuid import UUID
 
 from headrace.client.factory import BrokerUnreachable, bootstrap_addresses
 from headrace.client.pool import Address, Pool
-from headrace.client.refusals import Refused
+from headrace.client.refusals import PASSING, Refused
 from headrace.model.errors import ErrorCode
 
 # A topic that somebody deletes by another way is noticed after this long, one that grows likewise.
@@ -84,7 +84,7 @@ class Cluster:
 
     async def everything(self) -> ClusterFacts:
         """Asked anew: brokers, and all topics."""
-        facts = await self._metadata(None)
+        facts = await self.described(None)
         moment = self._now()
         self._topics = {name: (topic, moment) for name, topic in facts.topics.items()}
         return facts
@@ -128,7 +128,7 @@ class Cluster:
         self._topics.pop(name, None)
 
     async def _ask_for(self, name: str) -> TopicFacts | None:
-        topic = (await self._metadata(name)).topics.get(name)
+        topic = (await self.described([name])).topics.get(name)
         self._topics[name] = (topic, self._now())
         if len(self._topics) > TOPICS_KNOWN_MAX:
             self._topics = {name: (topic, self._now())}
@@ -136,32 +136,43 @@ class Cluster:
 
     async def brokers(self) -> Mapping[int, Broker]:
         if not self._brokers:
-            await self._metadata("")
+            await self.refresh_brokers()
         return self._brokers
 
-    async def _metadata(self, name: str | None) -> ClusterFacts:
-        """`None` is every topic, an empty name none."""
+    async def refresh_brokers(self) -> None:
+        await self.described([])
+
+    async def controller(self) -> int:
+        """Asked anew: it moves, and whoever needs it has something rare to ask."""
+        return (await self.described([])).controller
+
+    async def described(self, names: Sequence[str] | None) -> ClusterFacts:
+        """Asked anew: brokers, and those of the named topics that exist; `None` is every topic."""
         from kio.schema.metadata.v12.request import MetadataRequest, MetadataRequestTopic
         from kio.schema.metadata.v12.response import MetadataResponse
         from kio.schema.types import TopicName
 
-        asked = (MetadataRequestTopic(topic_id=None, name=TopicName(name)),) if name else ()
+        asked = None
+        if names is not None:
+            asked = tuple(MetadataRequestTopic(topic_id=None, name=TopicName(name)) for name in names)
         request = MetadataRequest(
-            topics=None if name is None else asked,
+            topics=asked,
             allow_auto_topic_creation=False,
             include_topic_authorized_operations=False,
         )
-        facts = _facts(await self._call_anyone(request, MetadataResponse))
+        facts = _facts(await self.call_anyone(request, MetadataResponse))
         self._brokers = dict(facts.brokers)
         return facts
 
     # Whom to ask
 
-    async def call_broker(self, broker_id: int, request: Any, response_type: type[Response]) -> Response:
+    async def call_broker(
+        self, broker_id: int, request: Any, response_type: type[Response], wait_s: float = 0.0
+    ) -> Response:
         broker = (await self.brokers()).get(broker_id)
         if broker is None:
             raise Refused(ErrorCode.BROKER_NOT_AVAILABLE, f"there is no broker {broker_id}")
-        return await self._call((broker.host, broker.port), request, response_type)
+        return await self._call((broker.host, broker.port), request, response_type, wait_s)
 
     async def call_leader(
         self, topic: str, partition: int, request: Any, response_type: type[Response], wait_s: float = 0.0
@@ -177,7 +188,9 @@ class Cluster:
             self.forget(topic)  # its leader may be another one by now
             raise
 
-    async def patiently(self, attempt: Callable[[], Awaitable[Result]]) -> Result:
+    async def patiently(
+        self, attempt: Callable[[], Awaitable[Result]], passing: Collection[ErrorCode] = PASSING
+    ) -> Result:
         """Try again, within the request's time, whatever may pass: a restart, an election, a moved leader."""
         deadline = self._now() + self.request_timeout_s
         pause_s = self._retry_backoff_s
@@ -185,13 +198,13 @@ class Cluster:
             try:
                 return await attempt()
             except (BrokerUnreachable, Refused) as error:
-                retriable = not isinstance(error, Refused) or error.passes
+                retriable = not isinstance(error, Refused) or error.code in passing
                 if not retriable or self._now() + pause_s > deadline:
                     raise
             await asyncio.sleep(pause_s)
             pause_s = min(pause_s * 2, BACKOFF_S_MAX)
 
-    async def _call_anyone(self, request: Any, response_type: type[Response]) -> Response:
+    async def call_anyone(self, request: Any, response_type: type[Response]) -> Response:
         known = [(one.host, one.port) for one in self._brokers.values()]
         failures = []
         for address in dict.fromkeys([*known, *self._addresses]):

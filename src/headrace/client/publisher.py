@@ -8,7 +8,7 @@ interpreter's lock, and was slower in every measurement; so was confluent-kafka'
 import asyncio
 from dataclasses import dataclass
 from enum import Enum
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 from headrace.client.factory import make_producer
 from headrace.client.pool import TooBusy
@@ -61,6 +61,12 @@ class Place(NamedTuple):
     partition: int
     offset: int | None
     timestamp_ms: int | None
+
+
+class Report(Protocol):
+    """Whoever is told what became of messages."""
+
+    def delivered(self, error: "KafkaError | None", message: "Message", /) -> None: ...
 
 
 class Publisher:
@@ -122,15 +128,23 @@ class Publisher:
         self._under_way += 1
         self._keep_polling()
 
-    def send_many(self, topic: str, messages: list[dict[str, Any]], report: "Upload", acks: Acks | None = None) -> int:
-        """Queue dicts of key, value and partition; returns how many from the front there was room for.
+    def send_many(
+        self,
+        topic: str,
+        messages: list[dict[str, Any]],
+        report: "Report",
+        acks: Acks | None = None,
+        partition: int = ANY_PARTITION,
+    ) -> int:
+        """Queue dicts of key and value; returns how many there was room for. Those left out have an `_error` now.
 
-        librdkafka takes neither headers nor times here; messages that have some go through `send_reported`.
+        librdkafka takes neither headers nor times here, and looks at no message's own partition; messages that have
+        some go through `send_reported`. A dict's `callback` gets its outcome instead of the report.
         """
         level = self._settings.acks if acks is None else acks
         producer = self._producers.get(level) or self._make(level)
         try:
-            taken = producer.produce_batch(topic, messages, on_delivery=report.delivered)
+            taken = producer.produce_batch(topic, messages, partition, report.delivered)
         except BufferError:
             taken = 0
         except Exception as error:
@@ -139,7 +153,7 @@ class Publisher:
         self._keep_polling()
         return taken
 
-    def send_reported(self, topic: str, message: Sendable, report: "Upload", acks: Acks | None = None) -> None:
+    def send_reported(self, topic: str, message: Sendable, report: "Report", acks: Acks | None = None) -> None:
         """One message whose outcome is told to the upload instead of a future."""
         level = self._settings.acks if acks is None else acks
         value, key, partition, timestamp_ms, headers = message
@@ -157,8 +171,10 @@ class Publisher:
             self._next_poll = self._loop.create_future()
         await asyncio.shield(self._next_poll)  # others wait for it too
 
-    def report_done(self) -> None:
+    def report_done(self, error: "KafkaError | None" = None, acks: Acks | None = None) -> None:
         self._under_way -= 1
+        if error is not None:
+            self._watch_fatal(self._settings.acks if acks is None else acks, error)
 
     def poll(self) -> None:
         for producer in self._producers.values():

@@ -90,11 +90,13 @@ class EtcdSettings:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GatewaySettings:
-    """Where the HTTP gateway listens, and how its own Kafka client behaves."""
+    """Where the gateway serves HTTP and gRPC, and how its own Kafka clients behave."""
 
     enabled: bool = True
     host: str = "127.0.0.1"
     port: int = 8080
+    grpc_host: str = "127.0.0.1"
+    grpc_port: int = 9090
     acks: str = "all"
     retries: int = 3
     retry_backoff_ms: int = 100

@@ -11,7 +11,7 @@ import os
 import shutil
 import socket
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from types import TracebackType
 from typing import IO, Protocol
 from weakref import WeakSet
@@ -59,7 +59,7 @@ class LocalBroker:
     ) -> None:
         """`memory` is the default unless a `data_dir` is given; `settings` are configs by Kafka's names.
 
-        With `gateway` REST is served beside the broker, at `http_url`.
+        With `gateway` REST and gRPC are served beside the broker, at `http_url` and `grpc_address`.
         """
         if gateway and in_process:
             raise ValueError("a gateway stands beside a broker that is a process; leave one of the two out")
@@ -73,6 +73,7 @@ class LocalBroker:
         self._with_gateway = gateway
         self._reservation: socket.socket | None = None
         self._http_reservation: socket.socket | None = None
+        self._grpc_reservation: socket.socket | None = None
         self._data_dir: str | None = None
         self._output: IO[bytes] | None = None  # one for all restarts
         self._said = ""
@@ -97,6 +98,13 @@ class LocalBroker:
         if self._http_reservation is None:
             raise RuntimeError("no gateway: LocalBroker(gateway=True), and started")
         return f"http://{HOST}:{self._http_reservation.getsockname()[1]}"
+
+    @property
+    def grpc_address(self) -> str:
+        """Where gRPC is served, as channels want it; stays the same over `restart`."""
+        if self._grpc_reservation is None:
+            raise RuntimeError("no gateway: LocalBroker(gateway=True), and started")
+        return f"{HOST}:{self._grpc_reservation.getsockname()[1]}"
 
     @property
     def data_dir(self) -> str:
@@ -130,7 +138,7 @@ class LocalBroker:
         if self._reservation is None:
             self._reservation = reserve_port(self._wanted_port)
         if self._with_gateway and self._http_reservation is None:
-            self._http_reservation = reserve_port(0)
+            self._http_reservation, self._grpc_reservation = reserve_port(0), reserve_port(0)
         if not self._memory and self._data_dir is None:
             self._data_dir = self._given_dir or tempfile.mkdtemp(prefix="headrace-")
         self._runner = self._start_runner(self._settings())
@@ -148,8 +156,9 @@ class LocalBroker:
         return BrokerProcess(settings, self._output.fileno())
 
     def _settings(self) -> Settings:
-        http_port = None if self._http_reservation is None else self._http_reservation.getsockname()[1]
-        return node_settings(self._overrides, port=self.port, data_dir=self._data_dir, http_port=http_port)
+        made = (self._http_reservation, self._grpc_reservation)
+        ports = [one.getsockname()[1] for one in made if one is not None]
+        return node_settings(self._overrides, port=self.port, data_dir=self._data_dir, gateway_ports=ports)
 
     def stop(self) -> None:
         """A clean shutdown. Port and data stay reserved for `restart` until the `with` block ends."""
@@ -181,9 +190,10 @@ class LocalBroker:
             if self._reservation is not None:
                 self._reservation.close()
                 self._reservation = None
-            if self._http_reservation is not None:
-                self._http_reservation.close()
-                self._http_reservation = None
+            for one in (self._http_reservation, self._grpc_reservation):
+                if one is not None:
+                    one.close()
+            self._http_reservation = self._grpc_reservation = None
             if self._given_dir is None and self._data_dir is not None:
                 shutil.rmtree(self._data_dir)
             self._data_dir = None
@@ -214,16 +224,23 @@ def open_brokers() -> list[LocalBroker]:
     return list(_open)
 
 
+_GATEWAY_KEYS = ("host", "port", "grpc.host", "grpc.port")
+
+
 def node_settings(
-    overrides: Mapping[str, str], *, port: int, data_dir: str | None, http_port: int | None = None
+    overrides: Mapping[str, str], *, port: int, data_dir: str | None, gateway_ports: Sequence[int] = ()
 ) -> Settings:
     """Settings by the names a config file may use; where to listen and to write is LocalBroker's own decision."""
-    for name in ("listeners", "listen", "log.dirs", "log.dir", "storage", "storage_path", "host", "port"):
+    for name in ("listeners", "listen", "log.dirs", "log.dir", "storage", "storage_path", *_GATEWAY_KEYS):
         if name in overrides:
             raise InvalidConfig(f"{name}: LocalBroker decides this; use its arguments port, memory, data_dir, gateway")
     own = {"listeners": f"PLAINTEXT://{HOST}:{port}"}
     own |= {"storage": "memory"} if data_dir is None else {"storage": "disk", "log.dirs": data_dir}
-    own |= {"gateway.enabled": "false"} if http_port is None else {"host": HOST, "port": str(http_port)}
+    if gateway_ports:
+        http, grpc = gateway_ports
+        own |= {"host": HOST, "port": str(http), "grpc.host": HOST, "grpc.port": str(grpc)}
+    else:
+        own |= {"gateway.enabled": "false"}
     texts = {**own, **overrides}
     return load_settings(None, {}, [(name, str(text), "") for name, text in texts.items()]).settings
 

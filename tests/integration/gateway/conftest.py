@@ -52,6 +52,7 @@ def produce(rest: httpx.Client, topic: str) -> Callable[..., httpx.Response]:
 def gateway_alone(broker: LocalBroker, folder: Path) -> Iterator[str]:
     """`headrace gateway` in front of the broker, which it outlives: its address."""
     command = [sys.executable, "-m", "headrace.cli.main", "gateway", "--http", "127.0.0.1:0"]
+    command += ["--grpc", "127.0.0.1:0"]
     said = folder / "gateway.log"
     with said.open("w") as log:
         process = subprocess.Popen([*command, "--bootstrap", broker.bootstrap], stderr=log)

@@ -34,7 +34,7 @@ def problem(answer: httpx.Response) -> tuple[int, str]:
 
 
 def gateway_rss(broker) -> int:
-    (child,) = psutil.Process(broker.pid).children()
+    (child,) = [one for one in psutil.Process(broker.pid).children() if "headrace.app.gateway" in one.cmdline()]
     rss: int = child.memory_info().rss
     return rss
 

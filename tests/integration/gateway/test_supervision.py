@@ -19,8 +19,11 @@ START = [sys.executable, "-m", "headrace.cli.main", "start", "--memory", "--list
 WAIT_S = 30.0
 
 
-def gateway_of(broker: LocalBroker) -> psutil.Process:
-    (child,) = psutil.Process(broker.pid).children()
+REST, GRPC = "headrace.app.gateway", "headrace.app.rpc"
+
+
+def companion_of(broker: LocalBroker, module: str = REST) -> psutil.Process:
+    (child,) = [one for one in psutil.Process(broker.pid).children() if module in one.cmdline()]
     return child
 
 
@@ -43,21 +46,22 @@ def test_a_killed_gateway_comes_back_and_no_client_is_refused():
     with LocalBroker(gateway=True) as broker:
         assert httpx.get(f"{broker.http_url}/ready", timeout=WAIT_S).status_code == 200
         producer = Producer({"bootstrap.servers": broker.bootstrap})
-        before = gateway_of(broker)
+        before = companion_of(broker)
         before.kill()
         before_pid = before.pid
         # Clients of the moment wait in the socket's queue: the port is never closed.
         assert httpx.get(f"{broker.http_url}/ready", timeout=WAIT_S).status_code == 200
-        assert gateway_of(broker).pid != before_pid
+        assert companion_of(broker).pid != before_pid
         producer.produce("t", b"x")
         assert producer.flush(WAIT_S) == 0
 
 
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM])
-def test_the_gateway_ends_with_the_broker(number):
+@pytest.mark.parametrize("module", [REST, GRPC])
+def test_the_gateway_ends_with_the_broker(number, module):
     with LocalBroker(gateway=True) as broker:
         httpx.get(f"{broker.http_url}/health", timeout=WAIT_S)
-        gateway = gateway_of(broker)
+        gateway = companion_of(broker, module)
         if number == signal.SIGKILL:
             broker.kill()
         else:
@@ -85,7 +89,8 @@ def test_a_taken_port_is_told_with_what_to_do():
         taken.bind(("127.0.0.1", 0))
         taken.listen()
         port = taken.getsockname()[1]
-        done = subprocess.run([*START, "--http", f"127.0.0.1:{port}"], capture_output=True, text=True, timeout=WAIT_S)
+        command = [*START, "--http", f"127.0.0.1:{port}", "--grpc", "127.0.0.1:0"]
+        done = subprocess.run(command, capture_output=True, text=True, timeout=WAIT_S)
     assert done.returncode == 1
     assert f"127.0.0.1:{port} is taken by another program; choose another with --http" in done.stderr
     assert "--no-gateway" in done.stderr

@@ -1,0 +1,82 @@
+"""gRPC as a process of its own: in front of a broker, until told to stop.
+
+    python -m headrace.app.rpc --settings-json '{…}' --bootstrap HOST:PORT
+
+A process beside the one that serves REST, not a part of it: a stream of large messages holds the interpreter for
+milliseconds at a time, which small HTTP requests would feel (ADR 7). Imports grpcio only where it serves.
+"""
+
+import argparse
+import asyncio
+import json
+import logging
+import signal
+import socket
+import sys
+from collections.abc import Sequence
+from dataclasses import asdict, replace
+
+from headrace.app.gateway import LOOPBACK
+from headrace.app.supervisor import Companion, reserve
+from headrace.model.settings import GatewaySettings, join_address
+
+log = logging.getLogger(__name__)
+
+GRPC_FLAG = "--grpc"
+
+
+def reserve_grpc(settings: GatewaySettings) -> socket.socket:
+    """grpcio cannot be handed a listening socket, so the port is only held for it."""
+    return reserve(settings.grpc_host, settings.grpc_port, GRPC_FLAG, "serve no gRPC with --no-gateway")
+
+
+def grpc_companion(
+    settings: GatewaySettings, bootstrap: str, request_timeout_ms: int, reserved: socket.socket
+) -> Companion:
+    host, port = reserved.getsockname()[:2]
+    told = asdict(replace(settings, grpc_host=host, grpc_port=port))
+    arguments = ["--settings-json", json.dumps(told), "--bootstrap", bootstrap]
+    arguments += ["--request-timeout-ms", str(request_timeout_ms)]
+    return Companion("gRPC server", "headrace.app.rpc", arguments, held=[reserved])
+
+
+def tell_where(host: str, port: int) -> None:
+    where = join_address(host, port)
+    if host.startswith(LOOPBACK):
+        log.info("gRPC on %s, for this machine only; --grpc 0.0.0.0:%d opens it to others", where, port)
+    else:
+        log.warning("gRPC on %s, for everybody who can reach this address: it asks for no password", where)
+
+
+async def serve(settings: GatewaySettings, bootstrap: str, request_timeout_ms: int) -> None:
+    from headrace.rpc.server import RpcServer
+
+    loop = asyncio.get_running_loop()
+    stop = asyncio.Event()
+    for signal_number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(signal_number, stop.set)
+    server = RpcServer(settings, bootstrap, request_timeout_ms)
+    tell_where(settings.grpc_host, await server.start(settings.grpc_host, settings.grpc_port))
+    await stop.wait()
+    await server.stop()
+
+
+def main(words: Sequence[str]) -> int:
+    parser = argparse.ArgumentParser(prog="python -m headrace.app.rpc", description=__doc__)
+    parser.add_argument("--settings-json", default="{}")
+    parser.add_argument("--bootstrap", required=True)
+    parser.add_argument("--request-timeout-ms", type=int, default=30_000)
+    options = parser.parse_args(words)
+    settings = replace(GatewaySettings(), **json.loads(options.settings_json))
+    signal.signal(signal.SIGIO, signal.SIG_DFL)  # the parent's end is this process's end
+    logging.basicConfig(level=logging.INFO, stream=sys.stderr, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
+    try:
+        asyncio.run(serve(settings, options.bootstrap, options.request_timeout_ms))
+    except OSError as error:
+        log.error("gRPC: %s", error)
+        return 1
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

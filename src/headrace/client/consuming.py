@@ -1,0 +1,201 @@
+"""A Kafka consumer for an event loop: librdkafka's, in a thread of its own, a few portions ahead of its reader.
+
+Decides how far ahead, and when the consumer leaves its group. A reader who stops taking portions stops the thread's
+polling, and with it, after `max.poll.interval.ms`, the membership: as with any Kafka consumer.
+"""
+
+import asyncio
+import threading
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Generic, NamedTuple, TypeVar
+
+from headrace.client.factory import Overrides, make_consumer
+from headrace.client.refusals import from_kafka_error
+
+if TYPE_CHECKING:
+    from confluent_kafka import Consumer, KafkaError, Message, TopicPartition
+
+# Two: one being sent while the next is made.
+PORTIONS_AHEAD_MAX = 2
+# An idle thread looks this often whether it is still wanted.
+POLL_S = 0.5
+
+Portion = TypeVar("Portion")
+
+
+class Place(NamedTuple):
+    topic: str
+    partition: int
+    offset: int = -1
+    metadata: str = ""
+
+
+class Assigned(NamedTuple):
+    """The consumer's whole share from now on."""
+
+    places: tuple[Place, ...]
+
+
+class Read(NamedTuple, Generic[Portion]):
+    portion: Portion
+    next_offsets: tuple[Place, ...]  # what to commit when it has been dealt with
+
+
+Event = Assigned | Read[Portion] | Exception
+
+
+class ConsumerThread(Generic[Portion]):
+    """`make_portion` turns messages into what the reader wants, in the thread, where it holds up nobody."""
+
+    def __init__(
+        self,
+        bootstrap: str,
+        settings: Overrides,
+        make_portion: Callable[[Sequence["Message"]], Portion],
+        *,
+        topics: Sequence[str] = (),
+        places: Sequence[Place] = (),
+        messages_max: int,
+        ended: Callable[[], None],
+    ) -> None:
+        self._bootstrap, self._settings, self._make_portion = bootstrap, settings, make_portion
+        self._topics, self._places, self._messages_max = list(topics), places, messages_max
+        self._loop = asyncio.get_running_loop()
+        self._events: asyncio.Queue[Event[Portion]] = asyncio.Queue()
+        self._room = threading.Semaphore(PORTIONS_AHEAD_MAX)
+        self._stopped = threading.Event()
+        self._consumer: Consumer | None = None
+        self._ended = ended
+        self._thread = threading.Thread(target=self._run, name="headrace-consumer", daemon=True)
+
+    def start(self) -> None:
+        self._thread.start()
+
+    def stop(self) -> None:
+        """Returns at once; the thread leaves the group and then calls `ended`."""
+        self._stopped.set()
+
+    async def next_event(self) -> "Assigned | Read[Portion]":
+        """What has come, in its order. Raises what ended the consumer."""
+        event = await self._events.get()
+        if isinstance(event, Exception):
+            raise event
+        return event
+
+    def taken(self) -> None:
+        """The reader is done with a portion: there may be another."""
+        self._room.release()
+
+    def store(self, places: Sequence[Place]) -> None:
+        """Leave these to librdkafka's own commits. What is not assigned any more is somebody else's by now."""
+        from confluent_kafka import KafkaException
+
+        consumer = self._consumer
+        if consumer is None or not places:
+            return
+        try:
+            consumer.store_offsets(offsets=_topic_partitions(places))
+        except KafkaException:
+            return
+
+    async def commit(self, places: Sequence[Place]) -> None:
+        """Returns when the broker has them; raises the first refusal."""
+        consumer = self._consumer
+        if consumer is not None and places:
+            await asyncio.to_thread(_commit, consumer, places)
+
+    # In the thread
+
+    def _run(self) -> None:
+        try:
+            self._consumer = make_consumer(self._bootstrap, self._settings)
+            try:
+                self._begin(self._consumer)
+                while not self._stopped.is_set():
+                    self._poll(self._consumer)
+            finally:
+                self._consumer.close()
+        except Exception as error:
+            self._tell(error)
+        finally:
+            self._call(self._ended)
+
+    def _begin(self, consumer: "Consumer") -> None:
+        if self._places:
+            consumer.assign(_topic_partitions(self._places))
+        else:
+            consumer.subscribe(self._topics, on_assign=self._assigned, on_revoke=self._revoked, on_lost=self._revoked)
+
+    def _poll(self, consumer: "Consumer") -> None:
+        first = consumer.poll(POLL_S)  # returns with the first message; consume() would wait for all of them
+        if first is None:
+            return
+        messages = [first]
+        if self._messages_max > 1:
+            messages += consumer.consume(self._messages_max - 1, 0)
+        good = [message for message in messages if message.error() is None]
+        if good and self._wait_for_room():
+            self._tell(Read(self._make_portion(good), _next_offsets(good)))
+        for message in messages:
+            error = message.error()
+            if error is not None and not _harmless(error):
+                raise from_kafka_error(error)
+
+    def _wait_for_room(self) -> bool:
+        while not self._stopped.is_set():
+            if self._room.acquire(timeout=POLL_S):
+                return True
+        return False
+
+    def _assigned(self, consumer: "Consumer", partitions: "list[TopicPartition]") -> None:
+        self._tell(Assigned(tuple(Place(one.topic, one.partition) for one in partitions)))
+
+    def _revoked(self, consumer: "Consumer", partitions: "list[TopicPartition]") -> None:
+        self._tell(Assigned(()))
+
+    def _tell(self, event: Event[Portion]) -> None:
+        self._call(lambda: self._events.put_nowait(event))
+
+    def _call(self, do: Callable[[], None]) -> None:
+        try:
+            self._loop.call_soon_threadsafe(do)
+        except RuntimeError:  # the loop has ended, and everybody who could listen with it
+            self._stopped.set()
+
+
+def _next_offsets(messages: "Sequence[Message]") -> tuple[Place, ...]:
+    last: dict[tuple[str, int], int] = {}
+    for message in messages:
+        last[message.topic() or "", message.partition() or 0] = message.offset() or 0  # without error it has them all
+    return tuple(Place(topic, partition, offset + 1) for (topic, partition), offset in last.items())
+
+
+def _topic_partitions(places: Sequence[Place]) -> "list[TopicPartition]":
+    from confluent_kafka import TopicPartition
+
+    return [TopicPartition(one.topic, one.partition, one.offset, one.metadata) for one in places]
+
+
+def _commit(consumer: "Consumer", places: Sequence[Place]) -> None:
+    from confluent_kafka import KafkaException
+
+    try:
+        answered = consumer.commit(offsets=_topic_partitions(places), asynchronous=False)
+    except KafkaException as error:
+        raise from_kafka_error(error.args[0]) from error
+    for row in answered or ():
+        if row.error is not None:
+            raise from_kafka_error(row.error)
+
+
+def _harmless(error: "KafkaError") -> bool:
+    """Ends of partitions, and what librdkafka goes on trying by itself: a broker that is away for a while."""
+    from confluent_kafka import KafkaError
+
+    return bool(error.retriable()) or error.code() in (
+        KafkaError._PARTITION_EOF,
+        KafkaError._TRANSPORT,
+        KafkaError._ALL_BROKERS_DOWN,
+        KafkaError._RESOLVE,
+        KafkaError._TIMED_OUT,
+    )

@@ -1,0 +1,91 @@
+"""How a method of the .proto becomes a handler of the server: by name, with its time limit and its failures told.
+
+Decides what every call has in common. A method of the .proto that nobody serves stops the server from being built.
+"""
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from typing import Any, TypeVar
+
+import grpc
+from google.protobuf.descriptor import MethodDescriptor, ServiceDescriptor
+from google.protobuf.message import Message
+from google.protobuf.message_factory import GetMessageClass
+
+from headrace.model.errors import ErrorCode
+from headrace.rpc.clients import Clients
+from headrace.rpc.failures import Failed, Status, end, failed
+
+Context = grpc.aio.ServicerContext[Any, Any]
+Unary = Callable[[Clients, Any], Awaitable[Message]]
+# Writes its answers itself: `await write(message, or the bytes of one)`.
+Write = Callable[[Message | bytes], Awaitable[None]]
+Stream = Callable[[Clients, AsyncIterator[Any], Write], Awaitable[None]]
+Request = TypeVar("Request")
+
+
+def handlers(
+    service: ServiceDescriptor, clients: Clients, methods: Mapping[str, Unary | Stream]
+) -> grpc.GenericRpcHandler:
+    served = {method.name: _handler(method, clients, methods[method.name]) for method in service.methods}
+    assert served.keys() == methods.keys(), f"not in the .proto: {methods.keys() - served.keys()}"
+    return grpc.method_handlers_generic_handler(service.full_name, served)
+
+
+def _handler(method: MethodDescriptor, clients: Clients, serve: Any) -> "grpc.RpcMethodHandler[Any, Any]":
+    read = GetMessageClass(method.input_type).FromString
+    if method.client_streaming:
+        return grpc.stream_stream_rpc_method_handler(_stream(clients, serve), read, _to_bytes)
+    return grpc.unary_unary_rpc_method_handler(_unary(clients, serve), read, _to_bytes)
+
+
+def _to_bytes(answer: Message | bytes) -> bytes:
+    return answer if isinstance(answer, bytes) else answer.SerializeToString()
+
+
+def _unary(clients: Clients, serve: Unary) -> Any:
+    async def call(request: Message, context: Context) -> Message:
+        try:
+            async with asyncio.timeout(context.time_remaining()) as limit:
+                return await serve(clients, request)
+        except TimeoutError as error:
+            await end(context, _too_late() if limit.expired() else failed(error))
+        except Exception as error:
+            await end(context, failed(error))
+
+    return call
+
+
+def _stream(clients: Clients, serve: Stream) -> Any:
+    async def call(requests: AsyncIterator[Message], context: Context) -> None:
+        try:
+            await serve(clients, requests, context.write)
+        except Exception as error:
+            await end(context, failed(error))
+
+    return call
+
+
+def _too_late() -> Failed:
+    message = "the deadline of the call has passed; what became of it is not known"
+    return Failed(
+        Status.DEADLINE_EXCEEDED, ErrorCode.REQUEST_TIMED_OUT.name, message, ErrorCode.REQUEST_TIMED_OUT, True
+    )
+
+
+async def until_stopped(clients: Clients, requests: AsyncIterator[Request]) -> AsyncIterator[Request]:
+    """The requests of a stream, until the client has said all or the process is told to stop."""
+    stop = asyncio.ensure_future(clients.stopping.wait())
+    try:
+        while True:
+            following = asyncio.ensure_future(anext(requests, None))
+            await asyncio.wait((following, stop), return_when=asyncio.FIRST_COMPLETED)
+            if not following.done():
+                following.cancel()
+                return
+            request = following.result()
+            if request is None:
+                return
+            yield request
+    finally:
+        stop.cancel()

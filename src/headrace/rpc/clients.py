@@ -1,0 +1,61 @@
+"""What the calls work with: one client of each kind for the whole process, made at start and closed at the end."""
+
+import asyncio
+from dataclasses import dataclass, field
+
+from headrace.client.cluster import Cluster, TopicFacts
+from headrace.client.coordinators import Coordinators
+from headrace.client.publisher import Acks, Publisher, PublisherSettings
+from headrace.model.settings import GatewaySettings
+from headrace.rpc.room import Room
+
+CLIENT_ID = "headrace-grpc"
+# Each consume stream is a librdkafka consumer: a few threads, and up to a few megabytes read ahead.
+CONSUME_STREAMS_MAX = 256
+
+
+@dataclass(slots=True)
+class Clients:
+    bootstrap: str
+    request_timeout_s: float
+    cluster: Cluster
+    coordinators: Coordinators
+    publisher: Publisher
+    room: Room = field(default_factory=Room)
+    consume_slots: asyncio.Semaphore = field(default_factory=lambda: asyncio.Semaphore(CONSUME_STREAMS_MAX))
+    # Set when the process is told to stop: streams end then with a word, instead of being cut off.
+    stopping: asyncio.Event = field(default_factory=asyncio.Event)
+
+    @classmethod
+    def start(cls, settings: GatewaySettings, bootstrap: str, request_timeout_ms: int) -> "Clients":
+        """Connects to nobody yet: this may be up before its broker is."""
+        publishing = PublisherSettings(
+            acks=Acks(settings.acks),
+            retries=settings.retries,
+            retry_backoff_ms=settings.retry_backoff_ms,
+            request_timeout_ms=request_timeout_ms,
+            linger_ms=settings.linger_ms,
+            client_id=CLIENT_ID,
+        )
+        cluster = Cluster(
+            bootstrap,
+            client_id=CLIENT_ID,
+            request_timeout_s=request_timeout_ms / 1000,
+            retry_backoff_s=settings.retry_backoff_ms / 1000,
+        )
+        return cls(
+            bootstrap=bootstrap,
+            request_timeout_s=request_timeout_ms / 1000,
+            cluster=cluster,
+            coordinators=Coordinators(cluster),
+            publisher=Publisher(bootstrap, publishing),
+        )
+
+    async def topic(self, name: str) -> TopicFacts:
+        """Known, or asked for until a broker that is being restarted answers again."""
+        known = self.cluster.known_topic(name)
+        return known if known is not None else await self.cluster.patiently(lambda: self.cluster.topic(name))
+
+    async def close(self) -> None:
+        await self.publisher.close()
+        self.cluster.close()

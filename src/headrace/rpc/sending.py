@@ -1,0 +1,174 @@
+"""Records on their way to the broker, and what became of each of them.
+
+Decides how records go to the publisher, and how the reports are put together again in the order of the request.
+"""
+
+import asyncio
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from headrace.client.batches import ACKS_ALL, ACKS_LEADER, send_batch
+from headrace.client.cluster import Cluster, TopicFacts
+from headrace.client.publisher import ANY_PARTITION, NOW, Acks, Publisher
+from headrace.client.refusals import Refused, from_kafka_error
+from headrace.model.errors import ErrorCode
+from headrace.rpc import headrace_pb2 as pb
+from headrace.rpc.checks import within
+from headrace.rpc.clients import Clients
+from headrace.rpc.failures import Failed, failed, invalid
+
+if TYPE_CHECKING:
+    from confluent_kafka import KafkaError, Message
+
+NOT_WRITTEN = -1
+_ACKS = {pb.ACKS_UNSPECIFIED: None, pb.ACKS_ALL: Acks.ALL, pb.ACKS_LEADER: Acks.LEADER, pb.ACKS_NONE: Acks.NONE}
+
+
+class Receipt:
+    """What became of the records of one request: complete when the last of them has been answered for."""
+
+    def __init__(self, count: int) -> None:
+        self.partitions = [NOT_WRITTEN] * count
+        self.offsets = [NOT_WRITTEN] * count
+        self.written = 0
+        self.failure: Failed | None = None  # the first
+        self._left = count
+        self._complete: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+
+    async def complete(self) -> None:
+        await asyncio.shield(
+            self._complete
+        )  # whoever waits may be cancelled; the records are on their way all the same
+
+    def when_complete(self, do: Callable[[], None]) -> None:
+        self._complete.add_done_callback(lambda _: do())
+
+    def wrote(self, index: int, partition: int, offset: int) -> None:
+        self.partitions[index], self.offsets[index] = partition, offset
+        self.written += 1
+        self._answered(1)
+
+    def failed(self, error: Exception, count: int = 1) -> None:
+        if self.failure is None:
+            self.failure = failed(error)
+        self._answered(count)
+
+    def _answered(self, count: int) -> None:
+        self._left -= count
+        if not self._left:
+            self._complete.set_result(None)
+
+
+async def send(clients: Clients, facts: TopicFacts, request: pb.ProduceRequest) -> Receipt:
+    """All records are queued, in their order, when this returns; the receipt tells the rest."""
+    acks = _acks(request)
+    partition = _partition(facts, request)
+    if request.record_batch:
+        return await _send_batch(clients.cluster, facts.name, partition, request, acks)
+    count, size = len(request.records), request.ByteSize()
+    if not count:
+        raise invalid("records is empty: send at least one")
+    await clients.room.take(count, size)
+    receipt = Receipt(count)
+    receipt.when_complete(lambda: clients.room.give_back(count, size))
+    _Sending(clients.publisher, facts.name, partition, acks, receipt).queue(request.records)
+    return receipt
+
+
+def _acks(request: pb.ProduceRequest) -> Acks | None:
+    if request.acks not in _ACKS:
+        raise invalid(f"acks is {request.acks}; it may be 0 to 3")
+    return _ACKS[request.acks]
+
+
+def _partition(facts: TopicFacts, request: pb.ProduceRequest) -> int:
+    if not request.HasField("partition"):
+        return ANY_PARTITION
+    within("partition", request.partition, 0)
+    count = len(facts.partitions)
+    if request.partition >= count:
+        message = f"{facts.name} has partitions 0 to {count - 1}, and no {request.partition}"
+        raise Refused(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, message)
+    return request.partition
+
+
+async def _send_batch(
+    cluster: Cluster, topic: str, partition: int, request: pb.ProduceRequest, acks: Acks | None
+) -> Receipt:
+    if request.records:
+        raise invalid("records and record_batch exclude each other: send one of them")
+    if partition == ANY_PARTITION:
+        raise invalid("partition is missing: a record batch is not opened, so nobody can choose one for it")
+    if acks is Acks.NONE:
+        raise invalid("acks is ACKS_NONE: a record batch is sent with ACKS_ALL or ACKS_LEADER")
+    level = ACKS_LEADER if acks is Acks.LEADER else ACKS_ALL
+    receipt = Receipt(1)
+    receipt.wrote(0, partition, await send_batch(cluster, topic, partition, request.record_batch, level))
+    return receipt
+
+
+class _Sending:
+    """The way of one request's records into the publisher. Never waits: there is room for them."""
+
+    def __init__(self, publisher: Publisher, topic: str, partition: int, acks: Acks | None, receipt: Receipt) -> None:
+        self._publisher, self._topic, self._partition, self._acks = publisher, topic, partition, acks
+        self._receipt = receipt
+
+    def queue(self, records: Sequence[pb.Record]) -> None:
+        together: list[dict[str, Any]] = []
+        for index, record in enumerate(records):
+            if record.headers or record.timestamp_ms:  # librdkafka takes neither in bulk
+                self._queue_together(together)
+                together = []
+                self._queue_alone(index, record)
+                continue
+            message: dict[str, Any] = {"callback": partial(self._delivered, index)}
+            if record.HasField("key"):
+                message["key"] = record.key
+            if record.HasField("value"):
+                message["value"] = record.value
+            together.append(message)
+        self._queue_together(together)
+
+    def _queue_together(self, messages: list[dict[str, Any]]) -> None:
+        if not messages:
+            return
+        try:
+            taken = self._publisher.send_many(self._topic, messages, self, self._acks, self._partition)
+        except Exception as error:
+            self._receipt.failed(error, len(messages))
+            return
+        if taken < len(messages):
+            for message in messages:
+                if (refusal := message.get("_error")) is not None:
+                    self._receipt.failed(from_kafka_error(refusal))
+
+    def _queue_alone(self, index: int, record: pb.Record) -> None:
+        key = record.key if record.HasField("key") else None
+        value = record.value if record.HasField("value") else None
+        headers = [(one.name, one.value if one.HasField("value") else None) for one in record.headers]
+        message = (value, key, self._partition, record.timestamp_ms or NOW, headers)
+        try:
+            self._publisher.send_reported(self._topic, message, _Alone(self, index), self._acks)
+        except Exception as error:
+            self._receipt.failed(error)
+
+    def _delivered(self, index: int, error: "KafkaError | None", message: "Message") -> None:
+        self._publisher.report_done(error, self._acks)
+        if error is not None:
+            self._receipt.failed(from_kafka_error(error))
+            return
+        offset = message.offset()
+        self._receipt.wrote(index, message.partition() or 0, NOT_WRITTEN if offset is None or offset < 0 else offset)
+
+    def delivered(self, error: "KafkaError | None", message: "Message") -> None:
+        raise AssertionError("every message has a callback of its own")
+
+
+class _Alone(NamedTuple):
+    sending: _Sending
+    number: int
+
+    def delivered(self, error: "KafkaError | None", message: "Message", /) -> None:
+        self.sending._delivered(self.number, error, message)
