@@ -93,7 +93,7 @@ class Metadata:
         loading = asyncio.create_task(asyncio.to_thread(importlib.import_module, "headrace.metadata.etcd.store"))
         await member.start()
         await loading
-        store = await _unless(member.ended(), self._connect_when_possible(own))
+        self._store = store = await _unless(member.ended(), self._connect_when_possible(own))
         from headrace.metadata.etcd.members import make_voter
 
         await make_voter(store.connection, peer_url(self._settings, self._settings.cluster.rpc_addr))

@@ -53,6 +53,8 @@ def examine(settings: Settings) -> Iterator[Finding]:
     ]
     for check in plain:
         yield check()
+    if settings.runs_etcd:
+        yield checks.etcd(settings)
     for listener in settings.listeners:
         yield checks.port(listener)
     if settings.in_memory:

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from headrace.cli.output import human_bytes, plural
-from headrace.model.errors import CorruptLog
+from headrace.model.errors import CorruptLog, InvalidConfig
 from headrace.model.settings import Listener, Settings
 from headrace.storage.checkpoints import (
     HIGH_WATERMARKS,
@@ -73,6 +73,19 @@ def native_libraries() -> Finding:
     if missing:
         return Finding("libraries", "problem", f"missing: {', '.join(missing)}", "pip install --upgrade headrace")
     return Finding("libraries", "ok", f"all {len(_LIBRARIES)} load")
+
+
+def etcd(settings: Settings) -> Finding:
+    """Looked for where this node would run a member."""
+    import asyncio
+
+    from headrace.app.etcd.member import check_program
+
+    try:
+        asyncio.run(check_program(settings.etcd.program))
+    except InvalidConfig as error:
+        return Finding("etcd", "problem", f"{settings.etcd.program} cannot be used", str(error))
+    return Finding("etcd", "ok", f"{shutil.which(settings.etcd.program)}")
 
 
 def kernel() -> Finding:

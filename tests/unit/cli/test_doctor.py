@@ -13,7 +13,7 @@ from typer.testing import CliRunner
 from headrace.cli import machine_checks as checks
 from headrace.cli.app import app
 from headrace.cli.doctor import examine
-from headrace.model.settings import Listener, Settings
+from headrace.model.settings import ClusterSettings, EtcdSettings, Listener, Member, Settings
 from headrace.storage.checkpoints import MetaProperties, mark_clean_shutdown, write_meta_properties
 from headrace.storage.files import DiskFiles
 
@@ -139,3 +139,17 @@ def test_the_command_ends_with_one_on_problems_and_says_what_to_do(tmp_path, tak
     problems = [one for one in json.loads(result.stdout) if one["status"] == "problem"]
     assert [one["name"] for one in problems] == [f"port {taken_port}"]
     assert "PROBLEM" in CliRunner().invoke(app, words).stdout
+
+
+def test_a_node_that_would_run_etcd_is_told_whether_it_can() -> None:
+    members = (Member(node_id=1, api_addr="a:1", rpc_addr="a:2"),)
+    for program, status in (("etcd", "ok"), ("etcd-that-is-not-there", "problem"), ("true", "problem")):
+        node = Settings(
+            listeners=(),
+            storage="memory",
+            cluster=ClusterSettings(initial_members=members),
+            etcd=EtcdSettings(program=program),
+        )
+        assert {finding.name: finding.status for finding in examine(node)}["etcd"] == status
+    alone = Settings(listeners=(), storage="memory")
+    assert "etcd" not in {finding.name for finding in examine(alone)}

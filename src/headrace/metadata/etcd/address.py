@@ -23,10 +23,6 @@ class EtcdAddress:
     def uses_tls(self) -> bool:
         return bool(self.ca_file or self.cert_file)
 
-    def __str__(self) -> str:
-        """Without the password: this goes into messages."""
-        return f"{SCHEME}{','.join(self.endpoints)}{self.namespace}"
-
 
 def parse_endpoints(text: str) -> tuple[tuple[str, ...], str]:
     """Endpoints and namespace of `etcd://host:port,host:port/namespace`."""

@@ -64,12 +64,6 @@ class Member(NamedTuple):
     is_learner: bool
 
 
-class Status(NamedTuple):
-    version: str
-    leader: int
-    is_learner: bool
-
-
 # Requests
 
 
@@ -176,12 +170,6 @@ def lease_reply(reply: bytes) -> tuple[int, int]:
 
 def authenticate_reply(reply: bytes) -> str:
     return next((encoded.decode() for field, _, encoded in pb.fields(reply) if field == 2), "")
-
-
-def status_reply(reply: bytes) -> Status:
-    found = {field: (number, encoded) for field, number, encoded in pb.fields(reply)}
-    nothing = (0, b"")
-    return Status(found.get(2, nothing)[1].decode(), found.get(4, nothing)[0], bool(found.get(10, nothing)[0]))
 
 
 def member_list_reply(reply: bytes) -> list[Member]:
