@@ -6,6 +6,8 @@ from typing import NamedTuple
 
 
 class ApiKey(IntEnum):
+    __hash__ = int.__hash__  # an enum's own is a Python function, and every request is looked up in several tables
+
     PRODUCE = 0
     FETCH = 1
     LIST_OFFSETS = 2

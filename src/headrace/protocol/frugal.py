@@ -5,7 +5,10 @@ twenty times its size once decoded. Whoever reads arrays with this reader pays f
 are made, out of a budget that every honest request stays below.
 """
 
+from struct import error as StructError
+
 from headrace.model.errors import ProtocolError
+from headrace.protocol.wire import INT16 as _LENGTH
 from headrace.protocol.wire import Reader
 
 # 10,000 topics with the longest names make 2.5 MB, and no request but Produce comes near twice that. Decoding
@@ -100,12 +103,23 @@ class SmallReader(FrugalReader):
         return memoryview(self._buffer)[start : start + length]
 
     def nullable_string(self) -> str | None:
-        length = self.uvarint() - 1 if self.flexible else self.int16()
-        if length == -1:
+        if self.flexible:
+            length = self.uvarint() - 1
+            start = self.position
+        else:
+            start = self.position
+            try:
+                length = _LENGTH.unpack_from(self._buffer, start)[0]
+            except StructError:
+                raise ProtocolError("the request ends in the middle of a number") from None
+            start += 2
+        if length < 0:
+            if length != -1:
+                raise ProtocolError(f"{length} bytes announced, {self._end - start} left in the request")
+            self.position = start
             return None
-        start = self.position
         end = start + length
-        if length < 0 or end > self._end:
+        if end > self._end:
             raise ProtocolError(f"{length} bytes announced, {self._end - start} left in the request")
         self.position = end
         try:

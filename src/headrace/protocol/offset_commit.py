@@ -35,6 +35,10 @@ _OFFSET_WITHOUT_EPOCH = Struct(">iq")
 _ROW = Struct(">ih")
 
 
+# What a NamedTuple's own constructor ends up calling, at half its price: a broker reads ten thousand of these a second.
+_new_tuple = tuple.__new__
+
+
 class PartitionCommit(NamedTuple):
     partition: int
     offset: int
@@ -74,7 +78,7 @@ def decode_request(body: Reader, version: int) -> OffsetCommitRequest:
     topics = tuple([_topic(reader, version) for _ in reader.elements(_TOPIC_BYTES_MIN, _TOPIC_WEIGHT)])
     reader.skip_tags()
     reader.expect_end()
-    return OffsetCommitRequest(group_id, generation, member_id, instance_id, retention_ms, topics)
+    return _new_tuple(OffsetCommitRequest, (group_id, generation, member_id, instance_id, retention_ms, topics))
 
 
 def _topic(reader: FrugalReader, version: int) -> TopicCommit:
@@ -82,7 +86,7 @@ def _topic(reader: FrugalReader, version: int) -> TopicCommit:
     indexes = reader.elements(_PARTITION_BYTES_MIN, _PARTITION_WEIGHT)
     partitions = tuple([_partition(reader, version) for _ in indexes])
     reader.skip_tags()
-    return TopicCommit(topic, partitions)
+    return _new_tuple(TopicCommit, (topic, partitions))
 
 
 def _partition(reader: FrugalReader, version: int) -> PartitionCommit:
@@ -93,7 +97,7 @@ def _partition(reader: FrugalReader, version: int) -> PartitionCommit:
         leader_epoch = NO_EPOCH
     metadata = reader.nullable_string()
     reader.skip_tags()
-    return PartitionCommit(partition, offset, leader_epoch, metadata)
+    return _new_tuple(PartitionCommit, (partition, offset, leader_epoch, metadata))
 
 
 def encode_response(version: int, response: OffsetCommitResponse) -> bytes:

@@ -75,7 +75,10 @@ class GroupMachine:
 
     def family_of(self, group_id: str) -> Family | None:
         """The family that holds the group; None for a group of offsets alone, or none at all."""
-        return next((family for family in self.families if family.holds(group_id)), None)
+        for family in self.families:
+            if family.holds(group_id):
+                return family
+        return None
 
     # The machine's own duties (core/coordinator.py)
 
@@ -159,7 +162,10 @@ class GroupMachine:
         return self._noted(self._classic_door(group_id).leave(group_id, leaving, ticket, now), now)
 
     def _classic_door(self, group_id: str) -> ClassicDoor:
-        return next((door for door in self._doors if door.holds(group_id)), self.classic)
+        for door in self._doors:
+            if door.holds(group_id):
+                return door
+        return self.classic
 
     # Offsets
 
