@@ -140,7 +140,7 @@ class SimNode:
         self._network = network
         self._store = store
         self.random = random
-        self.disk_delay_s = 0.01  # the most that a sync takes
+        self.disk_delay_s = random.choice([0.01, 0.01, 0.2])  # the most that a sync takes
         self._loop = asyncio.get_running_loop()
         self.files = SimFiles()
         skew_ms, rate = random.randrange(-3_600_000, 3_600_000), 1 + random.uniform(-0.0005, 0.0005)

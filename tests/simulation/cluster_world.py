@@ -38,7 +38,7 @@ CALM_S_MAX = 60.0  # how long it may take until all is well again
 SETTINGS = {
     "broker.session.timeout.ms": "2000",
     "replica.lag.time.max.ms": "1000",
-    "offsets.topic.num.partitions": "1",
+    "log.flush.offset.checkpoint.interval.ms": "700",
 }
 
 
@@ -231,20 +231,21 @@ class ClusterWorld:
         return all(len(state.isr) == len(self.nodes) for topic in topics for state in topic.partitions)
 
     async def _crash_in_a_row(self) -> None:
-        """One loses what it had not synced and is back at once; then the leader goes, and somebody must take over."""
+        """One loses what it had not synced, and the leader goes at the same time or soon after: who takes over?"""
         first = self._some_node()
         if not first.is_up or not (self.waits_for_disk or self._nobody_else_has_lost(first)):
             return
         self.note("power", first.node_id)
         first.lose_power()
-        first.start()
-        await asyncio.sleep(self.random.choice([0.2, 0.5, 1.0]))
+        await asyncio.sleep(self.random.choice([0.0, 0.0, 0.3]))
         leaders = [node for node in self.nodes if node is not first and node.is_up and self._leads_something(node)]
-        if leaders:
-            leader = self.random.choice(leaders)
+        leader = self.random.choice(leaders) if leaders else None
+        if leader is not None:
             self.note("kill", leader.node_id)
             leader.kill()
-            await asyncio.sleep(self.random.choice([0.1, 3.0]))
+        first.start()
+        await asyncio.sleep(self.random.choice([0.1, 4.0]))
+        if leader is not None:
             leader.start()
 
     @staticmethod

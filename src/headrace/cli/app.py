@@ -8,7 +8,20 @@ from typing import Annotated
 
 import typer
 
-from headrace.cli import bench, config, configs, consume, doctor, gateway, groups, log, produce, topics, transactions
+from headrace.cli import (
+    bench,
+    cluster,
+    config,
+    configs,
+    consume,
+    doctor,
+    gateway,
+    groups,
+    log,
+    produce,
+    topics,
+    transactions,
+)
 from headrace.cli.exit_codes import FAILURE, examples
 from headrace.cli.start import start as start_node
 
@@ -54,6 +67,7 @@ def start(
 
 
 app.command(epilog=gateway.EPILOG)(gateway.gateway)
+app.add_typer(cluster.app)
 app.add_typer(topics.app)
 app.command(epilog=produce.EPILOG)(produce.produce)
 app.command(epilog=consume.EPILOG)(consume.consume)

@@ -4,7 +4,7 @@
         Producer({"bootstrap.servers": broker.bootstrap})
 
 Decides where the broker listens and keeps its data, and what a test is told when it fails. How it runs, as a
-process or as a thread, is in `broker_process.py` and `broker_thread.py`.
+process or as a thread, is in `app/node_process.py` and `broker_thread.py`.
 """
 
 import os
@@ -149,7 +149,7 @@ class LocalBroker:
             from headrace.testing.broker_thread import BrokerThread
 
             return BrokerThread(settings)
-        from headrace.testing.broker_process import BrokerProcess
+        from headrace.app.node_process import BrokerProcess
 
         if self._output is None:
             self._output = tempfile.TemporaryFile()  # noqa: SIM115 - closed by `close`

@@ -15,8 +15,8 @@ from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
 from types import TracebackType
 
+from headrace.app.metadata_process import MetadataProcess
 from headrace.testing.local_broker import LocalBroker
-from headrace.testing.metadata_process import MetadataProcess
 
 
 class LocalCluster:

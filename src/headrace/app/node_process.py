@@ -1,4 +1,4 @@
-"""A broker in a process of its own, for LocalBroker: started, watched, stopped, killed.
+"""A broker in a process of its own: started, watched, stopped, killed.
 
 The child ends with its parent, however the parent ends. Nothing here knows what a broker does.
 """
