@@ -18,8 +18,8 @@ RECORDS = 10_000  # in each partition
 TRANSACTION = 20  # records in each transaction
 KILLS = 6
 # A copier asks for its last committed offset before it fences its predecessor, and gets it when the transaction that
-# the predecessor left open has timed out.
-TIMEOUT_MS = 3000
+# the predecessor left open has timed out. Longer than a broker is away: a copier whose own transaction times out ends.
+TIMEOUT_MS = 10_000
 LOOK_OFTEN = {"transaction.abort.timed.out.transaction.cleanup.interval.ms": "500"}
 
 pytestmark = [pytest.mark.interop, pytest.mark.timeout(400)]
@@ -47,8 +47,15 @@ def copied(broker: LocalBroker, partition: int) -> list[int]:
     return [int(message.value()) for message in read_messages(broker.bootstrap, "target", partition, "read_committed")]
 
 
-def committed_something(one: Background) -> bool:
-    return any(event.get("consumed", 0) > 0 for event in one.events)
+def consumed(one: Background) -> int:
+    """How far it has come since it was started."""
+    return max((event.get("consumed", 0) for event in one.events), default=0)
+
+
+def wait_for_progress(one: Background) -> None:
+    """So that every kill meets it at work, and a transaction that the last kill held up had time to end."""
+    known = consumed(one)
+    one.wait_for(lambda: consumed(one) > known)
 
 
 def test_copies_are_exact_and_in_order_although_copiers_and_broker_are_killed(tmp_path: Path) -> None:
@@ -63,7 +70,7 @@ def test_copies_are_exact_and_in_order_although_copiers_and_broker_are_killed(tm
         try:
             for number in range(KILLS):
                 victim = number % PARTITIONS
-                copiers[victim].wait_for(lambda one=copiers[victim]: committed_something(one))
+                wait_for_progress(copiers[victim])
                 copiers[victim].pause(chance.uniform(0, 0.3))
                 if number < KILLS // 2:
                     copiers[victim].close()
