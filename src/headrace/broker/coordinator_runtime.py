@@ -12,6 +12,7 @@ from functools import partial
 from itertools import count
 from typing import TYPE_CHECKING, Any, Generic
 
+from headrace.broker.coordinators.answers import AnswerOnCommit, as_answer, settle
 from headrace.broker.coordinators.errors import CoordinatorLoading, CoordinatorNotAvailable, NotCoordinator
 from headrace.broker.coordinators.replay import Replay
 from headrace.broker.coordinators.shard import AnyMachine, Queued, Shard, Waiter
@@ -114,7 +115,7 @@ class CoordinatorRuntime(Generic[AnyMachine]):
     async def call(self, name: str, decide: "Decide[AnyMachine]") -> Any:
         """`submit`, for a coroutine: returns the reply, or raises it if it is an error."""
         future: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
-        ticket = self.submit(name, decide, partial(_settle, future))
+        ticket = self.submit(name, decide, partial(settle, future))
         try:
             return await future
         finally:
@@ -135,7 +136,7 @@ class CoordinatorRuntime(Generic[AnyMachine]):
             try:
                 decision = decide(shard.machine, ticket, now)
             except Exception as error:
-                refused.append((waiter, _as_answer(error, shard)))
+                refused.append((waiter, as_answer(error, shard)))
                 continue
             self._waiting[ticket] = waiter
             decisions.append(decision)
@@ -152,7 +153,7 @@ class CoordinatorRuntime(Generic[AnyMachine]):
                 for decision in decisions:
                     self._carry_out_together(shard, [decision])
                 return
-            reason = _as_answer(error, shard)
+            reason = as_answer(error, shard)
             for decision in decisions:
                 self.fail(decision.answers, reason)
 
@@ -178,7 +179,7 @@ class CoordinatorRuntime(Generic[AnyMachine]):
         if partition.log_end_offset <= partition.high_watermark:
             self._answer(decision.answers)
         else:
-            partition.wait_for_commit(partition.log_end_offset, _AnswerOnCommit(self, decision.answers))
+            partition.wait_for_commit(partition.log_end_offset, AnswerOnCommit(self, decision.answers))
 
     def _write_down(self, shard: Shard[AnyMachine], decision: Decision[Any]) -> None:
         records = [shard.machine.encode(fact) for fact in decision.facts]
@@ -278,37 +279,3 @@ class CoordinatorRuntime(Generic[AnyMachine]):
         self.fail([Answer(ticket, None) for ticket in self._waiting], CoordinatorNotAvailable("the broker is stopping"))
         for index in list(self._shards):
             self.resign(index)
-
-
-def _as_answer(error: Exception, shard: Shard[Any]) -> HeadraceError:
-    """What is told to those who wait: an error that was raised on purpose, or that there is a bug of ours."""
-    if isinstance(error, HeadraceError):
-        return error
-    log.error("%s: a request could not be carried out", shard.partition, exc_info=error)
-    return HeadraceError("the request could not be carried out: see the broker's log")
-
-
-def _settle(future: "asyncio.Future[Any]", reply: object) -> None:
-    if future.done():
-        return
-    if isinstance(reply, HeadraceError):
-        future.set_exception(reply)
-    else:
-        future.set_result(reply)
-
-
-class _AnswerOnCommit:
-    """Answers when the facts of a decision are committed."""
-
-    __slots__ = ("_answers", "_runtime")
-
-    def __init__(self, runtime: CoordinatorRuntime[Any], answers: Sequence[Answer]) -> None:
-        self._runtime = runtime
-        self._answers = answers
-
-    def committed(self) -> None:
-        self._runtime.committed(self._answers)
-
-    def failed(self, partition: Partition, error: HeadraceError) -> None:
-        gone = NotCoordinator(str(error)) if isinstance(error, NotLeader) else error
-        self._runtime.fail(self._answers, gone)
