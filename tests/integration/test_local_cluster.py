@@ -1,12 +1,16 @@
 """Three brokers as processes, real clients: what a cluster promises while brokers are killed, paused and stopped."""
 
+import importlib
 import time
 from collections.abc import Iterator
+from datetime import timedelta
+from typing import Any
 
 import pytest
 from confluent_kafka import Consumer, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic
 
+from headrace.client.connection import Connection
 from headrace.testing.local_cluster import LocalCluster
 
 PATIENCE_S = 60.0  # for a machine that does other things too; nothing here is timed
@@ -175,3 +179,60 @@ def test_transactions_reach_over_brokers_and_survive_their_loss(cluster: LocalCl
         consumer.assign([TopicPartition("bank", partition, 0)])
         assert _take(consumer, 3) == ["0", "1", "3"], partition
         consumer.close()
+
+
+def test_replicas_move_to_another_broker_and_leadership_back_to_the_first(cluster: LocalCluster) -> None:
+    admin = AdminClient({"bootstrap.servers": cluster.bootstrap})
+    admin.create_topics([NewTopic("moved", 1, replica_assignment=[[1, 2]])])["moved"].result(PATIENCE_S)
+    sender = Sender(cluster, "moved")
+    sender.send(20)
+    with Connection("127.0.0.1", cluster.brokers[2].port, PATIENCE_S) as connection:
+        _reassign(connection, "moved", (3, 2))
+        sender.send(20)
+        _wait_until_moved(connection)
+        assert _replicas(admin, "moved") == (3, 2)
+        cluster.stop(3)
+        sender.send(5)
+        assert cluster.leader("moved") == 2
+        cluster.restart(3)
+        wait_for_isr(cluster, "moved", 2)
+        _elect_preferred(connection, "moved")
+    assert cluster.leader("moved") == 3
+    assert everything(cluster, "moved", 45) == sender.acked
+
+
+def _reassign(connection: Connection, topic: str, replicas: tuple[int, ...]) -> None:
+    messages: Any = importlib.import_module("kio.schema.alter_partition_reassignments.v0.request")
+    answers: Any = importlib.import_module("kio.schema.alter_partition_reassignments.v0.response")
+    wanted = messages.ReassignablePartition(partition_index=0, replicas=replicas)
+    request = messages.AlterPartitionReassignmentsRequest(
+        timeout=timedelta(seconds=30), topics=(messages.ReassignableTopic(name=topic, partitions=(wanted,)),)
+    )
+    answer = connection.call(request, answers.AlterPartitionReassignmentsResponse)
+    assert answer.responses[0].partitions[0].error_code == 0
+
+
+def _wait_until_moved(connection: Connection) -> None:
+    messages: Any = importlib.import_module("kio.schema.list_partition_reassignments.v0.request")
+    answers: Any = importlib.import_module("kio.schema.list_partition_reassignments.v0.response")
+    request = messages.ListPartitionReassignmentsRequest(timeout=timedelta(seconds=30), topics=None)
+    deadline = time.monotonic() + PATIENCE_S
+    while connection.call(request, answers.ListPartitionReassignmentsResponse).topics:
+        assert time.monotonic() < deadline, "the move does not end"
+        time.sleep(0.1)
+
+
+def _elect_preferred(connection: Connection, topic: str) -> None:
+    messages: Any = importlib.import_module("kio.schema.elect_leaders.v2.request")
+    answers: Any = importlib.import_module("kio.schema.elect_leaders.v2.response")
+    request = messages.ElectLeadersRequest(
+        election_type=0,
+        topic_partitions=(messages.TopicPartitions(topic=topic, partitions=(0,)),),
+        timeout=timedelta(seconds=30),
+    )
+    answer = connection.call(request, answers.ElectLeadersResponse)
+    assert answer.replica_election_results[0].partition_result[0].error_code == 0
+
+
+def _replicas(admin: AdminClient, topic: str) -> tuple[int, ...]:
+    return tuple(admin.list_topics(topic, timeout=PATIENCE_S).topics[topic].partitions[0].replicas)

@@ -6,7 +6,7 @@ has changed nothing.
 """
 
 from base64 import urlsafe_b64encode
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from uuid import UUID, uuid4
 
 from headrace.broker.fact_writer import ChangeListener, FactWriter, named_twice, repeated
@@ -210,6 +210,23 @@ class Controller:
                 ),
             )
             _raise_first(rows.values())
+
+    async def elect_leaders(self, wanted: Mapping[str, Collection[int]], *, unclean: bool) -> None:
+        """By request: the first replicas lead, or anybody where nobody does. The facts tell what became of it."""
+
+        def decide(wishes: Mapping[str, Collection[int]]) -> Mapping[str, Decision[int] | RequestError]:
+            condition = elections.condition_of(self.image)
+            if unclean:
+                return elections.elect_unclean(wishes, self.image, condition, self._rules_of)
+            return elections.elect_preferred(wishes, self.image, condition)
+
+        _raise_first((await self._facts.change_each(list(wanted.items()), decide)).values())
+
+    async def reassign(self, wanted: Mapping[str, Mapping[int, tuple[int, ...] | None]]) -> None:
+        rows = await self._facts.change_each(
+            list(wanted.items()), lambda wishes: elections.reassign(wishes, self.image)
+        )
+        _raise_first(rows.values())
 
     async def change_isrs(self, proposals: Sequence[IsrProposal]) -> list[IsrProposal]:
         """Those proposals that are known to be refused; of the others, the facts tell."""

@@ -1,4 +1,4 @@
-"""AlterPartitionReassignments, truthfully for one node: replicas stay where they are, and nothing is in progress."""
+"""AlterPartitionReassignments: replicas on the way to other brokers. It is done when they are in sync there."""
 
 from collections.abc import Iterable
 
@@ -17,6 +17,7 @@ from headrace.broker.handlers.kafka_types import NO_THROTTLE, TopicName, wire_er
 from headrace.broker.handlers.shared import allows, repeated
 from headrace.broker.handlers.topic_rows import CLUSTER_DENIED, Outcome, encoded_topics, partition_state
 from headrace.core.cluster.image import ClusterImage
+from headrace.core.cluster.reassignment import is_moving
 from headrace.model.errors import ErrorCode
 from headrace.protocol.api import ApiKey
 from headrace.security.access import Operation, ResourceType, access_for
@@ -31,7 +32,7 @@ NONE_IN_PROGRESS = Outcome(ErrorCode.NO_REASSIGNMENT_IN_PROGRESS, "the partition
 
 async def handle(request: AlterPartitionReassignmentsRequest, call: Call) -> AlterPartitionReassignmentsResponse:
     whole = DONE if allows(call, ALTER_CLUSTER) else CLUSTER_DENIED
-    topics = _refused(request, whole) if whole.code else _reassigned(request, call.broker.image)
+    topics = _refused(request, whole) if whole.code else await _reassigned(request, call)
     return AlterPartitionReassignmentsResponse(
         throttle_time=NO_THROTTLE,
         allow_replication_factor_change=request.allow_replication_factor_change,
@@ -46,11 +47,25 @@ def _refused(request: AlterPartitionReassignmentsRequest, refusal: Outcome) -> T
         yield topic.name, (_row(asked, refusal) for asked in topic.partitions)
 
 
-def _reassigned(request: AlterPartitionReassignmentsRequest, image: ClusterImage) -> Topics:
+async def _reassigned(request: AlterPartitionReassignmentsRequest, call: Call) -> Topics:
     same_count = not request.allow_replication_factor_change
+    image = call.broker.image
+    outcomes = {
+        (topic.name, asked.partition_index): _reassign(topic.name, asked, same_count, image)
+        for topic in request.topics
+        for asked in topic.partitions
+    }
+    wanted: dict[str, dict[int, tuple[int, ...] | None]] = {}
     for topic in request.topics:
-        name = topic.name
-        yield name, (_row(asked, _reassign(name, asked, same_count, image)) for asked in topic.partitions)
+        for asked in topic.partitions:
+            if not outcomes[topic.name, asked.partition_index].code:
+                wanted.setdefault(topic.name, {})[asked.partition_index] = asked.replicas
+    if wanted:
+        await call.broker.controller.reassign(wanted)
+    return (
+        (topic.name, (_row(asked, outcomes[topic.name, asked.partition_index]) for asked in topic.partitions))
+        for topic in request.topics
+    )
 
 
 def _reassign(topic: str, asked: ReassignablePartition, same_count: bool, image: ClusterImage) -> Outcome:
@@ -59,8 +74,9 @@ def _reassign(topic: str, asked: ReassignablePartition, same_count: bool, image:
         message = f"there is no partition {topic}-{asked.partition_index}"
         return Outcome(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, message)
     if asked.replicas is None:
-        return NONE_IN_PROGRESS
-    return _placed(asked.replicas, state.replicas, same_count, image)
+        return DONE if is_moving(state) else NONE_IN_PROGRESS
+    settled = tuple(one for one in state.replicas if one not in state.adding)
+    return _placed(asked.replicas, settled, same_count, image)
 
 
 def _placed(wanted: tuple[int, ...], current: tuple[int, ...], same_count: bool, image: ClusterImage) -> Outcome:
@@ -70,18 +86,17 @@ def _placed(wanted: tuple[int, ...], current: tuple[int, ...], same_count: bool,
     if same_count and len(wanted) != len(current):
         message = f"the partition has {len(current)} replicas, and {len(wanted)} are wanted"
         return Outcome(ErrorCode.INVALID_REPLICATION_FACTOR, message)
-    if wanted != current:
-        # A registration may outlive its broker. Whoever was promised a move there would wait for it forever.
-        return Outcome(ErrorCode.INVALID_REPLICA_ASSIGNMENT, "replicas cannot be moved between brokers")
     return DONE
 
 
 def _impossible(wanted: tuple[int, ...], image: ClusterImage) -> str | None:
     if not wanted:
         return "a partition needs at least one broker"
-    unknown = [broker for broker in wanted if broker not in image.brokers]
+    live = image.live_brokers()
+    unknown = [broker for broker in wanted if broker not in live]
     if unknown:
-        return f"no broker has the id {unknown[0]}"
+        # Also one that is known but away: whoever was promised a move there might wait for it forever.
+        return f"no broker that is there has the id {unknown[0]}"
     return "a broker cannot hold two replicas of one partition" if repeated(wanted) else None
 
 

@@ -1,6 +1,6 @@
-"""ElectLeaders, truthfully for one node: nobody else can lead, so an election is either not needed or not possible."""
+"""ElectLeaders: the first replica takes over, or anybody where nobody leads; where that is needed, and possible."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from enum import IntEnum
 
 from kio.schema.elect_leaders.v2.request import ElectLeadersRequest
@@ -11,7 +11,7 @@ from headrace.broker.handlers.kafka_types import NO_THROTTLE, TopicName, i32, wi
 from headrace.broker.handlers.shared import allows
 from headrace.broker.handlers.topic_rows import CLUSTER_DENIED, Outcome, encoded_topics, partition_state
 from headrace.core.cluster.image import ClusterImage
-from headrace.core.cluster.values import NO_LEADER
+from headrace.core.cluster.values import NO_LEADER, PartitionState
 from headrace.model.errors import ErrorCode
 from headrace.protocol.api import ApiKey
 from headrace.security.access import Operation, ResourceType, access_for
@@ -38,7 +38,7 @@ NOT_AVAILABLE = {
 
 async def handle(request: ElectLeadersRequest, call: Call) -> ElectLeadersResponse:
     whole = _whole_outcome(request, call)
-    topics = _refused(request, whole) if whole.code else _elected(request, call.broker.image)
+    topics = _refused(request, whole) if whole.code else await _elected(request, call)
     return ElectLeadersResponse(
         throttle_time=NO_THROTTLE,
         error_code=wire_error(whole.code),
@@ -62,29 +62,57 @@ def _refused(request: ElectLeadersRequest, refusal: Outcome) -> Topics:
         yield topic.topic, (_row(index, refusal) for index in topic.partitions)
 
 
-def _elected(request: ElectLeadersRequest, image: ClusterImage) -> Topics:
+async def _elected(request: ElectLeadersRequest, call: Call) -> Topics:
+    """Rows are made one by one when they are sent: the states from before the election are kept for them."""
     wanted = ElectionType(request.election_type)
+    image = call.broker.image
+    asked = _asked(request, image)
+    before = {name: known.partitions for name, _ in asked if (known := image.topics.get(name)) is not None}
+    needed = {
+        name: [index for index in indexes if _is_needed(before.get(name, ()), index, wanted)] for name, indexes in asked
+    }
+    needed = {name: indexes for name, indexes in needed.items() if indexes}
+    if needed:
+        await call.broker.controller.elect_leaders(needed, unclean=wanted is ElectionType.UNCLEAN)
+    about_all = request.topic_partitions is None
+
+    def outcome(name: str, index: int) -> Outcome:
+        if not 0 <= index < len(before.get(name, ())):
+            return Outcome(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"there is no partition {name}-{index}")
+        if index not in needed.get(name, ()):
+            return NOT_NEEDED
+        state = partition_state(image, name, index)
+        return ACCEPTED if state is not None and _is_content(state, wanted) else NOT_AVAILABLE[wanted]
+
+    return (
+        (
+            name,
+            (
+                _unless_not_needed(index, outcome(name, index)) if about_all else _row(index, outcome(name, index))
+                for index in indexes
+            ),
+        )
+        for name, indexes in asked
+    )
+
+
+def _asked(request: ElectLeadersRequest, image: ClusterImage) -> list[tuple[str, Sequence[int]]]:
     if request.topic_partitions is None:
-        for name, known in list(image.topics.items()):
-            indexes = range(len(known.partitions))
-            yield name, (_unless_not_needed(index, _elect(name, index, wanted, image)) for index in indexes)
-        return
-    for asked in request.topic_partitions:
-        name = asked.topic
-        yield name, (_row(index, _elect(name, index, wanted, image)) for index in asked.partitions)
+        return [(name, range(len(known.partitions))) for name, known in image.topics.items()]
+    return [(one.topic, one.partitions) for one in request.topic_partitions]
+
+
+def _is_needed(states: Sequence[PartitionState], index: int, wanted: ElectionType) -> bool:
+    return 0 <= index < len(states) and not _is_content(states[index], wanted)
+
+
+def _is_content(state: PartitionState, wanted: ElectionType) -> bool:
+    return state.leader == state.replicas[0] if wanted is ElectionType.PREFERRED else state.leader != NO_LEADER
 
 
 def _unless_not_needed(index: int, outcome: Outcome) -> PartitionResult | None:
     """Who asks about everything hears only of partitions that do not have the wanted leader."""
     return None if outcome is NOT_NEEDED else _row(index, outcome)
-
-
-def _elect(topic: str, index: int, wanted: ElectionType, image: ClusterImage) -> Outcome:
-    state = partition_state(image, topic, index)
-    if state is None:
-        return Outcome(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"there is no partition {topic}-{index}")
-    content = state.leader == state.replicas[0] if wanted is ElectionType.PREFERRED else state.leader != NO_LEADER
-    return NOT_NEEDED if content else NOT_AVAILABLE[wanted]
 
 
 def _row(index: int, outcome: Outcome) -> PartitionResult:

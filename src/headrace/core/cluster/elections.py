@@ -9,6 +9,7 @@ from functools import partial
 
 from headrace.core.cluster import facts
 from headrace.core.cluster.image import ClusterImage
+from headrace.core.cluster.reassignment import begun, cancelled
 from headrace.core.cluster.succession import (
     Condition,
     Rules,
@@ -78,6 +79,35 @@ def elect_preferred(
         decisions[topic.name] = _changing(
             topic, lambda state: preferred(state, condition), wanted[topic.name], guards=()
         )
+    return {name: decisions.get(name, Decision(0, {})) for name in wanted}
+
+
+def elect_unclean(
+    wanted: Mapping[str, Collection[int]], image: ClusterImage, condition: Condition, rules: RulesOf
+) -> dict[str, Decision[int] | RequestError]:
+    """Somebody leads these partitions, if anybody can: even one that lacks records. Only a person may wish for that."""
+
+    def anybody(state: PartitionState, to: Rules) -> PartitionState:
+        return state if state.leader in condition.live else succeeded(state, condition, to._replace(unclean=True))
+
+    decisions: dict[str, Decision[int] | RequestError] = {}
+    for topic in _known(wanted, image):
+        change = partial(anybody, to=rules(topic))
+        decisions[topic.name] = _changing(topic, change, wanted[topic.name], guards=())
+    return {name: decisions.get(name, Decision(0, {})) for name in wanted}
+
+
+def reassign(
+    wanted: Mapping[str, Mapping[int, tuple[int, ...] | None]], image: ClusterImage
+) -> dict[str, Decision[int] | RequestError]:
+    """Replicas on the way to other brokers, or back (None). What may be wished for was checked before."""
+    decisions: dict[str, Decision[int] | RequestError] = {}
+    for topic in _known(wanted, image):
+        states = list(topic.partitions)
+        for index, replicas in wanted[topic.name].items():
+            states[index] = cancelled(states[index]) if replicas is None else begun(states[index], replicas)
+        changed = [index for index, state in enumerate(states) if state != topic.partitions[index]]
+        decisions[topic.name] = Decision(len(changed), dict(facts.block_writes(topic.topic_id, states, changed)))
     return {name: decisions.get(name, Decision(0, {})) for name in wanted}
 
 

@@ -92,7 +92,7 @@ async def test_a_preferred_replica_that_is_not_there_cannot_be_elected(kit: Hand
 
 async def test_a_partition_without_a_leader_has_nobody_to_elect(kit: HandlerKit) -> None:
     await kit.create("t")
-    change_state(kit, "t", leader=NO_LEADER)
+    change_state(kit, "t", replicas=(2,), isr=(), elr=(2,), leader=NO_LEADER)
     answer = await kit.ask(ApiKey.ELECT_LEADERS, election_type=UNCLEAN, topic_partitions=None)
     assert elected(answer) == {"t": [(0, 83)]}
 
@@ -158,6 +158,7 @@ async def test_replicas_need_brokers_that_exist_once_each(kit: HandlerKit, repli
 async def test_a_changed_number_of_replicas_is_refused_on_demand(kit: HandlerKit) -> None:
     await kit.create("t")
     register(kit, 2)
+    kit.image.apply(kit.image.revision + 1, {facts.session_key(2): facts.encode_session()})
     wanted = [wishes("t", (0, (1, 2)))]
     answer = await kit.ask(ApiKey.ALTER_PARTITION_REASSIGNMENTS, allow_replication_factor_change=False, topics=wanted)
     assert reassigned(answer) == {"t": [(0, 38)]}
