@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from typing import TYPE_CHECKING, Any
 from uuid import uuid4
 
@@ -11,7 +12,8 @@ from confluent_kafka.admin import AdminClient, NewTopic
 if TYPE_CHECKING:
     from pathlib import Path
 
-WAIT_S = 30.0
+WAIT_S = 60.0
+STARTS_MAX = 5
 
 
 class SparkKit:
@@ -22,7 +24,8 @@ class SparkKit:
 
     def topic(self, partitions: int = 1, name: str | None = None, **configs: str) -> str:
         name = name or f"t-{uuid4().hex[:12]}"
-        config = {key.replace("_", "."): value for key, value in configs.items()}
+        # Tests write records with times of long ago, which the default retention would remove.
+        config = {"retention.ms": "-1"} | {key.replace("_", "."): value for key, value in configs.items()}
         self.admin.create_topics([NewTopic(name, partitions, 1, config=config)])[name].result(WAIT_S)
         return name
 
@@ -66,15 +69,26 @@ class SparkKit:
         """Start a query into a table in memory. With availableNow it is awaited."""
         writer = frame.writeStream.format("parquet").option("path", str(checkpoint.parent / name))
         writer = writer.option("checkpointLocation", str(checkpoint))
-        query = (writer.trigger(**trigger) if trigger else writer).start()
-        self.track(query)
+        query = self.started(writer.trigger(**trigger) if trigger else writer)
         if trigger.get("availableNow"):
             assert query.awaitTermination(120), "the query does not end"
         return query
 
-    def track(self, query: Any) -> None:
-        """It is stopped with the test."""
-        self._queries.append(query)
+    def started(self, writer: Any) -> Any:
+        """A query that is stopped with the test.
+
+        Spark gives the Python process of a streaming source ten seconds to start, which it cannot be told to change,
+        and on a machine full of tests that is sometimes too short: then it is started again.
+        """
+        for _ in range(STARTS_MAX):
+            query = writer.start()
+            self._queries.append(query)
+            while query.isActive and query.status["message"] == "Initializing sources" and not query.recentProgress:
+                time.sleep(0.1)
+            failure = None if query.isActive else query.exception()
+            if failure is None or "failed to connect back" not in str(failure):
+                return query
+        raise AssertionError(f"Spark did not start a streaming source in {STARTS_MAX} tries")
 
     def written(self, folder: Path) -> list[int]:
         """The numbers that a query has written so far."""

@@ -11,7 +11,7 @@ from tests.spark.kit import SparkKit
 from tests.spark.test_batch_read import delete_records
 
 
-def wait_for(condition, what: str, query=None, seconds: float = 60):
+def wait_for(condition, what: str, query=None, seconds: float = 120):
     deadline = time.monotonic() + seconds
     while time.monotonic() < deadline:
         if condition():
@@ -52,7 +52,7 @@ def test_a_query_that_starts_at_latest_loses_nothing_when_its_first_batch_is_rep
 
     def start():
         stream = kit.stream(topic)
-        return stream.writeStream.foreachBatch(fail_once).option("checkpointLocation", str(checkpoint)).start()
+        return kit.started(stream.writeStream.foreachBatch(fail_once).option("checkpointLocation", str(checkpoint)))
 
     query = start()
     wait_for(lambda: query.status["message"] == "Waiting for data to arrive" or query.recentProgress, "a start", query)

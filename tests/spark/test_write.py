@@ -127,17 +127,14 @@ def test_a_batch_in_transactions_is_seen_whole(kit):
 
 def start_copy(kit, source, target, checkpoint, guarantee, **trigger):
     stream = kit.stream(source, startingOffsets="earliest", maxOffsetsPerTrigger=400).select("key", "value")
-    query = (
+    return kit.started(
         stream.writeStream.format("headrace")
         .option("kafka.bootstrap.servers", kit.bootstrap)
         .option("topic", target)
         .option("deliveryGuarantee", guarantee)
         .option("checkpointLocation", str(checkpoint))
         .trigger(**trigger)
-        .start()
     )
-    kit.track(query)
-    return query
 
 
 @pytest.mark.parametrize("guarantee", ["at-least-once", "exactly-once"])

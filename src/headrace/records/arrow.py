@@ -73,17 +73,20 @@ def decode_columns(batches: Sequence[Batch], wanted: Collection[str]) -> Columns
     return Columns(offsets, arrays)
 
 
-def grouped(batches: Sequence[Batch], rows_min: int) -> Iterator[Sequence[Batch]]:
-    """Neighbours that are worth decoding together: small batches would cost more in calls than in records."""
+def grouped(batches: Sequence[Batch], rows_max: int) -> Iterator[Sequence[Batch]]:
+    """Neighbours that are worth decoding together: small batches would cost more in calls than in records.
+
+    At most `rows_max` together, or one batch that is larger by itself.
+    """
     group: list[Batch] = []
     rows = size = 0
     for batch in batches:
+        if group and (rows + batch[1].record_count > rows_max or size + len(batch[0]) > GROUP_BYTES_MAX):
+            yield group
+            group, rows, size = [], 0, 0
         group.append(batch)
         rows += batch[1].record_count
         size += len(batch[0])
-        if rows >= rows_min or size >= GROUP_BYTES_MAX:
-            yield group
-            group, rows, size = [], 0, 0
     if group:
         yield group
 

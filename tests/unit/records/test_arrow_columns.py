@@ -121,7 +121,7 @@ def test_a_header_name_that_is_not_utf8_is_mended_as_java_does():
 def test_small_batches_are_decoded_together():
     batches = [build_batch([NewRecord(1, None, b"v")] * 400, base_offset=400 * n) for n in range(10)]
     parts = [(memoryview(batch), parse_header(batch)) for batch in batches]
-    assert [len(group) for group in grouped(parts, 1000)] == [3, 3, 3, 1]
+    assert [len(group) for group in grouped(parts, 1000)] == [2, 2, 2, 2, 2]
 
 
 def test_a_batch_of_which_compaction_left_nothing_has_no_rows():
