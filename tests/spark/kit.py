@@ -83,7 +83,7 @@ class SparkKit:
         for _ in range(STARTS_MAX):
             query = writer.start()
             self._queries.append(query)
-            while query.isActive and query.status["message"] == "Initializing sources" and not query.recentProgress:
+            while query.isActive and not query.recentProgress and not query.status["message"].startswith("Waiting"):
                 time.sleep(0.1)
             failure = None if query.isActive else query.exception()
             if failure is None or "failed to connect back" not in str(failure):

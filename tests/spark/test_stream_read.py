@@ -112,28 +112,6 @@ def test_retention_that_passes_the_position(kit, checkpoint):
     assert kit.written(checkpoint.parent / "out") == [*range(10), *range(15, 30)]
 
 
-def test_gaps_are_neither_loss_nor_rows(kit, checkpoint):
-    topic = kit.topic()
-    from confluent_kafka import Producer
-
-    producer = Producer({"bootstrap.servers": kit.bootstrap, "transactional.id": topic})
-    producer.init_transactions(30)
-    for number in range(10):
-        producer.begin_transaction()
-        producer.produce(topic, b"%d" % number)
-        if number % 2:
-            producer.flush(30)
-            producer.abort_transaction(30)
-        else:
-            producer.commit_transaction(30)
-    stream = kit.stream(
-        topic, startingOffsets="earliest", kafka__isolation__level="read_committed", maxOffsetsPerTrigger=3
-    )
-    query = kit.to_memory(stream, "out", checkpoint, availableNow=True)
-    assert kit.written(checkpoint.parent / "out") == [0, 2, 4, 6, 8]
-    assert sum(progress.numInputRows for progress in query.recentProgress) == 5
-
-
 def test_the_query_is_a_group_that_tools_can_see(kit, checkpoint):
     topic = kit.topic(partitions=2)
     kit.numbers(topic, range(50), partition=0)
@@ -148,21 +126,6 @@ def test_the_query_is_a_group_that_tools_can_see(kit, checkpoint):
     assert [one.offset for one in committed] == [50, 30]
     source = query.recentProgress[0].sources[0]
     assert source.latestOffset is not None
-
-
-def test_few_records_wait_for_company_or_for_the_delay(kit, checkpoint):
-    topic = kit.topic()
-    stream = kit.stream(
-        topic, startingOffsets="earliest", minOffsetsPerTrigger=10, maxTriggerDelay="1h", maxOffsetsPerTrigger=100
-    )
-    query = kit.to_memory(stream, "out", checkpoint)
-    out = checkpoint.parent / "out"
-    wait_for(lambda: query.recentProgress, "a first look", query)
-    kit.numbers(topic, range(9))
-    time.sleep(1)
-    assert kit.written(out) == []
-    kit.numbers(topic, range(9, 10))
-    wait_for(lambda: kit.written(out) == list(range(10)), "the rows", query)
 
 
 def test_a_broker_that_is_away_is_waited_for(spark, checkpoint):
