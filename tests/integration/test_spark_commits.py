@@ -18,7 +18,7 @@ from headrace.client.blocking.cluster import ClientSettings, Cluster  # noqa: E4
 from headrace.client.blocking.fetching import fetch_from  # noqa: E402
 from headrace.client.blocking.offsets import LATEST, list_offsets  # noqa: E402
 from headrace.client.blocking.topics import ensure_topic  # noqa: E402
-from headrace.client.blocking.transactional import open_transactions  # noqa: E402
+from headrace.client.blocking.transactional import init_producer, open_transactions  # noqa: E402
 from headrace.client.connection import Connection  # noqa: E402
 from headrace.model.ids import TopicPartition  # noqa: E402
 from headrace.records.committed import visible_batches  # noqa: E402
@@ -26,7 +26,7 @@ from headrace.records.record import iter_records  # noqa: E402
 from headrace.spark.deciding import CommitFailed, Decider, Decision  # noqa: E402
 from headrace.spark.reading import cluster_for  # noqa: E402
 from headrace.spark.sink_options import write_options  # noqa: E402
-from headrace.spark.task_writer import write_rows  # noqa: E402
+from headrace.spark.task_writer import write_in_transaction, write_rows  # noqa: E402
 from headrace.testing import LocalBroker  # noqa: E402
 
 BEFORE, AFTER = "before", "after"
@@ -100,7 +100,8 @@ class Stage:
             for task, values in rows.items():
                 table = pa.record_batch({"value": pa.array(values, pa.binary())})
                 name = f"headrace-spark-{self.query}-{run}-{batch % 16}-{task}-0"
-                owner, _ = write_rows(self.options, [table], name)
+                owner, _ = write_in_transaction(self.options, [table], name)
+                assert owner is not None
                 owners.append(owner)
         return Decision(batch, run, tuple(owners))
 
@@ -232,6 +233,26 @@ def test_a_broker_that_dies_at_any_request_is_waited_for(broker):
     assert reached > 8
 
 
+def test_an_idempotent_producer_outlives_tasks_and_brokers(broker):
+    """At least once: the broker is killed between and under writes, and answers that were lost write nothing twice."""
+    stage = Stage(broker)
+    written: list[bytes] = []
+    for task in range(4):
+        if task % 2:
+            broker.kill()
+            broker.start()
+        values = [b"%d-%05d" % (task, row) for row in range(30_000)]
+        tables = [pa.record_batch({"value": pa.array(values[at : at + 5000])}) for at in range(0, 30_000, 5000)]
+        restart = threading.Timer(0.05, lambda: (broker.kill(), broker.start()))
+        if task == 2:
+            restart.start()
+        assert write_rows(stage.options, tables) == len(values)
+        if task == 2:
+            restart.join()
+        written += values
+    assert stage.committed() == sorted(written)
+
+
 def test_an_abort_after_a_commit_undoes_nothing(broker):
     """Spark calls abort as well when a commit succeeded and its driver failed right behind it."""
     stage = Stage(broker)
@@ -279,6 +300,6 @@ def test_a_decided_batch_whose_transactions_are_all_gone_is_written_again(broker
         Dying(stage.cluster, stage.query).commit(decision)
     stage.cluster.forget()
     for task in BATCH:
-        write_rows(stage.options, [], f"headrace-spark-{stage.query}-r1-0-{task}-0")  # fences, and so aborts
+        init_producer(stage.cluster, f"headrace-spark-{stage.query}-r1-0-{task}-0", 60_000)  # fences, and so aborts
     stage.attempt("r2", 0, BATCH_AGAIN)
     assert stage.committed() == ROWS

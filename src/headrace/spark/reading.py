@@ -8,6 +8,8 @@ import pyarrow as pa
 from headrace.client.blocking.cluster import ClientSettings, Cluster
 from headrace.client.blocking.fetching import Fetched, OffsetOutOfRange, fetch_from
 from headrace.client.blocking.offsets import EARLIEST, LATEST, list_offsets
+from headrace.client.refusals import Refused
+from headrace.model.errors import ErrorCode
 from headrace.model.ids import TopicPartition
 from headrace.records.arrow import Columns, decode_columns, grouped
 from headrace.records.committed import visible_batches
@@ -66,6 +68,12 @@ def read_range(plan: ReadPlan, wanted: OffsetRange) -> Iterator[Any]:
                     raise OffsetOutOfRange(wanted.partition, position, fetched.log_start, fetched.high_watermark)
         except OffsetOutOfRange as lost:
             position = _after_loss(plan, cluster, wanted, lost.position)
+        except Refused as refusal:
+            if refusal.code != ErrorCode.UNKNOWN_TOPIC_OR_PARTITION:
+                raise
+            if plan.fail_on_data_loss:
+                raise DataLost(f"{wanted.partition} was deleted while it was read, at offset {position}") from refusal
+            return
 
 
 def _after_loss(plan: ReadPlan, cluster: Cluster, wanted: OffsetRange, position: int) -> int:

@@ -3,6 +3,7 @@
 import random
 import time
 from collections.abc import Iterable, Iterator
+from itertools import chain
 from typing import Any
 
 from headrace.client.blocking.cluster import Cluster
@@ -19,28 +20,45 @@ from headrace.spark.reading import cluster_for
 from headrace.spark.sink_options import WriteOptions
 from headrace.spark.sink_rows import Routed, Router, chunks
 
+# Idempotent producers outlive their tasks: a new one for each would fill the brokers' memory of producers.
+_producers: dict[WriteOptions, RawProducer] = {}
 
-def write_rows(options: WriteOptions, rows: Iterable[Any], transactional_id: str | None) -> tuple[Owner, int]:
-    """Write everything and wait until it is there; the transaction stays open. Who wrote, and how many rows.
+
+def write_rows(options: WriteOptions, rows: Iterable[Any]) -> int:
+    """Write everything and wait until it is there. How many rows."""
+    cluster = cluster_for(options.client)
+    producer = _producers.pop(options, None)  # not there for the next one if this one fails
+    if producer is None:
+        producer = RawProducer(cluster, init_producer(cluster, None, 0), acks=options.acks)
+    count = _TaskWriter(options, cluster, producer).write(rows)
+    _producers[options] = producer
+    return count
+
+
+def write_in_transaction(options: WriteOptions, rows: Iterable[Any], transactional_id: str) -> tuple[Owner | None, int]:
+    """The same in a transaction, which stays open. Its owner, None if there was nothing to write.
 
     A failure aborts: somebody else will write these rows again, and readers should not wait for this transaction.
     """
+    filled = (batch for batch in rows if batch.num_rows)
+    first = next(filled, None)
+    if first is None:
+        return None, 0
     cluster = cluster_for(options.client)
     owner = init_producer(cluster, transactional_id, options.transaction_timeout_ms)
     producer = RawProducer(cluster, owner, acks=options.acks)
-    writer = _TaskWriter(options, cluster, producer)
     try:
-        count = writer.write(rows)
+        return owner, _TaskWriter(options, cluster, producer).write(chain([first], filled))
     except BaseException:
-        if transactional_id is not None and producer.partitions:
+        if producer.partitions:
             end_transaction(cluster, owner, commit=False)
         raise
-    return owner, count
 
 
 class _TaskWriter:
     def __init__(self, options: WriteOptions, cluster: Cluster, producer: RawProducer) -> None:
         self._options, self._cluster, self._producer = options, cluster, producer
+        self._partition_counts: dict[str, int] = {}
         # Tasks start at different partitions, or all small ones would fill the first.
         self._router = Router(options.topic, self._partition_count, random.randrange(1 << 16))
 
@@ -87,13 +105,13 @@ class _TaskWriter:
         return sealed(header, compress(codec, section))
 
     def _partition_count(self, topic: str) -> int:
-        known = self._cluster.topic(topic)
-        if known is None:
-            created = self._cluster.patiently("finding a topic", lambda: self._cluster.topics([topic], create=True))
-            known = created.get(topic)
-        if known is None:
-            raise InvalidConfig(f"there is no topic {topic!r} at {self._options.client.bootstrap}; create it first")
-        return len(known.leaders)
+        """Asked once in a task: a worker lives long, and topics grow."""
+        if topic not in self._partition_counts:
+            found = self._cluster.patiently("finding a topic", lambda: self._cluster.topics([topic], create=True))
+            if topic not in found:
+                raise InvalidConfig(f"there is no topic {topic!r} at {self._options.client.bootstrap}; create it first")
+            self._partition_counts[topic] = len(found[topic].leaders)
+        return self._partition_counts[topic]
 
 
 def _next_chunks(

@@ -18,7 +18,7 @@ from headrace.spark.deciding import PREFIX, Decider, Decision
 from headrace.spark.reading import cluster_for
 from headrace.spark.sink_options import WriteOptions
 from headrace.spark.sink_rows import check_writable
-from headrace.spark.task_writer import write_rows
+from headrace.spark.task_writer import write_in_transaction, write_rows
 
 # Transactional ids are used again by later batches, since brokers remember each for a week. So many batches lie between
 # two uses that a task attempt which was taken for dead and wakes up late meets no transaction but its own.
@@ -35,6 +35,7 @@ class TaskDone(WriterCommitMessage):
     owner: Owner | None = None
     query_id: str = ""
     run_id: str = ""
+    skipped: bool = False  # because the batch counts already
 
 
 class HeadraceStreamWriter(DataSourceStreamArrowWriter):
@@ -44,23 +45,22 @@ class HeadraceStreamWriter(DataSourceStreamArrowWriter):
 
     def write(self, iterator: Iterator[Any]) -> WriterCommitMessage:
         if not self._options.exactly_once:
-            _, rows = write_rows(self._options, iterator, None)
-            return TaskDone(rows)
+            return TaskDone(write_rows(self._options, iterator))
         context = _task()
         query_id, batch_id, run_id = (_property(context, name) for name in (_QUERY_ID, _BATCH_ID, _RUN_ID))
         decided = Decider(cluster_for(self._options.client), query_id).last(stable=False)
         if decided is not None and decided.batch_id >= int(batch_id):
             for _ in iterator:  # the batch counts already; a repetition has nothing to write
                 pass
-            return TaskDone(0, None, query_id, run_id)
+            return TaskDone(0, None, query_id, run_id, skipped=True)
         name = f"{PREFIX}-{query_id}-{run_id[:8]}-{int(batch_id) % BATCHES_PER_ID}-{_attempt_of(context)}"
-        owner, rows = write_rows(self._options, iterator, name)
-        return TaskDone(rows, owner if rows else None, query_id, run_id)
+        owner, rows = write_in_transaction(self._options, iterator, name)
+        return TaskDone(rows, owner, query_id, run_id)
 
     def commit(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:
-        done = _done(messages)
+        done = [one for one in _done(messages) if one.owner is not None or one.skipped]
         if not self._options.exactly_once or not done:
-            return
+            return  # nothing was written
         transactions = tuple(sorted(one.owner for one in done if one.owner is not None))
         decider = Decider(cluster_for(self._options.client), done[0].query_id)
         decider.commit(Decision(batchId, done[0].run_id, transactions))
@@ -81,9 +81,10 @@ class HeadraceBatchWriter(DataSourceArrowWriter):
         self._job = uuid4().hex
 
     def write(self, iterator: Iterator[Any]) -> WriterCommitMessage:
-        name = f"{PREFIX}-{self._job}-{_attempt_of(_task())}" if self._options.exactly_once else None
-        owner, rows = write_rows(self._options, iterator, name)
-        return TaskDone(rows, owner if rows and name else None)
+        if not self._options.exactly_once:
+            return TaskDone(write_rows(self._options, iterator))
+        owner, rows = write_in_transaction(self._options, iterator, f"{PREFIX}-{self._job}-{_attempt_of(_task())}")
+        return TaskDone(rows, owner)
 
     def commit(self, messages: Sequence[WriterCommitMessage | None]) -> None:
         self._end(messages, commit=True)
