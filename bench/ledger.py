@@ -24,6 +24,7 @@ class Metric:
 METRICS: Mapping[str, Metric] = {
     "rate": Metric("messages/s", "", higher_is_better=True),
     "cpu": Metric("broker CPU per million messages", "s"),
+    "spark_cpu": Metric("Spark's CPU per million rows", "s"),
     "ack_p50": Metric("produce to ack, p50", "ms"),
     "ack_p99": Metric("produce to ack, p99", "ms"),
     "ack_p999": Metric("produce to ack, p99.9", "ms"),

@@ -28,6 +28,7 @@ class Scale:
     commit_warm_up: int = 100_000  # a JVM that has compiled its commits answers three times as many
     rebalance_members: int = 100
     replay_commits: int = 1_000_000
+    spark_rows: int = 10_000_000
 
 
 FULL = Scale()
@@ -51,6 +52,7 @@ QUICK = Scale(
     commit_warm_up=1_000,
     rebalance_members=10,
     replay_commits=100_000,
+    spark_rows=200_000,
 )
 
 

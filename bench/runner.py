@@ -18,7 +18,15 @@ from bench.processes import BenchError, NotServed, Processes
 from bench.progress import Progress
 from bench.quantity import readable
 
-Subject = TypeVar("Subject", Broker, type[Broker])
+
+@dataclass(frozen=True, slots=True)
+class Door:
+    """One of two ways to the same broker, where those are what is compared; named like the brokers."""
+
+    kind: str
+
+
+Subject = TypeVar("Subject", Broker, type[Broker], Door)
 
 
 class Bench:

@@ -24,6 +24,12 @@ _KAFKA_ARTIFACTS = (
     f"org.apache.kafka:kafka-tools:{KAFKA_VERSION}",
     "org.slf4j:slf4j-nop:1.7.36",
 )
+_SPARK_CONNECTOR = (
+    f"org.apache.spark:spark-sql-kafka-0-10_{SCALA_VERSION}:4.2.0",
+    f"org.apache.spark:spark-token-provider-kafka-0-10_{SCALA_VERSION}:4.0.0",
+    "org.apache.kafka:kafka-clients:3.9.1",
+    "org.apache.commons:commons-pool2:2.12.1",
+)
 PROGRAMS = {"load": ["-lrdkafka", "-lpthread"], "connections": [], "members": [], "offsets": []}
 _RDKAFKA_HEADER = Path("/usr/include/librdkafka/rdkafka.h")
 _DOWNLOAD_ATTEMPTS = 4  # a repository that answers 5xx or times out usually does better within a minute
@@ -97,6 +103,25 @@ def _fetch_jars(home: Path, artifacts: Sequence[str], own: set[str]) -> None:
         # Their own jars last: they are what says that everything is there.
         for jar in sorted(jars.iterdir(), key=lambda jar: jar.name in own):
             jar.replace(home / jar.name)
+
+
+def lone_jars(home: Path, artifacts: Sequence[str]) -> list[Path]:
+    """The artifacts themselves without what they ask for, fetched once by Maven into `home`."""
+    CACHE.mkdir(exist_ok=True)
+    jars = [home / f"{name}-{version}.jar" for _, name, version in (artifact.split(":") for artifact in artifacts)]
+    with (CACHE / "kafka.lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        for jar, artifact in zip(jars, artifacts, strict=True):
+            if not jar.exists():
+                copy = ["dependency:copy", f"-Dartifact={artifact}", f"-DoutputDirectory={home}"]
+                _retried(["mvn", "-q", "-B", *copy])
+    return jars
+
+
+def spark_connector() -> str:
+    """Spark's own Kafka connector, as `spark.jars` wants it. Its parts are released apart, and what they declare
+    does not resolve; these four are seen to work with PySpark 4.3."""
+    return ",".join(str(jar) for jar in lone_jars(CACHE / "spark-kafka", _SPARK_CONNECTOR))
 
 
 def version_line(command: Sequence[str]) -> str:
