@@ -24,7 +24,7 @@ from headrace.model.ids import TopicPartition  # noqa: E402
 from headrace.records.committed import visible_batches  # noqa: E402
 from headrace.records.record import iter_records  # noqa: E402
 from headrace.spark.deciding import CommitFailed, Decider, Decision  # noqa: E402
-from headrace.spark.reading import cluster_for  # noqa: E402
+from headrace.spark.reading import close_clusters, cluster_for  # noqa: E402
 from headrace.spark.sink_options import write_options  # noqa: E402
 from headrace.spark.task_writer import write_in_transaction, write_rows  # noqa: E402
 from headrace.testing import LocalBroker  # noqa: E402
@@ -163,7 +163,7 @@ def crash() -> None:
 def broker() -> Iterator[LocalBroker]:
     with LocalBroker(memory=False) as broker:
         yield broker
-        cluster_for(write_options({"kafka.bootstrap.servers": broker.bootstrap}).client).close()
+        close_clusters()
 
 
 def test_a_driver_that_dies_at_any_request_loses_and_repeats_nothing(broker):

@@ -15,7 +15,7 @@ from confluent_kafka import Consumer, Producer
 from confluent_kafka import TopicPartition as Partition
 from confluent_kafka.admin import AdminClient, NewPartitions, NewTopic
 
-from headrace.spark.reading import DataLost
+from headrace.spark.reading import DataLost, close_clusters
 from headrace.spark.source import HeadraceDataSource
 from headrace.spark.watching import REFRESH_S
 from headrace.testing import LocalBroker
@@ -112,6 +112,7 @@ class Stage:
 def broker() -> Iterator[LocalBroker]:
     with LocalBroker(memory=False, settings={"log.cleaner.backoff.ms": "50"}) as broker:
         yield broker
+        close_clusters()
 
 
 @pytest.fixture

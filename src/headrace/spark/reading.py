@@ -1,5 +1,6 @@
 """One range of one partition as Arrow batches: what a Spark task does. Runs in the executors' Python workers."""
 
+import atexit
 from collections.abc import Iterator
 from typing import Any, NamedTuple
 
@@ -23,6 +24,14 @@ keep_freed_memory()
 
 # A worker serves many tasks, of many batches: it stays connected.
 _clusters: dict[ClientSettings, Cluster] = {}
+
+
+@atexit.register
+def close_clusters() -> None:
+    """Hang up everywhere; whoever needs a cluster again is connected again."""
+    for cluster in _clusters.values():
+        cluster.close()
+    _clusters.clear()
 
 
 class ReadPlan(NamedTuple):
