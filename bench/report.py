@@ -29,6 +29,8 @@ _METHOD = """\
   the return from the consumer's poll (consume), of every record after the first tenth.
 - **Start to first ack** begins at the spawn of the broker's process, with a producer already knocking at the
   port every millisecond; the first record also creates its topic.
+- **REST** is measured with `wrk` on a gateway beside a broker of its own, as `headrace start` runs them. The empty
+  handler is FastAPI's, on the same server with the same limits; both are loaded in turn.
 - **Loop lag** is the lateness of a 5 ms timer in headrace's event loop, the machine's share included.
 """
 

@@ -67,6 +67,11 @@ def _all_targets() -> Iterable[Target]:
     for mode in ("process", "in-process"):
         yield Target(f"local/{mode}", "enter_to_ack", 300.0, is_ratio=False)
         yield Target(f"local/{mode}", "leaked", 0.0, is_ratio=False)
+    yield Target("gateway/requests", "empty_share", 0.5, at_least=True, is_ratio=False)
+    yield Target("gateway/beside", "beside_ratio", 1.5, is_ratio=False)
+    for way in ("lines_up", "lines_down"):
+        yield Target("gateway/lines", way, 200_000.0, at_least=True, is_ratio=False)
+    yield Target("gateway/events", "events_missed", 0.0, is_ratio=False)
 
 
 TARGETS: tuple[Target, ...] = tuple(_all_targets())

@@ -124,6 +124,8 @@ bench)
     need java openjdk-17-jre-headless
     need mvn maven openjdk-17-jre-headless
     need gcc gcc libc6-dev
+    need wrk wrk
+    need curl curl
     [ -e /usr/include/librdkafka/rdkafka.h ] || { can_apt && apt_install librdkafka-dev; } ;;
 *)
     die "unknown task $task" ;;

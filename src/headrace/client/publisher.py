@@ -2,7 +2,7 @@
 
 librdkafka gathers, compresses and sends on threads of its own; its delivery reports are fetched by the loop itself,
 every millisecond while something is under way. A thread that waits for them would have to fight the loop for the
-interpreter's lock, and was slower in every measurement; so was confluent-kafka's AIOProducer, by ten times.
+interpreter's lock; docs/adr/0007 has what was measured of both, and of confluent-kafka's AIOProducer.
 """
 
 import asyncio

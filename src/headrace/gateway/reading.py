@@ -11,6 +11,7 @@ import orjson
 
 from headrace.client.reading import (
     EARLIEST,
+    UNPACKED_BYTES_MAX,
     Fetched,
     fetch,
     next_offset,
@@ -23,7 +24,9 @@ from headrace.gateway.encoding import Format, shown
 from headrace.gateway.problems import Problem
 from headrace.gateway.services import Services
 from headrace.model.errors import ErrorCode
-from headrace.records.record import Record, iter_records
+from headrace.records.batch import BatchHeader
+from headrace.records.compression import Buffer
+from headrace.records.record import NO_VALUE, Record, headers_of, placed_records, records_section
 
 # One Kafka fetch: large enough that a round trip does not count, small enough to hold a few hundred of them.
 FETCH_BYTES_MAX = 1024 * 1024
@@ -155,35 +158,37 @@ def _pieces(
 ) -> Iterator[tuple[bytes, int]]:
     """Lines in pieces of a few milliseconds' work, with their number."""
     made: list[bytes] = []
-    partition = place.partition
     for header, batch, _ in readable_batches(fetched):
-        for record in iter_records(batch, header):
-            if record.offset < offset:
-                continue
-            if left is not None and left <= 0:
+        for line in _lines(place.partition, header, batch, offset, choice.format):
+            if left is not None and left <= len(made):
                 break
-            made.append(line(partition, record, choice.format))
-            left = None if left is None else left - 1
+            made.append(line)
             if len(made) == LINES_AT_ONCE:
                 yield b"".join(made), len(made)
+                left = None if left is None else left - len(made)
                 made = []
     if made:
         yield b"".join(made), len(made)
 
 
-def line(partition: int, record: Record, format_: Format) -> bytes:
-    """One record as one line. Texts without headers, which nearly all are, take the short way."""
-    at, timestamp, key, value, headers = record
-    if format_ == "auto" and not headers and value is not None:
-        try:
-            shortcut = {
-                "partition": partition,
-                "offset": at,
-                "timestamp": timestamp,
-                "key": None if key is None else key.decode(),
-                "value": value.decode(),
-            }
-            return orjson.dumps(shortcut, option=orjson.OPT_APPEND_NEWLINE)
-        except UnicodeDecodeError:
-            pass
-    return orjson.dumps({"partition": partition, **shown(record, format_)}, option=orjson.OPT_APPEND_NEWLINE)
+def _lines(partition: int, header: BatchHeader, batch: Buffer, offset: int, format_: Format) -> Iterator[bytes]:
+    """One record a line. Texts without headers, which nearly all are, never become a Record: a third of the price."""
+    dumps, newline = orjson.dumps, orjson.OPT_APPEND_NEWLINE
+    section = records_section(batch, header, bytes_max=UNPACKED_BYTES_MAX)
+    plain = format_ == "auto"
+    for at, timestamp, key, value_at, value_end, _, end in placed_records(section, header):
+        if at < offset:
+            continue
+        if plain and value_at != NO_VALUE and value_end + 1 == end:
+            try:
+                text = section[value_at:value_end].decode()
+                name = None if key is None else key.decode()
+            except UnicodeDecodeError:
+                pass
+            else:
+                shortcut = {"partition": partition, "offset": at, "timestamp": timestamp, "key": name, "value": text}
+                yield dumps(shortcut, option=newline)
+                continue
+        value = None if value_at == NO_VALUE else section[value_at:value_end]
+        record = Record(at, timestamp, key, value, headers_of(section, value_end, end))
+        yield dumps({"partition": partition, **shown(record, format_)}, option=newline)

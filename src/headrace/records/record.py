@@ -67,10 +67,9 @@ def iter_records(
     section = records_section(batch, header, bytes_max=bytes_max)
     for offset, timestamp, key, value_at, value_end, _, end in placed_records(section, header):
         value = section[value_at:value_end] if value_at >= 0 else None
-        if value_end + 1 == end and section[value_end] == 0:
-            headers: Headers = ()
-        else:
-            headers = _headers(section, value_end, end)
+        # Asked here, not only there: a call for every record would be felt.
+        has_none = value_end + 1 == end and section[value_end] == 0
+        headers = () if has_none else headers_of(section, value_end, end)
         # Half the price of calling Record, which does the same behind a Python function.
         yield tuple.__new__(Record, (offset, timestamp, key, value, headers))
 
@@ -185,7 +184,10 @@ def _negative(raw: int) -> CorruptBatch:
     return CorruptBatch(f"a key or value of {unzigzag(raw)} bytes")
 
 
-def _headers(section: bytes, position: int, end: int) -> Headers:
+def headers_of(section: bytes, position: int, end: int) -> Headers:
+    """The headers of a record, which stand between the end of its value and its own."""
+    if position + 1 == end and section[position] == 0:
+        return ()
     headers: list[tuple[str, bytes | None]] = []
     try:
         raw, position = _varint(section, position)
