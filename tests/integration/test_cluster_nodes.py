@@ -94,6 +94,19 @@ def test_a_topic_made_on_one_node_is_there_on_all(files: NodeFiles) -> None:
             assert {tuple(sorted(one.replicas)) for one in told.partitions.values()} == {(1, 2, 3)}
 
 
+def test_a_broker_whose_process_is_gone_is_not_waited_for(files: NodeFiles) -> None:
+    patient = {"broker": {"session": {"timeout": {"ms": 600_000}}}}
+    with running(*(files.write(index, **patient) for index in range(3))) as nodes:
+        for index in range(3):
+            wait_for_brokers(files, index, {1, 2, 3})
+            nodes[index].wait_until(
+                "knows its neighbours: " + ", ".join(str(one) for one in (1, 2, 3) if one != index + 1)
+            )
+        nodes[2].stop(signal.SIGKILL)
+        for index in (0, 1):
+            wait_for_brokers(files, index, {1, 2})
+
+
 def test_two_nodes_with_one_id_do_not_run_at_the_same_time(files: NodeFiles) -> None:
     nobody = {"node_id": 3, "cluster": {"initial_members": files.members[:2]}}
     with running(files.write(0), files.write(1), files.write(2, **nobody)):

@@ -90,7 +90,7 @@ class Controller:
     async def begin_session(self, lease: LeaseId, *, stopping: bool = False) -> None:
         node_id = self._settings.node_id
         await self._facts.change_one(
-            lambda: brokers.begin_session(self.image, node_id, self.broker_epoch, stopping=stopping), lease
+            lambda: brokers.begin_session(self.image, node_id, self.broker_epoch, lease=lease, stopping=stopping), lease
         )
 
     async def stop(self) -> None:

@@ -65,14 +65,16 @@ def register(
     return Decision(None, writes)
 
 
-def begin_session(image: ClusterImage, node_id: int, epoch: int, *, stopping: bool = False) -> Decision[None]:
+def begin_session(
+    image: ClusterImage, node_id: int, epoch: int, *, lease: int, stopping: bool = False
+) -> Decision[None]:
     """The broker is there, from now on as long as the lease that this is committed under."""
     known = image.brokers.get(node_id)
     if known is None or known.epoch != epoch:
         raise DuplicateBroker(f"another process has registered as broker {node_id}; this one must end")
     return Decision(
         None,
-        {facts.session_key(node_id): facts.encode_session(stopping=stopping)},
+        {facts.session_key(node_id): facts.encode_session(stopping=stopping, lease=lease)},
         unchanged=(facts.broker_key(node_id),),
     )
 

@@ -3,7 +3,7 @@
     /headrace/cluster                         {"id"}
     /headrace/controller                      {"node"}              leased; its version is the controller's epoch
     /headrace/brokers/<node id>               {"endpoints", "rack", "directory"}
-    /headrace/sessions/<node id>              {"stopping"}          leased: gone when the broker is silent too long
+    /headrace/sessions/<node id>              {"stopping", "lease"} leased: gone when the broker is silent too long
     /headrace/topics/<name>                   {"id", "configs"}
     /headrace/partitions/<topic id>/<block>   [[leader, leader epoch, partition epoch, replicas, isr,
                                                 elr, last leader, adding, removing], …]
@@ -187,12 +187,17 @@ def decode_broker(node_id: int, value: bytes, epoch: int) -> BrokerInfo:
     return BrokerInfo(node_id, epoch, endpoints, fields["rack"], fields.get("directory", ""))
 
 
-def encode_session(*, stopping: bool = False) -> bytes:
-    return _encode({"stopping": stopping})
+def encode_session(*, stopping: bool = False, lease: int = 0) -> bytes:
+    """`lease`: the one that the session is committed under, so that others can end it."""
+    return _encode({"stopping": stopping, "lease": lease})
 
 
 def session_is_stopping(value: bytes) -> bool:
     return bool(json.loads(value)["stopping"])
+
+
+def session_lease(value: bytes) -> int:
+    return int(json.loads(value).get("lease", 0))
 
 
 def encode_configs(configs: Mapping[str, str]) -> bytes:

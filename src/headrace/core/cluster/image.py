@@ -56,6 +56,7 @@ class ClusterImage:
         self._topics: dict[str, TopicImage] = {}
         self._topic_ids: dict[UUID, str] = {}
         self._brokers: dict[int, BrokerInfo] = {}
+        self.session_leases: dict[int, int] = {}  # by broker with a session: the lease that it lasts with
         self._stopping: dict[int, bool] = {}  # by broker with a session: whether it says that it wants to stop
         self._broker_configs: dict[str, Mapping[str, str]] = {}
         self._group_configs: dict[str, Mapping[str, str]] = {}
@@ -210,8 +211,10 @@ class ClusterImage:
 
     def _apply_session(self, node_id: int, value: bytes | None) -> list[Event]:
         self._stopping.pop(node_id, None)
+        self.session_leases.pop(node_id, None)
         if value is not None:
             self._stopping[node_id] = facts.session_is_stopping(value)
+            self.session_leases[node_id] = facts.session_lease(value)
         if node_id not in self._brokers:
             return []
         self._brokers[node_id] = self._with_session(self._brokers[node_id])

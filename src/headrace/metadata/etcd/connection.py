@@ -67,9 +67,9 @@ class Endpoint:
         except TimeoutError:
             raise Unavailable(f"no connection to etcd at {self.target}") from None
 
-    async def ask(self, method: str, request: bytes) -> bytes:
+    async def ask(self, method: str, request: bytes, seconds_max: float = ATTEMPT_SECONDS_MAX) -> bytes:
         call: Any = self._channel.unary_unary(method)
-        reply: bytes = await call(request, timeout=ATTEMPT_SECONDS_MAX, metadata=self._metadata())
+        reply: bytes = await call(request, timeout=seconds_max, metadata=self._metadata())
         return reply
 
     def stream(self, method: str, timeout: float | None = None) -> Any:

@@ -35,6 +35,9 @@ _NEVER_THERE = "/nothing"
 
 # A member that is paused must not cost a broker its session: there is time to ask another.
 RENEWAL_ATTEMPTS_PER_TTL = 5
+# Leases are revoked when a machine has just died, perhaps with etcd's leader on it. What a member passes on to a leader
+# that is gone is lost without a word, so it is asked again before long.
+REVOCATION_SECONDS_MAX = 0.3
 
 
 class EtcdStore:
@@ -124,8 +127,11 @@ class EtcdStore:
 
     async def revoke(self, lease: LeaseId) -> None:
         self._renewal_seconds.pop(lease, None)
+        request = messages.id_request(lease)
         with suppress(LeaseExpired):
-            await self.connection.call(messages.LEASE_REVOKE, messages.id_request(lease))
+            await self.connection.attempt(
+                lambda endpoint: endpoint.ask(messages.LEASE_REVOKE, request, REVOCATION_SECONDS_MAX)
+            )
 
     async def close(self) -> None:
         await self.connection.close()

@@ -1,0 +1,115 @@
+"""Notices at once that another broker's process is gone, instead of when its session runs out.
+
+Each broker holds an idle connection to every other. One that breaks, at a port that then refuses to be connected to,
+had a process behind it that has none now: its lease is revoked, and with it go its session and its leaderships. A
+broker that is paused or cut off shows nothing of the kind; for those there is the session.
+
+Decides when a broker is gone. Being wrong costs an election and nothing else: the broker finds its session over, and
+begins another.
+"""
+
+import asyncio
+import logging
+from typing import TYPE_CHECKING
+
+from headrace.core.cluster.values import BrokerInfo
+from headrace.metadata.store import LeaseId, Store
+from headrace.model.errors import HeadraceError
+
+if TYPE_CHECKING:
+    from headrace.broker.broker import Broker
+
+log = logging.getLogger(__name__)
+
+LOOK_S = 0.5  # how often new brokers are looked for
+CONNECT_S_MAX = 1.0
+# A port that is being opened again, after a crash and a quick restart, refuses for longer than one try.
+REFUSALS = 3
+REFUSAL_REST_S = 0.03
+
+
+class Neighbours:
+    def __init__(self, broker: "Broker", store: Store) -> None:
+        self._broker = broker
+        self._store = store
+        self._watches: dict[tuple[int, int], asyncio.Task[None]] = {}  # by id and epoch
+        self._known: set[int] = set()
+        self._looking: asyncio.Task[None] | None = None
+
+    def start(self) -> None:
+        self._looking = asyncio.create_task(self._look(), name="neighbours")
+
+    async def stop(self) -> None:
+        tasks = [task for task in (self._looking, *self._watches.values()) if task is not None]
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+    async def _look(self) -> None:
+        while True:
+            live = {
+                (one.node_id, one.epoch): one
+                for one in self._broker.image.live_brokers().values()
+                if one.node_id != self._broker.node_id
+            }
+            for key in self._watches.keys() - live.keys():
+                self._watches.pop(key).cancel()
+            for key, neighbour in live.items():
+                if key not in self._watches or self._watches[key].done():
+                    self._watches[key] = asyncio.create_task(self._watch(neighbour))
+            await asyncio.sleep(LOOK_S)
+
+    async def _watch(self, neighbour: BrokerInfo) -> None:
+        """Until it is gone, or cannot be reached: of one that was never reached, nothing can be said."""
+        name = self._broker.settings.internal_listener
+        address = next(((one.host, one.port) for one in neighbour.endpoints if one.name == name), None)
+        if address is None or not await self._until_closed(neighbour.node_id, *address):
+            return
+        for _ in range(REFUSALS):
+            if not await _refuses(*address):
+                return
+            await asyncio.sleep(REFUSAL_REST_S)
+        await self._end_session(neighbour)
+
+    async def _until_closed(self, node_id: int, host: str, port: int) -> bool:
+        """Returns when a connection is closed; False if there was none."""
+        try:
+            async with asyncio.timeout(CONNECT_S_MAX):
+                reader, writer = await asyncio.open_connection(host, port)
+        except (OSError, TimeoutError):
+            return False
+        self._tell_known(node_id)
+        try:
+            await reader.read(1)
+        except ConnectionError:
+            pass
+        finally:
+            writer.close()
+        return True
+
+    def _tell_known(self, node_id: int) -> None:
+        if node_id not in self._known:
+            self._known.add(node_id)
+            log.info("this broker knows its neighbours: %s", ", ".join(str(one) for one in sorted(self._known)))
+
+    async def _end_session(self, neighbour: BrokerInfo) -> None:
+        lease = self._broker.image.session_leases.get(neighbour.node_id)
+        if not lease or self._broker.image.brokers.get(neighbour.node_id, neighbour).epoch != neighbour.epoch:
+            return
+        log.warning("broker %d is gone: its port refuses connections; ending its session", neighbour.node_id)
+        try:
+            await self._store.revoke(LeaseId(lease))
+        except HeadraceError as error:
+            log.warning("the session of broker %d could not be ended: %s", neighbour.node_id, error)
+
+
+async def _refuses(host: str, port: int) -> bool:
+    try:
+        async with asyncio.timeout(CONNECT_S_MAX):
+            _, writer = await asyncio.open_connection(host, port)
+    except ConnectionRefusedError:
+        return True
+    except (OSError, TimeoutError):
+        return False
+    writer.close()
+    return False
