@@ -54,12 +54,6 @@ _BROKER_KEYS = frozenset(
 )
 _COORDINATOR_KEYS = frozenset(
     {
-        "group.consumer.heartbeat.interval.ms",
-        "group.consumer.max.heartbeat.interval.ms",
-        "group.consumer.max.session.timeout.ms",
-        "group.consumer.min.heartbeat.interval.ms",
-        "group.consumer.min.session.timeout.ms",
-        "group.consumer.session.timeout.ms",
         "group.coordinator.append.linger.ms",
         "group.share.delivery.count.limit",
         "group.share.heartbeat.interval.ms",

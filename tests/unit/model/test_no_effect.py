@@ -47,6 +47,12 @@ FIELDS = {
     "unclean.leader.election.enable": "unclean_leader_election",
     "internal.segment.bytes": "segment_bytes",
 }
+# A group's own value or the broker's, between the broker's limits: model/group_configs.py reads them by one name.
+GROUP_KEYS = {
+    f"group.consumer.{limit}{what}.ms"
+    for limit in ("", "min.", "max.")
+    for what in ("heartbeat.interval", "session.timeout")
+}
 SYNONYMS = {synonym: topic for topic in TOPIC_CONFIGS.values() for synonym in topic.synonyms}
 
 
@@ -57,6 +63,8 @@ def is_read(name: str) -> bool:
         return re.search(r"settings\.gateway\b", SOURCE) is not None
     if name in CLUSTER_KEYS | ETCD_KEYS:
         return re.search(rf"\.{name.rpartition('.')[2]}\b", SOURCE) is not None
+    if name in GROUP_KEYS:
+        return f'group_config("{name.removeprefix("group.").replace("min.", "").replace("max.", "")}"' in SOURCE
     field = FIELDS.get(name, name.replace(".", "_"))
     if field in LogConfig.__dataclass_fields__ or name in FIELDS:
         return re.search(rf"\.{field}\b", SOURCE) is not None
