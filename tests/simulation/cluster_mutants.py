@@ -15,6 +15,7 @@ from headrace.broker.replication.fetcher import Fetcher
 from headrace.core.cluster import elections, succession
 from headrace.core.replica.leader import Leadership
 from headrace.storage.truncation import truncate_log
+from tests.simulation.cluster_world import Bias
 
 
 class Mutant(NamedTuple):
@@ -22,7 +23,7 @@ class Mutant(NamedTuple):
     target: Any
     name: str
     replacement: Any
-    is_rare: bool = False  # whether it takes a rare order of events to show
+    bias: Bias = Bias()  # what makes it show sooner
 
 
 async def _at_once(self: Partition) -> None:
@@ -77,8 +78,11 @@ def _whoever_asks(self: Partition, offset: int, last_fetched_epoch: int) -> None
     return None
 
 
+DISKS = Bias(waits_for_disk=True, faults=("_crash_in_a_row", "_slow_disk"))
+ISOLATION = Bias(waits_for_disk=True, faults=("_return_and_crash",))
+
 MUTANTS = [
-    Mutant("a follower counts before its disk has the records", Partition, "on_disk", _at_once),
+    Mutant("a follower counts before its disk has the records", Partition, "on_disk", _at_once, DISKS),
     Mutant(
         "a follower cuts its log at its own watermark, not by epoch", Fetcher, "add", _cut_at_watermark(Fetcher.add)
     ),
@@ -95,6 +99,7 @@ MUTANTS = [
         Leadership,
         "watermark",
         _whatever_the_isr(Leadership.watermark),
+        Bias(min_isr=2, faults=("_crash", "_isolate", "_heal", "_pause")),
     ),
     Mutant("any replica may lead", elections, "succeeded", _any_replica(succession.succeeded)),
     Mutant(
@@ -102,8 +107,9 @@ MUTANTS = [
         controller_module.Controller,
         "_is_on_disk_when_acked",
         lambda self, topic: True,
+        Bias(waits_for_disk=False, min_isr=2, faults=("_crash_in_a_row",)),
     ),
-    Mutant("a log is cut before the checkpoints know", Partitions, "truncate", _cut_first),
+    Mutant("a log is cut before the checkpoints know", Partitions, "truncate", _cut_first, ISOLATION),
 ]
 
 

@@ -12,7 +12,7 @@ One seed is one order of events. While it runs, and at its end, the promises are
 import asyncio
 import logging
 from random import Random
-from typing import Any
+from typing import Any, NamedTuple
 from uuid import UUID
 
 from headrace.broker.partition import Partition
@@ -42,16 +42,41 @@ SETTINGS = {
 }
 
 
+class Bias(NamedTuple):
+    """What is left to chance, and what is not: to look for something in particular."""
+
+    waits_for_disk: bool | None = None
+    min_isr: int | None = None
+    faults: tuple[str, ...] = (
+        "_crash",
+        "_crash",
+        "_stop_cleanly",
+        "_cut_brokers",
+        "_cut_store",
+        "_pause",
+        "_lossy_network",
+        "_heal",
+        "_crash_all",
+        "_crash_in_a_row",
+        "_crash_in_a_row",
+        "_isolate",
+        "_return_and_crash",
+        "_slow_disk",
+    )
+
+
 class ClusterWorld:
-    def __init__(self, seed: int, loop: SimLoop) -> None:
+    def __init__(self, seed: int, loop: SimLoop, bias: Bias) -> None:
         self.loop = loop
         self.random = Random(seed)
         self.network = SimNetwork(Random(self.random.random()))
         self.store = SimStore(self.network, Random(self.random.random()))
         self.partition_count = self.random.choice([1, 2])
-        self.min_isr = self.random.choice([1, 2, 2])
+        self.min_isr = self.random.choice([1, 2, 2] if bias.min_isr is None else [bias.min_isr])
         # With Kafka's own policy, a power cut takes what was not synced: then only one broker at a time may have one.
-        self.waits_for_disk = self.random.random() < 0.7
+        by_chance = self.random.random() < 0.7
+        self.waits_for_disk = by_chance if bias.waits_for_disk is None else bias.waits_for_disk
+        self._faults = [getattr(self, name) for name in bias.faults]
         self.nodes = [
             SimNode(number, self.network, self.store, Random(self.random.random()), SETTINGS) for number in (1, 2, 3)
         ]
@@ -181,23 +206,7 @@ class ClusterWorld:
         end_s = self.loop.time() + FAULTS_S
         while self.loop.time() < end_s and self.broken is None:
             await asyncio.sleep(self.random.random() * 1.2)
-            fault = self.random.choice(
-                [
-                    self._crash,
-                    self._crash,
-                    self._stop_cleanly,
-                    self._cut_brokers,
-                    self._cut_store,
-                    self._pause,
-                    self._lossy_network,
-                    self._heal,
-                    self._crash_all,
-                    self._crash_in_a_row,
-                    self._crash_in_a_row,
-                    self._isolate,
-                    self._slow_disk,
-                ]
-            )
+            fault = self.random.choice(self._faults)
             self.note(fault.__name__)
             await fault()
         self._raise_broken()
@@ -227,8 +236,11 @@ class ClusterWorld:
         others = [one.broker for one in self.nodes if one is not node]
         if self.min_isr < 2 or any(broker is None for broker in others):
             return False
-        topics = [broker.image.topics[TOPIC] for broker in others if broker is not None]
-        return all(len(state.isr) == len(self.nodes) for topic in topics for state in topic.partitions)
+        topics = [broker.image.topics.get(TOPIC) for broker in others if broker is not None]
+        return all(
+            topic is not None and all(len(state.isr) == len(self.nodes) for state in topic.partitions)
+            for topic in topics
+        )
 
     async def _crash_in_a_row(self) -> None:
         """One loses what it had not synced, and the leader goes at the same time or soon after: who takes over?"""
@@ -259,6 +271,22 @@ class ClusterWorld:
             self.network.cut(node.node_id, other)
             self.network.cut(other, node.node_id)
         await asyncio.sleep(self.random.choice([1.5, 4.0]))
+
+    async def _return_and_crash(self) -> None:
+        """A leader writes on its own for a while, is back, cuts what nobody else has, and crashes soon after."""
+        leaders = [node for node in self.nodes if node.is_up and self._leads_something(node)]
+        if not leaders:
+            return
+        leader = self.random.choice(leaders)
+        for other in [*(one.node_id for one in self.nodes if one is not leader), STORE]:
+            self.network.cut(leader.node_id, other)
+            self.network.cut(other, leader.node_id)
+        await asyncio.sleep(4.0)
+        self.network.heal()
+        await asyncio.sleep(self.random.random() * 2.5)
+        if leader.is_up:
+            self._end(leader)
+            leader.start()
 
     async def _slow_disk(self) -> None:
         self._some_node().disk_delay_s = self.random.choice([0.01, 0.1, 0.6])
@@ -379,7 +407,7 @@ class ClusterWorld:
         return len(copies) == len(self.nodes) and len(ends) == 1 and len({*ends.pop()}) == 1
 
 
-def live(seed: int) -> ClusterWorld:
+def live(seed: int, bias: Bias = Bias()) -> ClusterWorld:  # noqa: B008 - a value that never changes
     """One life of a cluster; raises what was broken, with the seed."""
     logging.disable(logging.CRITICAL)
     loop = SimLoop()
@@ -389,7 +417,7 @@ def live(seed: int) -> ClusterWorld:
 
     async def run() -> ClusterWorld:
         nonlocal world
-        world = ClusterWorld(seed, loop)
+        world = ClusterWorld(seed, loop, bias)
         await world.live()
         return world
 

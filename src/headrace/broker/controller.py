@@ -60,12 +60,14 @@ class Controller:
         await self._facts.catch_up()
         check_cluster(self.image.cluster_id)
         node_id = self._settings.node_id
-        known = self.image.brokers.get(node_id)
-        is_another_disk = known is not None and known.directory not in ("", directory)
         addresses = tuple(endpoints)
         new_cluster_id = _short_text(self._new_id())
 
-        def registration() -> Decision[None]:
+        def directory_before() -> str:
+            known = self.image.brokers.get(node_id)
+            return (known.directory if known is not None else "") or directory
+
+        def registration(*, is_back: bool = True) -> Decision[None]:
             return brokers.register(
                 self.image,
                 node_id=node_id,
@@ -74,11 +76,17 @@ class Controller:
                 configured_cluster_id=self._settings.cluster_id,
                 new_cluster_id=new_cluster_id,
                 directory=directory,
+                known_as=directory if is_back else directory_before(),
                 alone=alone,
             )
 
         registration()  # a node that may not register must not touch what the other holds, either
-        if unclean or is_another_disk:
+        if unclean:
+            if not alone:
+                # What was loaded may be old; what is known after a commit of ours is not, and from this one on nobody
+                # takes a fetch of our earlier life for one of this. The directory stays what it was until all is done.
+                await self._facts.change_one(lambda: registration(is_back=False))
+            is_another_disk = directory_before() != directory
             await self._come_back(has_lost_all=is_another_disk or self._settings.in_memory, alone=alone)
         await self._facts.change_one(registration)
         self.broker_epoch = self.image.brokers[node_id].epoch

@@ -39,10 +39,12 @@ def register(
     configured_cluster_id: str | None,
     new_cluster_id: str,
     directory: str = "",
+    known_as: str | None = None,
     alone: bool = True,
 ) -> Decision[None]:
     """This broker is here, under these addresses; the first one of all gives the cluster its id.
 
+    `known_as` is the directory that is written down, if it is not yet the broker's own.
     Where nobody else can come to these facts (`alone`), it has a session without an end and controls everything.
     """
     known = image.brokers.get(node_id)
@@ -51,7 +53,9 @@ def register(
             f"a broker with the id {node_id} runs already, with another data directory; give this one an id of its own,"
             " or wait until the session of the other is over"
         )
-    writes: dict[str, bytes | None] = {facts.broker_key(node_id): facts.encode_broker(endpoints, rack, directory)}
+    writes: dict[str, bytes | None] = {
+        facts.broker_key(node_id): facts.encode_broker(endpoints, rack, directory if known_as is None else known_as)
+    }
     if alone:
         writes[facts.CONTROLLER] = facts.encode_field("node", node_id)
         writes[facts.session_key(node_id)] = facts.encode_session()
