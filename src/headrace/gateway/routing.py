@@ -45,6 +45,7 @@ PROBLEM: dict[int | str, dict[str, Any]] = {
         404: "No such topic, partition, group or member",
         408: "The request took too long",
         409: "Not in this state",
+        412: "It has changed since it was read",
         413: "Too large",
         415: "Content type not understood",
         422: "The request makes no sense",
@@ -53,6 +54,10 @@ PROBLEM: dict[int | str, dict[str, Any]] = {
         503: "Not at the moment; trying again helps",
     }.items()
 }
+
+
+# For documents with an ETag.
+NOT_CHANGED: dict[int | str, dict[str, Any]] = {304: {"description": "As the client's If-None-Match has it"}}
 
 
 class _Request(Request):

@@ -10,7 +10,7 @@ from headrace.client.connection import Connection
 from headrace.client.refusals import Refused
 from headrace.gateway import schemas
 from headrace.gateway.problems import Problem, to_json
-from headrace.gateway.routing import BrokerId, Client, TopicName, blocking, etag, make_router, tagged
+from headrace.gateway.routing import NOT_CHANGED, BrokerId, Client, TopicName, blocking, etag, make_router, tagged
 from headrace.gateway.schemas import ConfigChanges
 from headrace.gateway.services import Services
 
@@ -19,7 +19,7 @@ full = make_router("configs")
 IfMatch = Annotated[str | None, Header(description="Change only what still has this ETag (else 412).")]
 
 
-@full.get("/topics/{topic}/configs", response_model=schemas.ConfigList)
+@full.get("/topics/{topic}/configs", response_model=schemas.ConfigList, responses=NOT_CHANGED)
 async def topic_configs(request: Request, client: Client, topic: TopicName) -> Response:
     """Every key of a topic, with the value in force and where it comes from."""
     await client.cluster.patiently(lambda: client.cluster.topic(topic))
@@ -36,7 +36,7 @@ async def alter_topic_configs(
     return tagged(request, await _described(client, ResourceType.TOPIC, topic))
 
 
-@full.get("/brokers/{broker}/configs", response_model=schemas.ConfigList)
+@full.get("/brokers/{broker}/configs", response_model=schemas.ConfigList, responses=NOT_CHANGED)
 async def broker_configs(request: Request, client: Client, broker: BrokerId) -> Response:
     """Every key of a broker, with the value in force and where it comes from."""
     return tagged(request, await _described(client, ResourceType.BROKER, str(broker)))

@@ -9,7 +9,18 @@ from headrace.client.reading import EARLIEST, LATEST, offsets_at
 from headrace.gateway import schemas
 from headrace.gateway.problems import Problem
 from headrace.gateway.routes.configs import config_text
-from headrace.gateway.routing import After, Client, Limit, TopicName, document, make_router, page, settled, tagged
+from headrace.gateway.routing import (
+    NOT_CHANGED,
+    After,
+    Client,
+    Limit,
+    TopicName,
+    document,
+    make_router,
+    page,
+    settled,
+    tagged,
+)
 from headrace.gateway.services import Services
 
 short = make_router("topics")
@@ -50,7 +61,7 @@ async def _replicas(client: Services, wanted: schemas.NewTopic) -> tuple[int | N
     return brokers, f"there {nodes}: the topic has as many replicas; add brokers and reassign it to have more"
 
 
-@short.get("/topics", response_model=schemas.TopicList)
+@short.get("/topics", response_model=schemas.TopicList, responses=NOT_CHANGED)
 async def list_topics(
     request: Request,
     client: Client,
@@ -65,7 +76,7 @@ async def list_topics(
     return tagged(request, {"topics": [_row(facts.topics[name]) for name in part], "next": following})
 
 
-@short.get("/topics/{topic}", response_model=schemas.TopicView)
+@short.get("/topics/{topic}", response_model=schemas.TopicView, responses=NOT_CHANGED)
 async def describe_topic(request: Request, client: Client, topic: TopicName) -> Response:
     """Describe a topic: partitions, leaders, replicas, offsets."""
     cluster = client.cluster
