@@ -26,6 +26,7 @@ CONNECT_S_MAX = 1.0
 # A port that is being opened again, after a crash and a quick restart, refuses for longer than one try.
 REFUSALS = 3
 REFUSAL_REST_S = 0.03
+REVOKE_AGAIN_S = 0.1  # each attempt has waited for seconds already
 
 
 class Neighbours:
@@ -69,7 +70,9 @@ class Neighbours:
             if not await _refuses(*address):
                 return
             await asyncio.sleep(REFUSAL_REST_S)
-        await self._end_session(neighbour)
+        log.warning("broker %d is gone: its port refuses connections; ending its session", neighbour.node_id)
+        while not await self._session_ended(neighbour) and await _refuses(*address):
+            pass
 
     async def _until_closed(self, node_id: int, host: str, port: int) -> bool:
         """Returns when a connection is closed; False if there was none."""
@@ -92,15 +95,19 @@ class Neighbours:
             self._known.add(node_id)
             log.info("this broker knows its neighbours: %s", ", ".join(str(one) for one in sorted(self._known)))
 
-    async def _end_session(self, neighbour: BrokerInfo) -> None:
-        lease = self._broker.image.session_leases.get(neighbour.node_id)
-        if not lease or self._broker.image.brokers.get(neighbour.node_id, neighbour).epoch != neighbour.epoch:
-            return
-        log.warning("broker %d is gone: its port refuses connections; ending its session", neighbour.node_id)
+    async def _session_ended(self, neighbour: BrokerInfo) -> bool:
+        """False if the store could not be asked: etcd's leader may have died with the broker."""
+        image = self._broker.image
+        lease = image.session_leases.get(neighbour.node_id)
+        if not lease or image.brokers.get(neighbour.node_id, neighbour).epoch != neighbour.epoch:
+            return True
         try:
             await self._store.revoke(LeaseId(lease))
         except HeadraceError as error:
-            log.warning("the session of broker %d could not be ended: %s", neighbour.node_id, error)
+            log.warning("the session of broker %d could not be ended yet: %s", neighbour.node_id, error)
+            await asyncio.sleep(REVOKE_AGAIN_S)
+            return False
+        return True
 
 
 async def _refuses(host: str, port: int) -> bool:
