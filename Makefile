@@ -69,6 +69,7 @@ bench: ## measure against Apache Kafka and rewrite docs/performance.md
 docs: ## rewrite the reference pages, then run the documentation's examples and check its links
 	@scripts/bootstrap.sh test
 	$(BIN)/headrace config docs > docs/reference/config.md
+	$(BIN)/python scripts/grpc_reference.py > docs/reference/grpc.md
 	$(BIN)/python -m pytest tests/docs $(PYTEST_ARGS)
 
 proto: ## write the gRPC stubs again after a change to the .proto

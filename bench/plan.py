@@ -25,6 +25,7 @@ class Scale:
     http_seconds: int = 10
     http_lines: int = 1_000_000
     http_listeners: int = 500
+    grpc_messages: int = 2_000_000
     groups: int = 1_000
     group_seconds: int = 10
     commit_count: int = 200_000
@@ -52,6 +53,7 @@ QUICK = Scale(
     http_seconds=2,
     http_lines=50_000,
     http_listeners=20,
+    grpc_messages=50_000,
     groups=50,
     group_seconds=2,
     commit_count=5_000,

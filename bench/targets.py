@@ -64,6 +64,8 @@ def _all_targets() -> Iterable[Target]:
         yield Target(f"rebalance/{protocol}", "stable_again", 1.0)
     yield Target("replay/commits", "all_offsets", 10.0, is_ratio=False)
     yield Target("replay/commits", "all_offsets", 1.0)
+    for kind in ("produce", "consume"):
+        yield Target(f"grpc/{kind}", "rate", 100_000.0, at_least=True, is_ratio=False)
     for mode in ("process", "in-process"):
         yield Target(f"local/{mode}", "enter_to_ack", 300.0, is_ratio=False)
         yield Target(f"local/{mode}", "leaked", 0.0, is_ratio=False)

@@ -1,6 +1,6 @@
 """What is measured, a family a file. A group runs alone or with the others."""
 
-from bench.cases import gateway, groups, java_tools, latency, local, loop_lag, scaling, spark, start, throughput
+from bench.cases import gateway, groups, grpc, java_tools, latency, local, loop_lag, scaling, spark, start, throughput
 from bench.runner import Group
 
 # The groups on the pair of running brokers come first and together: the pair is started once.
@@ -23,4 +23,5 @@ GROUPS: tuple[Group, ...] = (
     local.LOCAL,
     spark.SPARK,
     gateway.GATEWAY,
+    grpc.GRPC,
 )

@@ -18,6 +18,7 @@ RUNNABLE = [page for page in PAGES if examples_in(page)]
 # The address pages use, because it is the one readers have.
 DOCUMENTED_ADDRESS = "localhost:9092"
 DOCUMENTED_HTTP = "http://localhost:8080"
+DOCUMENTED_GRPC = "localhost:9090"
 EXAMPLE_TIMEOUT_S = 100  # an example that starts Spark takes fifteen seconds where nothing else runs
 # Programs that are not Python packages: a page that uses one is skipped where it is not installed.
 FOREIGN_PROGRAMS = ("kcat",)
@@ -29,11 +30,13 @@ def test_examples_of_the_page_print_what_it_says(page: Path, tmp_path: Path) -> 
     for program in FOREIGN_PROGRAMS:
         if any(program in example.source for example in examples) and shutil.which(program) is None:
             pytest.skip(f"{program} is not installed")
-    uses_rest = any(DOCUMENTED_HTTP in example.source for example in examples)
-    with LocalBroker(memory=True, gateway=uses_rest) as broker:
+    uses_gateway = any(
+        address in example.source for example in examples for address in (DOCUMENTED_HTTP, DOCUMENTED_GRPC)
+    )
+    with LocalBroker(memory=True, gateway=uses_gateway) as broker:
         addresses = {DOCUMENTED_ADDRESS: broker.bootstrap}
-        if uses_rest:
-            addresses[DOCUMENTED_HTTP] = broker.http_url
+        if uses_gateway:
+            addresses |= {DOCUMENTED_HTTP: broker.http_url, DOCUMENTED_GRPC: broker.grpc_address}
         for example in examples:
             where = f"{page.relative_to(ROOT)}:{example.line}"
             output = _run(example, addresses, tmp_path, where)

@@ -5,8 +5,10 @@ polling, and with it, after `max.poll.interval.ms`, the membership: as with any 
 """
 
 import asyncio
+import queue
 import threading
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Generic, NamedTuple, TypeVar
 
 from headrace.client.factory import Overrides, make_consumer
@@ -17,8 +19,8 @@ if TYPE_CHECKING:
 
 # Two: one being sent while the next is made.
 PORTIONS_AHEAD_MAX = 2
-# An idle thread looks this often whether it is still wanted.
-POLL_S = 0.5
+# An idle thread looks this often whether somebody wants to commit, or wants it to stop.
+POLL_S = 0.1
 
 Portion = TypeVar("Portion")
 
@@ -64,6 +66,7 @@ class ConsumerThread(Generic[Portion]):
         self._events: asyncio.Queue[Event[Portion]] = asyncio.Queue()
         self._room = threading.Semaphore(PORTIONS_AHEAD_MAX)
         self._stopped = threading.Event()
+        self._orders: queue.SimpleQueue[Callable[[Consumer], None]] = queue.SimpleQueue()
         self._consumer: Consumer | None = None
         self._ended = ended
         self._thread = threading.Thread(target=self._run, name="headrace-consumer", daemon=True)
@@ -88,21 +91,24 @@ class ConsumerThread(Generic[Portion]):
 
     def store(self, places: Sequence[Place]) -> None:
         """Leave these to librdkafka's own commits. What is not assigned any more is somebody else's by now."""
-        from confluent_kafka import KafkaException
-
-        consumer = self._consumer
-        if consumer is None or not places:
-            return
-        try:
-            consumer.store_offsets(offsets=_topic_partitions(places))
-        except KafkaException:
-            return
+        self._orders.put(lambda consumer: _store(consumer, places))
 
     async def commit(self, places: Sequence[Place]) -> None:
         """Returns when the broker has them; raises the first refusal."""
-        consumer = self._consumer
-        if consumer is not None and places:
-            await asyncio.to_thread(_commit, consumer, places)
+        if not places:
+            return
+        answered: asyncio.Future[None] = self._loop.create_future()
+
+        def commit(consumer: "Consumer") -> None:
+            error: Exception | None = None
+            try:
+                _commit(consumer, places)
+            except Exception as refusal:
+                error = refusal
+            self._call(partial(_answer, answered, error))
+
+        self._orders.put(commit)
+        await answered
 
     # In the thread
 
@@ -112,7 +118,9 @@ class ConsumerThread(Generic[Portion]):
             try:
                 self._begin(self._consumer)
                 while not self._stopped.is_set():
+                    self._obey(self._consumer)
                     self._poll(self._consumer)
+                self._obey(self._consumer)
             finally:
                 self._consumer.close()
         except Exception as error:
@@ -134,18 +142,24 @@ class ConsumerThread(Generic[Portion]):
         if self._messages_max > 1:
             messages += consumer.consume(self._messages_max - 1, 0)
         good = [message for message in messages if message.error() is None]
-        if good and self._wait_for_room():
+        if good and self._wait_for_room(consumer):
             self._tell(Read(self._make_portion(good), _next_offsets(good)))
         for message in messages:
             error = message.error()
             if error is not None and not _harmless(error):
                 raise from_kafka_error(error)
 
-    def _wait_for_room(self) -> bool:
+    def _wait_for_room(self, consumer: "Consumer") -> bool:
         while not self._stopped.is_set():
             if self._room.acquire(timeout=POLL_S):
                 return True
+            self._obey(consumer)
         return False
+
+    def _obey(self, consumer: "Consumer") -> None:
+        """In this thread and no other: whoever else calls a consumer that is being polled waits for ever."""
+        while not self._orders.empty():
+            self._orders.get()(consumer)
 
     def _assigned(self, consumer: "Consumer", partitions: "list[TopicPartition]") -> None:
         self._tell(Assigned(tuple(Place(one.topic, one.partition) for one in partitions)))
@@ -163,6 +177,15 @@ class ConsumerThread(Generic[Portion]):
             self._stopped.set()
 
 
+def _answer(answered: "asyncio.Future[None]", error: Exception | None) -> None:
+    if answered.done():  # whoever asked has gone
+        return
+    if error is None:
+        answered.set_result(None)
+    else:
+        answered.set_exception(error)
+
+
 def _next_offsets(messages: "Sequence[Message]") -> tuple[Place, ...]:
     last: dict[tuple[str, int], int] = {}
     for message in messages:
@@ -174,6 +197,15 @@ def _topic_partitions(places: Sequence[Place]) -> "list[TopicPartition]":
     from confluent_kafka import TopicPartition
 
     return [TopicPartition(one.topic, one.partition, one.offset, one.metadata) for one in places]
+
+
+def _store(consumer: "Consumer", places: Sequence[Place]) -> None:
+    from confluent_kafka import KafkaException
+
+    try:
+        consumer.store_offsets(offsets=_topic_partitions(places))
+    except KafkaException:
+        return
 
 
 def _commit(consumer: "Consumer", places: Sequence[Place]) -> None:
@@ -192,6 +224,8 @@ def _harmless(error: "KafkaError") -> bool:
     """Ends of partitions, and what librdkafka goes on trying by itself: a broker that is away for a while."""
     from confluent_kafka import KafkaError
 
+    if error.code() == KafkaError.UNKNOWN_TOPIC_OR_PART:  # it was there when we began: somebody has deleted it
+        return False
     return bool(error.retriable()) or error.code() in (
         KafkaError._PARTITION_EOF,
         KafkaError._TRANSPORT,

@@ -23,6 +23,8 @@ RECORDS_DEFAULT, RECORDS_MAX = 1000, 10_000
 MAX_POLL_INTERVAL_MS = 300_000
 # What librdkafka reads ahead for one stream, beyond the portions under way.
 READ_AHEAD_KIB = 4 * 1024
+# A fetch is unpacked whole, whatever is waiting already, and may have been packed a hundredfold.
+FETCH_BYTES = 256 * 1024
 READ_AHEAD_RECORDS = 20_000
 TOPICS_MAX = 1000
 _AUTO_COMMIT_INTERVAL_MS = 2000
@@ -106,6 +108,7 @@ def _settings(subscribe: pb.Subscribe) -> Overrides:
         "isolation.level": "read_uncommitted" if subscribe.isolation_level == pb.READ_UNCOMMITTED else "read_committed",
         "session.timeout.ms": session_ms,
         "max.poll.interval.ms": poll_ms,
+        "max.partition.fetch.bytes": FETCH_BYTES,
         "queued.max.messages.kbytes": READ_AHEAD_KIB,
         "queued.min.messages": READ_AHEAD_RECORDS,
         "fetch.wait.max.ms": 500,

@@ -118,16 +118,17 @@ class _Sending:
     def queue(self, records: Sequence[pb.Record]) -> None:
         together: list[dict[str, Any]] = []
         for index, record in enumerate(records):
-            if record.headers or record.timestamp_ms:  # librdkafka takes neither in bulk
+            if record.timestamp_ms or record.headers:  # librdkafka takes neither in bulk
                 self._queue_together(together)
                 together = []
                 self._queue_alone(index, record)
                 continue
             message: dict[str, Any] = {"callback": partial(self._delivered, index)}
-            if record.HasField("key"):
-                message["key"] = record.key
-            if record.HasField("value"):
-                message["value"] = record.value
+            key, value = record.key, record.value
+            if key or record.HasField("key"):  # asking is as dear as reading: only where it is empty, absent or not
+                message["key"] = key
+            if value or record.HasField("value"):
+                message["value"] = value
             together.append(message)
         self._queue_together(together)
 

@@ -24,9 +24,9 @@ class Rpc:
 
 
 @contextmanager
-def connected(address: str) -> Iterator[Rpc]:
+def connected(address: str, *more: tuple[str, int]) -> Iterator[Rpc]:
     # gRPC's clients try again after a second, then later and later; a gateway that starts is there sooner.
-    options = [("grpc.initial_reconnect_backoff_ms", 100), ("grpc.max_reconnect_backoff_ms", 500)]
+    options = [("grpc.initial_reconnect_backoff_ms", 100), ("grpc.max_reconnect_backoff_ms", 500), *more]
     with grpc.insecure_channel(address, options=options) as channel:
         grpc.channel_ready_future(channel).result(TIMEOUT_S)
         yield Rpc(channel, stubs.KafkaBrokerStub(channel), stubs.AdminStub(channel))

@@ -1,5 +1,7 @@
 """The stubs in the package are what protoc makes of the .proto."""
 
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -23,3 +25,11 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.mark.parametrize("name", MADE)
 def test_stubs_match_the_proto(made: Path, name: str):
     assert (PROTO.parent / name).read_text() == (made / name).read_text(), "run `make proto` and commit what it writes"
+
+
+def test_the_reference_says_what_the_proto_says():
+    root = Path(__file__).resolve().parents[3]
+    written = subprocess.run(
+        [sys.executable, str(root / "scripts" / "grpc_reference.py")], capture_output=True, text=True, check=True
+    ).stdout
+    assert (root / "docs" / "reference" / "grpc.md").read_text() == written, "run `make docs` and commit what it writes"

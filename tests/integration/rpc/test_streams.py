@@ -1,0 +1,239 @@
+"""Streams that produce and streams that consume: order, acks, groups, and clients that do not keep up."""
+
+import os
+import threading
+import time
+
+import grpc
+import psutil
+import pytest
+from confluent_kafka import Consumer
+
+from headrace.rpc import headrace_pb2 as pb
+from tests.integration.rpc.kit import (
+    TIMEOUT_S,
+    Rpc,
+    Sender,
+    connected,
+    read_values,
+    records,
+    refusal_of,
+    subscribe,
+    values_of,
+)
+
+Status = grpc.StatusCode
+
+
+def produce_all(rpc: Rpc, requests) -> list[pb.ProduceAck]:
+    return list(rpc.broker.StreamProduce(iter(requests), timeout=TIMEOUT_S))
+
+
+def numbered(count: int) -> list[bytes]:
+    return [b"%06d" % number for number in range(count)]
+
+
+def test_every_request_is_acked_in_its_order_and_lies_in_its_order(rpc: Rpc, topic):
+    requests = [pb.ProduceRequest(topic=topic, partition=0, records=records(*[b"%d" % n] * 20)) for n in range(300)]
+    acks = produce_all(rpc, requests)
+    assert [ack.index for ack in acks] == list(range(300))
+    assert [offset for ack in acks for offset in ack.offsets] == list(range(6000))
+    stream = rpc.broker.StreamConsume(iter([subscribe(assign=[pb.StartAt(topic=topic, offset=-2)])]))
+    assert read_values(stream, 6000) == [b"%d" % n for n in range(300) for _ in range(20)]
+    stream.cancel()
+
+
+def test_records_with_headers_keep_their_place_among_those_without(rpc: Rpc, topic):
+    mixed = [pb.Record(value=b"%d" % n, headers=[pb.Header(name="h")] if n % 3 == 0 else []) for n in range(50)]
+    (ack,) = produce_all(rpc, [pb.ProduceRequest(topic=topic, partition=0, records=mixed)])
+    assert list(ack.offsets) == list(range(50))
+    got = rpc.broker.Fetch(pb.FetchRequest(topic=topic)).records
+    assert [(r.value, len(r.headers)) for r in got] == [(b"%d" % n, int(n % 3 == 0)) for n in range(50)]
+
+
+def test_a_request_that_fails_fails_alone(rpc: Rpc, topic):
+    good = pb.ProduceRequest(topic=topic, records=records(b"x"))
+    big = pb.ProduceRequest(topic=topic, records=[pb.Record(value=b"a"), pb.Record(value=b"x" * 2_000_000)])
+    acks = produce_all(
+        rpc,
+        [
+            good,
+            pb.ProduceRequest(topic="no-such-topic", records=records(b"x")),
+            pb.ProduceRequest(topic=topic),
+            pb.ProduceRequest(topic=topic, partition=9, records=records(b"x")),
+            pb.ProduceRequest(topic=topic, partition=-1, records=records(b"x")),
+            pb.ProduceRequest(topic=topic, partition=0, record_batch=b"no batch"),
+            big,
+            good,
+        ],
+    )
+    assert [ack.failure.reason for ack in acks] == [
+        "",
+        "UNKNOWN_TOPIC_OR_PARTITION",
+        "INVALID_REQUEST",
+        "UNKNOWN_TOPIC_OR_PARTITION",
+        "INVALID_REQUEST",
+        "CORRUPT_MESSAGE",
+        "MESSAGE_TOO_LARGE",
+        "",
+    ]
+    assert list(acks[6].offsets) == [1, -1]
+    assert list(acks[7].offsets) == [2]
+
+
+def test_a_topic_is_said_once(rpc: Rpc, topic):
+    acks = produce_all(rpc, [pb.ProduceRequest(topic=topic if n == 0 else "", records=records(b"x")) for n in range(5)])
+    assert [list(ack.offsets) for ack in acks] == [[0], [1], [2], [3], [4]]
+
+
+# gRPC's clients else take in megabytes of acks that nobody has asked for yet.
+SMALL_WINDOW = (("grpc.http2.bdp_probe", 0), ("grpc.http2.lookahead_bytes", 65_536))
+
+
+def test_a_client_that_reads_no_acks_is_stopped_and_costs_no_memory(broker, rpc: Rpc, topic):
+    (server,) = [one for one in psutil.Process(broker.pid).children() if "headrace.app.rpc" in one.cmdline()]
+    sent = threading.Semaphore(0)
+    request = pb.ProduceRequest(topic=topic, partition=0, records=records(*[b"x" * 1000] * 100))
+    total = 5_000  # half a gigabyte
+
+    def requests():
+        for _ in range(total):
+            yield request
+            sent.release()
+
+    before = server.memory_info().rss
+    with connected(broker.grpc_address, *SMALL_WINDOW) as own:
+        stream = own.broker.StreamProduce(requests())
+        count = 0
+        while sent.acquire(timeout=3):  # until nothing moves any more
+            count += 1
+        assert count < total
+        assert server.memory_info().rss - before < 200 * 1024 * 1024
+        acks = [next(stream) for _ in range(count)]  # and now the client reads: everything moves again
+        assert [ack.index for ack in acks] == list(range(count))
+        assert sent.acquire(timeout=TIMEOUT_S)
+        stream.cancel()
+
+
+# Consuming
+
+
+def test_a_stream_is_a_member_beside_kafka_consumers(broker, rpc: Rpc, make_topic, group):
+    topic = make_topic(partitions=4)
+    stream = rpc.broker.StreamConsume(iter([subscribe(group_id=group, topics=[topic])]), timeout=TIMEOUT_S)
+    assert list(next(stream).assignment.partitions) == [pb.TopicPartitions(topic=topic, partitions=[0, 1, 2, 3])]
+    kafka = Consumer(
+        {
+            "bootstrap.servers": broker.bootstrap,
+            "group.id": group,
+            "auto.offset.reset": "earliest",
+            "partition.assignment.strategy": "range",
+        }
+    )
+    kafka.subscribe([topic])
+    deadline = time.monotonic() + TIMEOUT_S
+    while len(kafka.assignment()) != 2 and time.monotonic() < deadline:
+        kafka.poll(0.1)
+    theirs = {one.partition for one in kafka.assignment()}
+    mine = next(event for event in stream if event.assignment.partitions).assignment.partitions[0].partitions
+    assert sorted([*mine, *theirs]) == [0, 1, 2, 3]
+    for partition in range(4):
+        rpc.broker.Produce(pb.ProduceRequest(topic=topic, partition=partition, records=records(b"%d" % partition)))
+    got = read_values(stream, 2)
+    assert {int(value) for value in got} == set(mine)
+    assert {int(kafka.poll(TIMEOUT_S).value()) for _ in range(2)} == theirs
+    stream.cancel()
+    kafka.close()
+
+
+def test_what_was_committed_is_not_sent_to_the_next_stream(rpc: Rpc, topic, group):
+    rpc.broker.Produce(pb.ProduceRequest(topic=topic, records=records(*numbered(100))))
+    sender = Sender()
+    sender.send(subscribe(group_id=group, topics=[topic], max_records=10))
+    stream = rpc.broker.StreamConsume(iter(sender), timeout=TIMEOUT_S)
+    assert read_values(stream, 100) == numbered(100)
+    sender.send(pb.StreamConsumeRequest(commit=pb.Commit(offsets=[pb.PartitionOffset(topic=topic, offset=40)])))
+    committed = next(event.committed for event in stream if event.WhichOneof("event") == "committed")
+    assert not committed.HasField("failure")
+    assert committed.offsets == [pb.PartitionOffset(topic=topic, offset=40)]
+    stream.cancel()
+    sender.finish()
+
+    sender = Sender()
+    sender.send(subscribe(group_id=group, topics=[topic]))
+    stream = rpc.broker.StreamConsume(iter(sender), timeout=TIMEOUT_S)
+    assert read_values(stream, 60) == numbered(100)[40:]
+    sender.send(pb.StreamConsumeRequest(commit=pb.Commit()))  # everything that was sent
+    next(event for event in stream if event.WhichOneof("event") == "committed")
+    assert rpc.broker.FetchOffset(pb.FetchOffsetRequest(group_id=group, topic=topic)).offset == 100
+    stream.cancel()
+    sender.finish()
+
+
+def test_auto_commit_is_there_when_the_stream_has_ended(rpc: Rpc, topic, group):
+    rpc.broker.Produce(pb.ProduceRequest(topic=topic, records=records(*numbered(10))))
+    stream = rpc.broker.StreamConsume(iter([subscribe(group_id=group, topics=[topic], auto_commit=True)]))
+    assert read_values(stream, 10) == numbered(10)
+    stream.cancel()
+    asked = pb.FetchOffsetRequest(group_id=group, topic=topic)
+    deadline = time.monotonic() + TIMEOUT_S
+    while rpc.broker.FetchOffset(asked).offset != 10:  # the consumer leaves, and commits, in a thread of its own
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+
+
+def test_large_records_come_alone_and_small_ones_together(rpc: Rpc, topic):
+    sent = [b"a", b"x" * 900_000, b"y" * 900_000, b"b", b"c"]
+    for value in sent:
+        rpc.broker.Produce(pb.ProduceRequest(topic=topic, records=records(value)))
+    stream = rpc.broker.StreamConsume(iter([subscribe(assign=[pb.StartAt(topic=topic, offset=-2)])]))
+    events, got = [], []
+    while len(got) < 5:
+        events.append(next(stream))
+        got += values_of(events[-1])
+    assert got == sent
+    assert all(event.ByteSize() < 2_000_000 for event in events)
+    stream.cancel()
+
+
+def test_a_client_that_does_not_read_costs_little_and_loses_nothing(broker, rpc: Rpc, topic):
+    (server,) = [one for one in psutil.Process(broker.pid).children() if "headrace.app.rpc" in one.cmdline()]
+    count = 100_000
+    batch = records(*[os.urandom(1000) for _ in range(1000)])
+    produce_all(rpc, [pb.ProduceRequest(topic=topic, partition=0, records=batch) for _ in range(count // 1000)])
+    before = server.memory_info().rss
+    with connected(broker.grpc_address) as own:
+        stream = own.broker.StreamConsume(iter([subscribe(assign=[pb.StartAt(topic=topic, offset=-2)])]))
+        next(stream)
+        for _ in range(20):
+            time.sleep(0.1)
+            assert server.memory_info().rss - before < 100 * 1024 * 1024
+        offset = 1000
+        for event in stream:
+            for record in event.records.partitions[0].records:
+                offset = record.offset + 1
+            if offset == count:
+                break
+        stream.cancel()
+
+
+@pytest.mark.parametrize(
+    ("request_", "status", "words"),
+    [
+        (pb.StreamConsumeRequest(), Status.INVALID_ARGUMENT, "first request"),
+        (pb.StreamConsumeRequest(commit=pb.Commit()), Status.INVALID_ARGUMENT, "first request"),
+        (subscribe(topics=["t"]), Status.INVALID_ARGUMENT, "group_id is missing"),
+        (subscribe(group_id="g"), Status.INVALID_ARGUMENT, "topics"),
+        (subscribe(group_id="g", topics=["none"]), Status.NOT_FOUND, "no topic none"),
+        (subscribe(assign=[pb.StartAt(topic="none")]), Status.NOT_FOUND, "no topic none"),
+        (subscribe(group_id="g", topics=["t"], max_records=-1), Status.NOT_FOUND, "no topic t"),
+        (subscribe(assign=[pb.StartAt(topic="t", partition=-1)]), Status.INVALID_ARGUMENT, "partition is -1"),
+        (subscribe(assign=[pb.StartAt(topic="t", offset=-3)]), Status.INVALID_ARGUMENT, "offset is -3"),
+    ],
+)
+def test_a_subscription_that_makes_no_sense_is_refused(rpc: Rpc, request_, status, words):
+    with pytest.raises(grpc.RpcError) as caught:
+        next(rpc.broker.StreamConsume(iter([request_]), timeout=TIMEOUT_S))
+    refusal = refusal_of(caught.value)
+    assert refusal.status is status
+    assert words in refusal.message
