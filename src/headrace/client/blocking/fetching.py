@@ -20,6 +20,9 @@ FETCH, FETCH_VERSION = 1, 11  # the last version that names topics by name and h
 
 # One fetch is some 70,000 records of 100 bytes: enough to hide the round trip, little enough for many tasks' memory.
 FETCH_BYTES = 8 * 1024 * 1024
+FETCH_BYTES_MIN = 64 * 1024
+_BYTES_PER_OFFSET_FIRST = 1024.0  # before anything is known of the records
+_MARGIN = 1.1
 FETCH_WAIT_MS = 500  # as Kafka's fetch.max.wait.ms
 
 _REQUEST_START = Struct(">iiiibiiih")
@@ -31,18 +34,15 @@ Batch = tuple[memoryview, BatchHeader]
 
 
 class Fetched(NamedTuple):
-    """What one fetch brought: whole batches from `position` on (the first may begin before it)."""
+    """What one fetch brought: whole batches from `position` on (the first may begin before it, the last end later)."""
 
     position: int
+    next_position: int
     batches: list[Batch]
     aborted: list[AbortedTransaction] | None
     high_watermark: int
     last_stable_offset: int
     log_start: int
-
-    @property
-    def next_position(self) -> int:
-        return max(self.position, self.batches[-1][1].next_offset) if self.batches else self.position
 
 
 class OffsetOutOfRange(Exception):
@@ -82,24 +82,34 @@ class _Ahead:
         self._read_committed, self._bytes_max = read_committed, bytes_max
         self._connection: Connection | None = None
         self._position = self._correlation_id = 0
+        self._bytes_per_offset = _BYTES_PER_OFFSET_FIRST
 
     def take(self, position: int, end: int) -> Fetched:
         """The answer from `position` on; when it comes before `end` the next request leaves at once."""
         if self._connection is None:
             self._connection = self._cluster.leader_connection(self._partition)
-            self._send(position)
+            self._send(position, end)
         assert self._position == position
         connection, self._connection = self._connection, None  # a failure from here on needs a new start
-        fetched = _parse(connection.receive(self._correlation_id), self._partition, position, self._read_committed)
+        body = connection.receive(self._correlation_id)
+        fetched = _parse(body, self._partition, position, end, self._read_committed)
         if fetched.next_position < end:
+            self._learn(fetched)
             self._connection = connection
-            self._send(fetched.next_position)
+            self._send(fetched.next_position, end)
         return fetched
 
-    def _send(self, position: int) -> None:
+    def _learn(self, fetched: Fetched) -> None:
+        if fetched.next_position > fetched.position:
+            size = sum(len(batch) for batch, _ in fetched.batches)
+            self._bytes_per_offset = size / (fetched.next_position - fetched.position)
+
+    def _send(self, position: int, end: int) -> None:
+        """Ask for about what is left: what comes beyond the end was sent for nothing."""
         assert self._connection is not None
         self._position = position
-        body = _request(self._partition, position, self._read_committed, self._bytes_max)
+        left_bytes = int((end - position) * self._bytes_per_offset * _MARGIN) + FETCH_BYTES_MIN
+        body = _request(self._partition, position, self._read_committed, min(self._bytes_max, left_bytes))
         self._correlation_id = self._connection.send(FETCH, FETCH_VERSION, body)
 
     def abandon(self) -> None:
@@ -114,7 +124,7 @@ def _request(partition: TopicPartition, position: int, read_committed: bool, byt
     return start + name + _REQUEST_PARTITION.pack(1, partition.partition, -1, position, -1, bytes_max, 0, 0)
 
 
-def _parse(body: memoryview, partition: TopicPartition, position: int, read_committed: bool) -> Fetched:
+def _parse(body: memoryview, partition: TopicPartition, position: int, end: int, read_committed: bool) -> Fetched:
     reader = Reader(body)
     reader.int32()  # throttle time
     check(reader.int16(), f"fetching {partition}")
@@ -122,11 +132,11 @@ def _parse(body: memoryview, partition: TopicPartition, position: int, read_comm
     for _ in reader.array(6):
         reader.string()
         for _ in reader.array(_ROW.size):
-            return _parse_row(reader, partition, position, read_committed)
+            return _parse_row(reader, partition, position, end, read_committed)
     raise Refused(ErrorCode.UNKNOWN_SERVER_ERROR, f"fetching {partition}: the answer does not mention it")
 
 
-def _parse_row(reader: Reader, partition: TopicPartition, position: int, read_committed: bool) -> Fetched:
+def _parse_row(reader: Reader, partition: TopicPartition, position: int, end: int, read_committed: bool) -> Fetched:
     _, error, high_watermark, last_stable, log_start = reader.numbers(_ROW)
     aborted: list[AbortedTransaction] = []
     for _ in reader.nullable_array(_PAIR.size) or ():
@@ -137,18 +147,23 @@ def _parse_row(reader: Reader, partition: TopicPartition, position: int, read_co
     if error == ErrorCode.OFFSET_OUT_OF_RANGE:
         raise OffsetOutOfRange(partition, position, log_start, high_watermark)
     check(error, f"fetching {partition}")
-    batches = _checked(records, partition, position)
-    return Fetched(position, batches, aborted if read_committed else None, high_watermark, last_stable, log_start)
+    batches, next_position = _checked(records, partition, position, end)
+    shown = aborted if read_committed else None
+    return Fetched(position, next_position, batches, shown, high_watermark, last_stable, log_start)
 
 
-def _checked(records: memoryview, partition: TopicPartition, position: int) -> list[Batch]:
-    """Whole batches with right checksums that hold something at or after the position."""
-    batches = []
+def _checked(records: memoryview, partition: TopicPartition, position: int, end: int) -> tuple[list[Batch], int]:
+    """Whole batches with right checksums that hold something of position to end, and where to go on behind them."""
+    batches: list[Batch] = []
+    next_position = position
     for at, header in walk(records):
         if header.next_offset <= position:
             continue
+        if header.base_offset >= end:  # compaction may have left a gap before it
+            return batches, max(next_position, end)
+        next_position = header.next_offset
         batch = records[at : at + header.total_bytes]
         if header.crc != batch_crc(batch):
             raise CorruptBatch(f"{partition}: the checksum of the batch at offset {header.base_offset} is wrong")
         batches.append((batch, header))
-    return batches
+    return batches, next_position
