@@ -5,22 +5,24 @@ Decides what every call has in common. A method of the .proto that nobody serves
 
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from functools import partial
 from typing import Any, TypeVar
 
 import grpc
 from google.protobuf.descriptor import MethodDescriptor, ServiceDescriptor
-from google.protobuf.message import Message
+from google.protobuf.message import DecodeError, Message
 from google.protobuf.message_factory import GetMessageClass
 
 from headrace.model.errors import ErrorCode
 from headrace.rpc.clients import Clients
-from headrace.rpc.failures import Failed, Status, end, failed
+from headrace.rpc.failures import Failed, Status, end, failed, invalid
 
 Context = grpc.aio.ServicerContext[Any, Any]
 Unary = Callable[[Clients, Any], Awaitable[Message]]
 # Writes its answers itself: `await write(message, or the bytes of one)`.
 Write = Callable[[Message | bytes], Awaitable[None]]
 Stream = Callable[[Clients, AsyncIterator[Any], Write], Awaitable[None]]
+Read = Callable[[bytes], Message]
 Request = TypeVar("Request")
 
 
@@ -33,21 +35,29 @@ def handlers(
 
 
 def _handler(method: MethodDescriptor, clients: Clients, serve: Any) -> "grpc.RpcMethodHandler[Any, Any]":
-    read = GetMessageClass(method.input_type).FromString
+    # Without a deserializer the bytes come as they are: grpcio would answer broken ones with UNKNOWN and a Python name.
+    read = partial(_read, GetMessageClass(method.input_type))
     if method.client_streaming:
-        return grpc.stream_stream_rpc_method_handler(_stream(clients, serve), read, _to_bytes)
-    return grpc.unary_unary_rpc_method_handler(_unary(clients, serve), read, _to_bytes)
+        return grpc.stream_stream_rpc_method_handler(_stream(clients, serve, read), None, _to_bytes)
+    return grpc.unary_unary_rpc_method_handler(_unary(clients, serve, read), None, _to_bytes)
+
+
+def _read(kind: type[Message], body: bytes) -> Message:
+    try:
+        return kind.FromString(body)
+    except DecodeError as error:
+        raise invalid(f"these bytes are no {kind.DESCRIPTOR.full_name}: {error}") from None
 
 
 def _to_bytes(answer: Message | bytes) -> bytes:
     return answer if isinstance(answer, bytes) else answer.SerializeToString()
 
 
-def _unary(clients: Clients, serve: Unary) -> Any:
-    async def call(request: Message, context: Context) -> Message:
+def _unary(clients: Clients, serve: Unary, read: Read) -> Any:
+    async def call(body: bytes, context: Context) -> Message:
         try:
             async with asyncio.timeout(context.time_remaining()) as limit:
-                return await serve(clients, request)
+                return await serve(clients, read(body))
         except TimeoutError as error:
             await end(context, _too_late() if limit.expired() else failed(error))
         except Exception as error:
@@ -56,10 +66,10 @@ def _unary(clients: Clients, serve: Unary) -> Any:
     return call
 
 
-def _stream(clients: Clients, serve: Stream) -> Any:
-    async def call(requests: AsyncIterator[Message], context: Context) -> None:
+def _stream(clients: Clients, serve: Stream, read: Read) -> Any:
+    async def call(bodies: AsyncIterator[bytes], context: Context) -> None:
         try:
-            await serve(clients, requests, context.write)
+            await serve(clients, (read(body) async for body in bodies), context.write)
         except Exception as error:
             await end(context, failed(error))
 

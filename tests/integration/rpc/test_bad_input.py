@@ -1,0 +1,73 @@
+"""Requests that make no sense: each has a clear answer, and the server goes on."""
+
+import socket
+
+import grpc
+import pytest
+from google.protobuf.message import DecodeError
+from google.protobuf.message_factory import GetMessageClass
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from headrace.rpc import headrace_pb2 as pb
+from tests.integration.rpc.kit import TIMEOUT_S, Rpc, records, refused
+
+Status = grpc.StatusCode
+METHODS = [
+    (service.full_name, method.name, GetMessageClass(method.input_type))
+    for service in pb.DESCRIPTOR.services_by_name.values()
+    for method in service.methods
+    if not method.client_streaming
+]
+# What a stranger's bytes may be answered with; INTERNAL and UNKNOWN would be bugs of ours.
+FORESEEN = {Status.OK, Status.INVALID_ARGUMENT, Status.NOT_FOUND, Status.DEADLINE_EXCEEDED, Status.FAILED_PRECONDITION}
+FORESEEN |= {Status.ABORTED, Status.OUT_OF_RANGE, Status.ALREADY_EXISTS, Status.UNAVAILABLE}
+
+
+@pytest.mark.parametrize(
+    ("method", "request_", "words"),
+    [
+        ("Fetch", pb.FetchRequest(), "topic is missing"),
+        ("Fetch", pb.FetchRequest(topic="t" * 250), "249 at most"),
+        ("Fetch", pb.FetchRequest(topic="t", partition=-1), "partition is -1"),
+        ("Fetch", pb.FetchRequest(topic="t", max_bytes=-1), "max_bytes is -1"),
+        ("Fetch", pb.FetchRequest(topic="t", max_records=-5), "max_records is -5"),
+        ("Fetch", pb.FetchRequest(topic="t", max_wait_ms=60_001), "max_wait_ms is 60001"),
+        ("JoinGroup", pb.JoinGroupRequest(), "group_id is missing"),
+        ("JoinGroup", pb.JoinGroupRequest(group_id="g", session_timeout_ms=-1), "session_timeout_ms is -1"),
+        ("JoinGroup", pb.JoinGroupRequest(group_id="g", protocol_type="x"), "protocols is empty"),
+        ("CommitOffset", pb.CommitOffsetRequest(group_id="g", topic="t", offset=-1), "offset is -1"),
+    ],
+)
+def test_a_field_that_cannot_be_is_named(rpc: Rpc, method, request_, words):
+    refusal = refused(getattr(rpc.broker, method), request_)
+    assert (refusal.status, refusal.reason, refusal.retriable) == (Status.INVALID_ARGUMENT, "INVALID_REQUEST", False)
+    assert words in refusal.message
+
+
+def test_a_message_over_the_limit_is_refused(rpc: Rpc, topic):
+    with pytest.raises(grpc.RpcError) as caught:
+        rpc.broker.Produce(pb.ProduceRequest(topic=topic, records=records(b"x" * 5_000_000)), timeout=TIMEOUT_S)
+    assert caught.value.code() is Status.RESOURCE_EXHAUSTED
+
+
+def test_bytes_that_are_no_http_end_their_connection_alone(broker, rpc: Rpc):
+    host, port = broker.grpc_address.split(":")
+    for garbage in (b"\x00" * 100, b"GET / HTTP/1.1\r\n\r\n", b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + b"\xff" * 100):
+        with socket.create_connection((host, int(port)), timeout=TIMEOUT_S) as stranger:
+            stranger.sendall(garbage)
+            while stranger.recv(4096):
+                pass
+    assert rpc.admin.ListGroups(pb.ListGroupsRequest(), timeout=TIMEOUT_S) is not None
+
+
+@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(st.sampled_from(METHODS), st.binary(max_size=200))
+def test_any_bytes_in_any_call_have_a_foreseen_answer(rpc: Rpc, method, body):
+    service, name, message = method
+    call = rpc.channel.unary_unary(f"/{service}/{name}").future(body, timeout=5)
+    assert call.code() in FORESEEN, call.details()
+    try:
+        message.FromString(body)
+    except DecodeError:
+        assert call.code() is Status.INVALID_ARGUMENT
