@@ -14,7 +14,8 @@ from headrace.spark.options import ReadOptions
 from headrace.spark.positions import Json, Positions, ends_of, ids_of
 from headrace.spark.reading import DataLost
 
-# New partitions and new topics are noticed within this time; ends are asked for every time.
+# Named topics are looked up every time, so that one made anew is never taken for the old one. A pattern needs the list
+# of all topics, and is content with one of this age.
 REFRESH_S = 1.0
 
 
@@ -58,7 +59,7 @@ class TopicWatch:
 
     def _refresh(self) -> None:
         now = time.monotonic()
-        if now - self._looked_at >= REFRESH_S:
+        if self._options.subscription.pattern is None or now - self._looked_at >= REFRESH_S:
             self._topics = self._locator.topics()
             self._looked_at = now
 
