@@ -261,11 +261,25 @@ class Upload:
             await self._publisher.wait_for_room()
             taken = self._publisher.send_many(topic, messages, self, acks)
             self.sent += taken
-            messages = messages[taken:]
-            for message in messages:
-                message.pop("_error", None)  # how librdkafka marks what it had no room for
-            if messages:
+            messages = self._left_out(messages) if taken < len(messages) else []
+            if messages and self._publisher.under_way:
                 await self._publisher.polled()
+
+    def _left_out(self, messages: list[dict[str, Any]]) -> list[dict[str, Any]]:
+        """Those there was no room for, wherever they stood; what librdkafka refuses for another reason has failed."""
+        if not any("_error" in message for message in messages):
+            return messages  # the queue was full before the first of them
+        again = []
+        for message in messages:
+            error = message.pop("_error", None)
+            if error is not None and error.code() == error._QUEUE_FULL:
+                again.append(message)
+            elif error is not None:
+                self.sent += 1
+                self.failed += 1
+                if len(self.failures) < self.FAILURES_KEPT:
+                    self.failures.append(from_kafka_error(error))
+        return again
 
     async def push_one(self, topic: str, message: Sendable, acks: Acks | None = None) -> None:
         """The same for one message that has headers or a time."""

@@ -9,7 +9,7 @@ from typing import Any
 import orjson
 
 from headrace.client.cluster import TopicFacts
-from headrace.client.publisher import NOW, Acks, Upload
+from headrace.client.publisher import ANY_PARTITION, NOW, Acks, Upload
 from headrace.gateway.bodies import Disconnected, Receive, body_parts, too_large
 from headrace.gateway.encoding import Outgoing, outgoing
 from headrace.gateway.problems import Answer, Problem, problem_of, to_json
@@ -79,7 +79,8 @@ async def _send(facts: TopicFacts, progress: Upload, lines: _Lines, cut: list[by
                 ready.append(message)
                 continue
             _check_partition(facts, message)
-            if message.headers or message.timestamp_ms != NOW:  # librdkafka takes neither in bulk
+            # librdkafka takes none of these in bulk; a partition it even ignores without a word.
+            if message.headers or message.timestamp_ms != NOW or message.partition != ANY_PARTITION:
                 await progress.push(facts.name, ready, acks)
                 ready = []
                 await progress.push_one(facts.name, message, acks)
@@ -106,7 +107,7 @@ def _parsed(line: bytes) -> dict[str, Any] | Outgoing | None:
 
 
 def _in_bulk(message: Outgoing) -> dict[str, Any]:
-    made: dict[str, Any] = {"partition": message.partition}
+    made: dict[str, Any] = {}
     if message.key is not None:
         made["key"] = message.key
     if message.value is not None:
