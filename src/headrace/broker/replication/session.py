@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from headrace.core.cluster.brokers import DuplicateBroker
 from headrace.metadata.session import Session
-from headrace.metadata.store import LeaseId, Store
+from headrace.metadata.store import LeaseExpired, LeaseId, Store
 from headrace.model.errors import HeadraceError
 
 if TYPE_CHECKING:
@@ -39,9 +39,14 @@ class BrokerSession:
 
     async def begin(self) -> None:
         """Returns when this broker counts as there."""
-        session = await Session.open(self._store, self._clock, self._ttl_ms)
-        await self._controller.begin_session(session.lease, stopping=self._is_stopping)
-        self._session = session
+        while True:
+            session = await Session.open(self._store, self._clock, self._ttl_ms)
+            try:
+                await self._controller.begin_session(session.lease, stopping=self._is_stopping)
+            except LeaseExpired:
+                continue  # the store was slow to say that it had begun
+            self._session = session
+            return
 
     def keep(self, superseded: Callable[[], None]) -> None:
         """Alive from now on; `superseded` is called if another process has taken this broker's place."""
