@@ -18,6 +18,7 @@ from headrace.cli import (
     gateway,
     groups,
     log,
+    pipeline,
     produce,
     topics,
     transactions,
@@ -73,6 +74,7 @@ app.command(epilog=produce.EPILOG)(produce.produce)
 app.command(epilog=consume.EPILOG)(consume.consume)
 app.add_typer(groups.app)
 app.add_typer(transactions.app)
+app.add_typer(pipeline.app)
 app.add_typer(configs.app)
 app.add_typer(log.app)
 app.add_typer(config.app)

@@ -1,0 +1,1 @@
+"""spark.lake: tables of Delta Lake and Iceberg, written exactly once from Spark without a jar."""

@@ -1,0 +1,146 @@
+"""Avro values: the schema as Spark types, and a decoder for Python workers (fastavro)."""
+
+import json
+from collections.abc import Mapping
+from io import BytesIO
+from typing import TYPE_CHECKING, Any
+
+from headrace.model.errors import InvalidConfig
+from headrace.spark.pipeline.registry import Registry, UnknownSchema
+from headrace.spark.pipeline.row_decoder import Decode, DoesNotDecode, split_wire_format, with_decoded_row
+from headrace.spark.pipeline.spec import Decoding
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+
+_PRIMITIVES = {
+    "boolean": "boolean",
+    "int": "int",
+    "long": "bigint",
+    "float": "float",
+    "double": "double",
+    "bytes": "binary",
+    "string": "string",
+}
+_LOGICAL = {
+    "date": "date",
+    "timestamp-millis": "timestamp",
+    "timestamp-micros": "timestamp",
+    "local-timestamp-millis": "timestamp_ntz",
+    "local-timestamp-micros": "timestamp_ntz",
+    "uuid": "string",
+}
+
+
+def with_avro_row(decoding: Decoding, renamed: "DataFrame", subject: str | None = None) -> "DataFrame":
+    schema = decoding.schema
+    if schema is None:
+        assert decoding.registry is not None, "a file without either is refused"
+        schema = Registry(decoding.registry).newest(subject or decoding.options.get("subject", ""))
+    reader = parsed(schema)
+    row_type = ", ".join(f"`{one['name']}` {spark_type(one['type'])}" for one in reader["fields"])
+    registry_url = decoding.registry
+    return with_decoded_row(renamed, row_type, lambda: _decoder(reader, registry_url))
+
+
+def parsed(schema: str) -> dict[str, Any]:
+    """The schema of a record; anything else has no columns."""
+    try:
+        tree = json.loads(schema)
+    except ValueError as error:
+        raise InvalidConfig(f"an Avro schema is JSON, and this is not: {error}") from error
+    if not isinstance(tree, dict) or tree.get("type") != "record":
+        raise InvalidConfig("the Avro schema must be one of a record: its fields become columns")
+    return tree
+
+
+def spark_type(schema: Any, named: Mapping[str, Any] | None = None) -> str:
+    """Spark's type for an Avro schema, as DDL. Names are looked up in the records and enums around it."""
+    known = dict(named or {})
+    if isinstance(schema, list):
+        return _union_type(schema, known)
+    if isinstance(schema, str):
+        if schema in _PRIMITIVES:
+            return _PRIMITIVES[schema]
+        if schema in known:
+            return spark_type(known[schema], {name: one for name, one in known.items() if name != schema})
+        raise InvalidConfig(f"Avro type {schema!r} is unknown, or refers to itself; Spark has no recursive types")
+    return _complex_type(schema, known)
+
+
+def _complex_type(schema: Mapping[str, Any], known: dict[str, Any]) -> str:
+    kind = schema.get("type")
+    logical = schema.get("logicalType")
+    if logical == "decimal":
+        return f"decimal({schema['precision']},{schema.get('scale', 0)})"
+    if logical in _LOGICAL:
+        return _LOGICAL[logical]
+    match kind:
+        case "record":
+            inside = {**known, **_named(schema)}
+            fields = ", ".join(f"`{one['name']}`: {spark_type(one['type'], inside)}" for one in schema["fields"])
+            return f"struct<{fields}>"
+        case "enum":
+            return "string"
+        case "fixed":
+            return "binary"
+        case "array":
+            return f"array<{spark_type(schema['items'], known)}>"
+        case "map":
+            return f"map<string, {spark_type(schema['values'], known)}>"
+        case _:
+            return spark_type(kind, known)
+
+
+def _named(record: Mapping[str, Any]) -> dict[str, Any]:
+    """Types that the fields of a record define, for later fields that only name them."""
+    found: dict[str, Any] = {}
+    for one in record["fields"]:
+        for schema in one["type"] if isinstance(one["type"], list) else [one["type"]]:
+            if isinstance(schema, dict) and schema.get("type") in ("record", "enum", "fixed"):
+                found[schema["name"]] = schema
+    return found
+
+
+def _union_type(branches: list[Any], known: dict[str, Any]) -> str:
+    types = {spark_type(branch, known) for branch in branches if branch != "null"}
+    if len(types) != 1:
+        raise InvalidConfig(f"a union of {', '.join(sorted(types))} is no column; only one type or null is")
+    return types.pop()
+
+
+def _decoder(reader: dict[str, Any], registry_url: str | None) -> Decode:
+    import fastavro
+
+    if registry_url is None:
+        own = fastavro.parse_schema(reader)
+        return lambda value: _read(value, own, own)
+    registry = Registry(registry_url)
+    writers: dict[int, Any] = {}
+    target = fastavro.parse_schema(reader)
+
+    def decode(value: bytes) -> dict[str, Any]:
+        schema_id, payload = split_wire_format(value)
+        if schema_id not in writers:
+            try:
+                writers[schema_id] = fastavro.parse_schema(json.loads(registry.schema(schema_id)))
+            except UnknownSchema as error:
+                raise DoesNotDecode(str(error)) from error
+        return _read(payload, writers[schema_id], target)
+
+    return decode
+
+
+def _read(value: bytes, writer: Any, reader: Any) -> dict[str, Any]:
+    import fastavro
+
+    stream = BytesIO(value)
+    try:
+        row = fastavro.schemaless_reader(stream, writer, reader)
+    except Exception as error:  # fastavro raises whatever the bytes lead it to: EOFError, IndexError, ValueError …
+        raise DoesNotDecode(f"not Avro of this schema: {type(error).__name__} {error}") from error
+    if stream.tell() != len(value):
+        raise DoesNotDecode(f"not Avro of this schema: {len(value) - stream.tell()} bytes are left over")
+    if not isinstance(row, dict):
+        raise DoesNotDecode("not a record")
+    return row

@@ -1,0 +1,127 @@
+"""From a Pipeline to Spark's DataFrames: what goes to the sink, and what goes to the dead letters.
+
+Builds queries and starts none, so that `headrace pipeline check` and a run go the same way. Whoever calls brings a
+function that opens a source: as a stream, or as a batch for a backfill.
+"""
+
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, NamedTuple
+
+from headrace.spark.pipeline.decoding import ERROR, RAW_COLUMNS, decoded
+from headrace.spark.pipeline.spec import Format, Pipeline, SinkKind, Source
+
+if TYPE_CHECKING:
+    from pyspark.sql import Column, DataFrame, SparkSession
+
+OpenSource = Callable[[Source], "DataFrame"]
+
+HEADERS = "array<struct<key:string,value:binary>>"
+# Dead letters keep the record's own headers; these come behind them and say what happened.
+DEAD_ERROR = "headrace.error"
+DEAD_PIPELINE = "headrace.pipeline"
+DEAD_TOPIC = "headrace.topic"
+DEAD_PARTITION = "headrace.partition"
+DEAD_OFFSET = "headrace.offset"
+DEAD_TIMESTAMP = "headrace.timestamp"
+DEAD_HEADERS = (DEAD_ERROR, DEAD_PIPELINE, DEAD_TOPIC, DEAD_PARTITION, DEAD_OFFSET, DEAD_TIMESTAMP)
+
+
+class Planned(NamedTuple):
+    output: "DataFrame"  # the transform's columns
+    dead: "DataFrame | None"  # records: topic, key, value, headers
+
+
+def plan(spark: "SparkSession", pipeline: Pipeline, open_source: OpenSource) -> Planned:
+    views: dict[str, DataFrame] = {}
+    dead: DataFrame | None = None
+    for source in pipeline.sources:
+        if not source.is_stream:
+            views[source.name] = open_source(source)
+            continue
+        rows = decoded(source, open_source(source))
+        if pipeline.dead_letters is None:
+            views[source.name] = _view(source, _stopped_by_errors(pipeline, rows))
+        else:
+            views[source.name] = _view(source, rows.where(f"{ERROR} is null"))
+            letters = dead_letters(pipeline, rows.where(f"{ERROR} is not null"))
+            dead = letters if dead is None else dead.unionByName(letters)
+    return Planned(transformed(spark, pipeline, views), dead)
+
+
+def transformed(spark: "SparkSession", pipeline: Pipeline, views: Mapping[str, "DataFrame"]) -> "DataFrame":
+    if pipeline.function is not None:
+        output: DataFrame = pipeline.function(**views)
+        return output
+    assert pipeline.sql is not None, "a pipeline without a function has SQL"
+    for name, view in views.items():
+        view.createOrReplaceTempView(name)
+    return spark.sql(pipeline.sql)
+
+
+def _view(source: Source, rows: "DataFrame") -> "DataFrame":
+    view = rows.drop(ERROR, "_value")
+    if source.watermark is not None:
+        view = view.withWatermark(source.watermark.column, source.watermark.delay)
+    return view
+
+
+def _stopped_by_errors(pipeline: Pipeline, rows: "DataFrame") -> "DataFrame":
+    """Nobody has said where a record that does not fit should go, so it must not go anywhere unnoticed."""
+    from pyspark.sql import functions as f
+
+    where = f.concat_ws(
+        " ", f.col("_topic"), f.lit("partition"), f.col("_partition"), f.lit("offset"), f.col("_offset")
+    )
+    advice = f"; name a topic for such records: `dead_letters: {pipeline.name}.dead`"
+    stop = f.raise_error(f.concat(where, f.lit(": "), f.col(ERROR), f.lit(advice)))
+    return rows.where(f.when(f.col(ERROR).isNull(), True).otherwise(stop.cast("boolean")))
+
+
+# Records
+
+
+def dead_letters(pipeline: Pipeline, rows: "DataFrame") -> "DataFrame":
+    """Records for the dead-letter topic: the original bytes, key and headers, then what happened and where."""
+    from pyspark.sql import functions as f
+
+    notes: list[tuple[str, Column]] = [
+        (DEAD_ERROR, f.col(ERROR)),
+        (DEAD_PIPELINE, f.lit(pipeline.name)),
+        (DEAD_TOPIC, f.col("_topic")),
+        (DEAD_PARTITION, f.col("_partition").cast("string")),
+        (DEAD_OFFSET, f.col("_offset").cast("string")),
+        (DEAD_TIMESTAMP, f.unix_millis("_timestamp").cast("string")),
+    ]
+    said = f.array(*(f.struct(f.lit(name).alias("key"), text.cast("binary").alias("value")) for name, text in notes))
+    headers = f.concat(f.coalesce(f.col("_headers"), f.array().cast(HEADERS)), said.cast(HEADERS))
+    return rows.select(
+        f.lit(pipeline.dead_letters).alias("topic"),
+        f.col("_key").alias("key"),
+        f.col("_value").alias("value"),
+        headers.alias("headers"),
+    )
+
+
+def records(pipeline: Pipeline, output: "DataFrame") -> "DataFrame":
+    """The transform's rows as records for a topic."""
+    from pyspark.sql import functions as f
+
+    sink = pipeline.sink
+    assert sink.kind is SinkKind.TOPIC, "only topics hold records"
+    if sink.format is Format.JSON:
+        value = f.to_json(f.struct(*(f.col(f"`{name}`") for name in output.columns))).cast("binary")
+    else:
+        value = f.col("value").cast("binary")
+    key = f.expr(sink.key).cast("string").cast("binary") if sink.key else f.lit(None).cast("binary")
+    headers = f.col("_headers") if "_headers" in output.columns else f.array().cast(HEADERS)
+    return output.select(
+        f.lit(sink.target).alias("topic"), key.alias("key"), value.alias("value"), headers.alias("headers")
+    )
+
+
+def empty_source(spark: "SparkSession", source: Source) -> "DataFrame":
+    """A source without rows and without a broker, for whoever only wants to know whether the query makes sense."""
+    if not source.is_stream:
+        return spark.read.parquet(source.table)  # type: ignore[arg-type]  # a source that is no stream names a table
+    columns = "key binary, value binary, topic string, partition int, offset bigint, timestamp timestamp"
+    return spark.createDataFrame([], f"{columns}, headers {HEADERS}").select(*RAW_COLUMNS)

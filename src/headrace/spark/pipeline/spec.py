@@ -1,0 +1,111 @@
+"""What a pipeline is, as values: sources, a transform, a sink, and what becomes of records that do not fit.
+
+Nothing here reads a file or knows Spark. `yaml_file.py` and `python_file.py` make these values, `plan.py` turns them
+into a query.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import Any
+
+
+class Format(StrEnum):
+    """What the bytes of a record's value are."""
+
+    JSON = "json"
+    AVRO = "avro"
+    PROTOBUF = "protobuf"
+    CSV = "csv"
+    TEXT = "text"
+    RAW = "raw"
+
+
+class SinkKind(StrEnum):
+    TOPIC = "topic"
+    DELTA = "delta"
+    ICEBERG = "iceberg"
+    PARQUET = "parquet"
+    CONSOLE = "console"
+
+
+class OutputMode(StrEnum):
+    APPEND = "append"
+    UPDATE = "update"
+
+
+# A transform may name a source's columns or these: where the record lies and what it was before it was decoded.
+POSITION_COLUMNS = ("_topic", "_partition", "_offset", "_timestamp", "_key", "_headers")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Decoding:
+    """How the value of a record becomes columns."""
+
+    format: Format = Format.RAW
+    schema: str | None = None  # Spark DDL for JSON and CSV, JSON for Avro, the text of a .proto for Protobuf
+    message: str | None = None  # the message of a .proto
+    registry: str | None = None  # where the schema ids of Confluent's wire format are looked up
+    options: Mapping[str, str] = field(default_factory=dict)  # Spark's own, of from_json and from_csv
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Watermark:
+    """Event time: the column, and how late a row may be before it is left out of windows and joins."""
+
+    column: str
+    delay: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Source:
+    """A topic (or several, or a lake table), by the name under which the transform knows it."""
+
+    name: str
+    topics: tuple[str, ...] = ()
+    pattern: str | None = None
+    table: str | None = None  # a path of a Delta table or Parquet folder: read whole, for lookups
+    decoding: Decoding = field(default_factory=Decoding)
+    watermark: Watermark | None = None
+    rejects: Mapping[str, str] = field(default_factory=dict)  # reason → condition on the decoded row
+    starting: str = "earliest"
+    options: Mapping[str, str] = field(default_factory=dict)  # of format("headrace")
+
+    @property
+    def is_stream(self) -> bool:
+        return self.table is None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Sink:
+    kind: SinkKind
+    target: str = ""  # a topic or a path
+    format: Format = Format.JSON  # of a record's value: JSON of all columns, or the column `value` as it is (raw, text)
+    key: str | None = None  # a SQL expression over the transform's columns
+    partition_by: tuple[str, ...] = ()
+    options: Mapping[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Pipeline:
+    name: str
+    sources: tuple[Source, ...]
+    sink: Sink
+    sql: str | None = None
+    sql_line: int = 0  # of the file, where the SQL begins
+    function: Any = None  # from DataFrames, by the names of the sources, to a DataFrame; instead of `sql`
+    dead_letters: str | None = None  # a topic; without one a record that does not fit stops the pipeline
+    trigger: str = "1 second"
+    output_mode: OutputMode = OutputMode.APPEND
+    stalled_after_triggers: int = 30  # no progress for so long is an alert
+    spark: Mapping[str, str] = field(default_factory=dict)
+    file: str = ""
+
+    @property
+    def streams(self) -> tuple[Source, ...]:
+        return tuple(source for source in self.sources if source.is_stream)
+
+    @property
+    def group(self) -> str:
+        """The consumer group to which positions are committed, so that every Kafka tool sees the lag."""
+        return f"headrace-pipeline-{self.name}"

@@ -1,0 +1,78 @@
+"""Keeps one pipeline running: starts its worker, starts it again when it fails, passes a stop on and waits for it."""
+
+import logging
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+
+from headrace.spark.pipeline.restarting import Restarts
+from headrace.spark.pipeline.state import PipelineState
+
+log = logging.getLogger(__name__)
+
+# Spark takes a while to finish a batch and to close; after this it is not going to.
+STOP_PATIENCE_S = 120.0
+
+
+class Supervisor:
+    def __init__(self, state: PipelineState, worker: list[str]) -> None:
+        self._state = state
+        self._command = [sys.executable, "-m", "headrace.spark.pipeline.worker", *worker]
+        self._stop = threading.Event()
+        self._child: subprocess.Popen[bytes] | None = None
+
+    def ask_to_stop(self, *_: object) -> None:
+        self._stop.set()
+        if self._child is not None:
+            self._child.send_signal(signal.SIGTERM)
+
+    def run(self) -> int:
+        """Until the pipeline is done, is refused, or somebody asks to stop; returns its last exit code."""
+        restarts = Restarts()
+        with self._state.held():
+            while True:
+                began = time.monotonic()
+                code = self._run_once()
+                again = restarts.after(code, time.monotonic() - began)
+                if again is None or self._stop.is_set():
+                    return code
+                pause_s, restarts = again
+                log.warning("pipeline %s ended with %d; starting again in %.0f s", self._state.name, code, pause_s)
+                self._state.write("failure", {"exit_code": code, "at_ms": int(time.time() * 1000)})
+                self._stop.wait(pause_s)
+                if self._stop.is_set():
+                    return code
+
+    def _run_once(self) -> int:
+        # A group of its own: Ctrl-C at the terminal is for us, and we let the worker finish its batch.
+        with subprocess.Popen(self._command, process_group=0) as child:
+            self._child = child
+            if self._stop.is_set():
+                child.send_signal(signal.SIGTERM)
+            while True:
+                try:
+                    return child.wait(STOP_PATIENCE_S if self._stop.is_set() else None)
+                except subprocess.TimeoutExpired:
+                    log.error("pipeline %s does not stop; killing it", self._state.name)
+                    os.killpg(child.pid, signal.SIGKILL)
+                except InterruptedError:
+                    continue
+
+
+def main(arguments: list[str]) -> int:
+    """NAME STATE-FOLDER and then the worker's own arguments."""
+    from pathlib import Path
+
+    logging.basicConfig(level=logging.INFO, stream=sys.stderr, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
+    name, root, *worker = arguments
+    supervisor = Supervisor(PipelineState(name, Path(root)), worker)
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, supervisor.ask_to_stop)
+    return supervisor.run()
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,138 @@
+"""Reading YAML with its line numbers: each value is asked for by name and type, and every mistake is collected.
+
+PyYAML's loader forgets where a value stood; its node tree remembers, so that is what is walked here.
+"""
+
+from collections.abc import Iterable, Mapping
+
+import yaml
+
+from headrace.model.config_def import nearest
+from headrace.spark.pipeline.problems import Problem
+
+_BOOLEANS = {"true": True, "yes": True, "on": True, "false": False, "no": False, "off": False}
+
+
+class Section:
+    """A mapping of the file. What nobody has asked for when `finish` is called is unknown, and said so."""
+
+    def __init__(self, node: yaml.Node, problems: list[Problem], what: str) -> None:
+        self.line = _line(node)
+        self._what = what
+        self._problems = problems
+        self._values: dict[str, yaml.Node] = {}
+        self._key_lines: dict[str, int] = {}
+        self._asked: set[str] = set()
+        if not isinstance(node, yaml.MappingNode):
+            self.problem(f"{what} must be a mapping of names to values", node)
+            return
+        for key, value in node.value:
+            if key.value in self._values:
+                self.problem(f"{key.value} is said twice in {what}", key)
+            self._values[key.value] = value
+            self._key_lines[key.value] = _line(key)
+
+    def __contains__(self, key: str) -> bool:
+        self._asked.add(key)
+        return key in self._values
+
+    def names(self) -> list[str]:
+        """Every key, for sections whose keys are the user's own names."""
+        self._asked.update(self._values)
+        return list(self._values)
+
+    def line_of(self, key: str) -> int:
+        return self._key_lines.get(key, self.line)
+
+    def content_line_of(self, key: str) -> int:
+        """Where a text begins: of a block it is the line after the bar."""
+        node = self._values.get(key)
+        if not isinstance(node, yaml.ScalarNode):
+            return 0
+        return _line(node) + (1 if node.style in ("|", ">") else 0)
+
+    def problem(self, text: str, node: yaml.Node | None = None, *, key: str | None = None) -> None:
+        line = _line(node) if node is not None else self.line_of(key) if key is not None else self.line
+        self._problems.append(Problem(line, text))
+
+    def section(self, key: str, what: str) -> "Section | None":
+        node = self._node(key)
+        return Section(node, self._problems, what) if node is not None else None
+
+    def text(self, key: str, default: str | None = None) -> str | None:
+        node = self._node(key)
+        if node is None:
+            return default
+        if not isinstance(node, yaml.ScalarNode) or not node.value.strip():
+            self.problem(f"{key} must be text", node)
+            return default
+        return str(node.value)
+
+    def required_text(self, key: str) -> str:
+        if key not in self:
+            self.problem(f"{self._what} needs {key}")
+            return ""
+        return self.text(key) or ""
+
+    def whole_number(self, key: str, default: int, *, at_least: int) -> int:
+        text = self.text(key)
+        if text is None:
+            return default
+        if not text.strip().lstrip("-").isdigit() or int(text) < at_least:
+            self.problem(f"{key} must be a whole number of at least {at_least}, not {text!r}", key=key)
+            return default
+        return int(text)
+
+    def texts(self, key: str) -> tuple[str, ...]:
+        """A list, or one value for a list of one."""
+        node = self._node(key)
+        if node is None:
+            return ()
+        if isinstance(node, yaml.ScalarNode):
+            return (str(node.value),)
+        if isinstance(node, yaml.SequenceNode) and all(isinstance(item, yaml.ScalarNode) for item in node.value):
+            return tuple(str(item.value) for item in node.value)
+        self.problem(f"{key} must be a name or a list of names", node)
+        return ()
+
+    def mapping(self, key: str) -> Mapping[str, str]:
+        """Names and texts as the user likes them: options for somebody else."""
+        section = self.section(key, key)
+        if section is None:
+            return {}
+        values = {name: section.text(name) for name in section.names()}
+        return {name: _as_option(value) for name, value in values.items() if value is not None}
+
+    def choice(self, key: str, words: Iterable[str], default: str | None) -> str | None:
+        text = self.text(key, default)
+        known = [str(word) for word in words]
+        if text is None or text in known:
+            return text
+        self.problem(f"{key} must be one of {', '.join(known)}, not {text!r}{_did_you_mean(text, known)}", key=key)
+        return default
+
+    def finish(self) -> None:
+        """Say what nobody asked for."""
+        for key in self._values:
+            if key not in self._asked:
+                hint = _did_you_mean(key, self._asked)
+                self.problem(f"{self._what} has no key {key!r}{hint}", key=key)
+
+    def _node(self, key: str) -> yaml.Node | None:
+        self._asked.add(key)
+        return self._values.get(key)
+
+
+def _as_option(text: str) -> str:
+    """Spark takes true and false; YAML's users write yes and no as well."""
+    known = _BOOLEANS.get(text.lower())
+    return text if known is None else str(known).lower()
+
+
+def _did_you_mean(name: str, known: Iterable[str]) -> str:
+    close = nearest(name, sorted(known))
+    return f"; did you mean {close!r}?" if close else f"; it knows {', '.join(sorted(known))}"
+
+
+def _line(node: yaml.Node) -> int:
+    return int(node.start_mark.line) + 1
