@@ -2,7 +2,6 @@
 
 import json
 import os
-import select
 import signal
 import subprocess
 import sys
@@ -13,6 +12,7 @@ from pathlib import Path
 import pytest
 from confluent_kafka import Consumer, Producer, TopicPartition
 
+from headrace.app.child import readable_within
 from headrace.model.errors import InvalidConfig
 from headrace.testing import LocalBroker
 
@@ -55,7 +55,7 @@ def consume(broker: LocalBroker, count: int, topic: str = "topic") -> list[bytes
 def wait_until_gone(pid: int) -> None:
     descriptor = os.pidfd_open(pid)
     try:
-        assert select.select([descriptor], [], [], SECONDS_MAX)[0], f"process {pid} still runs"
+        assert readable_within(descriptor, SECONDS_MAX), f"process {pid} still runs"
     finally:
         os.close(descriptor)
 
@@ -227,7 +227,7 @@ def test_the_broker_ends_with_its_parent_however_that_ends():
         descriptor = os.pidfd_open(pid)
         parent.stdin.write(b"\n")
         parent.stdin.close()
-        assert select.select([descriptor], [], [], SECONDS_MAX)[0], "the broker outlived its parent"
+        assert readable_within(descriptor, SECONDS_MAX), "the broker outlived its parent"
         os.close(descriptor)
 
 

@@ -3,6 +3,7 @@
 import asyncio
 import fcntl
 import os
+import select
 import signal
 
 
@@ -32,3 +33,10 @@ async def stop_child(process: asyncio.subprocess.Process, seconds_max: float) ->
         await process.wait()
         return False
     return True
+
+
+def readable_within(descriptor: int, seconds: float) -> bool:
+    """Whether something can be read before the time is over. Not `select`, which knows the first 1,024 descriptors."""
+    poller = select.poll()
+    poller.register(descriptor, select.POLLIN)
+    return bool(poller.poll(seconds * 1000))

@@ -1,12 +1,11 @@
 """The embedded metadata of a cluster on one machine, in a process of its own: started, stopped."""
 
 import os
-import select
 import subprocess
 import sys
 import tempfile
 
-from headrace.app.child import end_with_writer
+from headrace.app.child import end_with_writer, readable_within
 
 START_SECONDS_MAX = 30.0
 STOP_SECONDS_MAX = 15.0
@@ -42,7 +41,7 @@ class MetadataProcess:
             os.close(ready)
 
     def _wait_until_ready(self, ready: int) -> None:
-        is_ready = bool(select.select([ready], [], [], START_SECONDS_MAX)[0]) and bool(os.read(ready, 64))
+        is_ready = readable_within(ready, START_SECONDS_MAX) and bool(os.read(ready, 64))
         if not is_ready:
             self._process.kill()
             self._process.wait()

@@ -4,12 +4,11 @@ The child ends with its parent, however the parent ends. Nothing here knows what
 """
 
 import os
-import select
 import signal
 import subprocess
 import sys
 
-from headrace.app.child import end_with_writer
+from headrace.app.child import end_with_writer, readable_within
 from headrace.model.settings import Settings
 
 START_SECONDS_MAX = 30.0  # a start takes about 0.15 s; a machine that needs this long is out of memory or stuck
@@ -33,7 +32,7 @@ class BrokerProcess:
     def _wait_until_ready(self, ready: int, output: int) -> None:
         line = b""
         while not line.endswith(b"\n"):
-            if not select.select([ready], [], [], START_SECONDS_MAX)[0]:
+            if not readable_within(ready, START_SECONDS_MAX):
                 raise RuntimeError(f"the broker did not start within {START_SECONDS_MAX:.0f} s")
             chunk = os.read(ready, 4096)
             if not chunk:

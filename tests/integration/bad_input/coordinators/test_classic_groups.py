@@ -2,7 +2,7 @@
 
 import time
 from concurrent.futures import ThreadPoolExecutor
-from functools import partial
+from typing import Any
 
 import pytest
 
@@ -154,7 +154,9 @@ def test_names_that_cannot_be_written_down_are_refused(broker: LocalBroker, stra
 
 
 def test_a_client_id_of_any_length_names_a_member(broker: LocalBroker, monkeypatch: pytest.MonkeyPatch) -> None:
-    verbose_request = partial(encode_request, client_id="c" * 32_767)
+    def verbose_request(request: Any, correlation_id: int, _: str) -> bytes:
+        return encode_request(request, correlation_id, "c" * 32_767)
+
     monkeypatch.setattr("headrace.client.connection.encode_request", verbose_request)
     with Stranger(broker) as verbose:
         member = verbose.stable()
