@@ -83,7 +83,10 @@ def new_producer(job: Job) -> Any:
 
 
 class LostPlace(Exception):
-    """The group's committed offset, or the record that it names, is not where it was."""
+    """The client says that the group has no committed offset, or that the record that it names is not there.
+
+    librdkafka says so, too, when an open transaction of somebody who died keeps the offset unstable for too long.
+    """
 
 
 class Worker:
