@@ -146,6 +146,8 @@ class Cluster:
 
     def leader_address(self, partition: TopicPartition) -> Address:
         topic = self.topic(partition.topic)
+        if topic is not None and partition.partition not in topic.leaders:
+            topic = self.topics([partition.topic]).get(partition.topic)  # it may have been added since we asked
         leader = topic.leaders.get(partition.partition) if topic else None
         if leader is None:
             raise Refused(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"there is no partition {partition}")
