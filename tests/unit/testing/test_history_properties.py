@@ -131,7 +131,7 @@ def test_an_honest_queue_is_never_accused(seed: int, steps: int):
 
 
 def without_one(queue: HonestQueue, found: list[Seen]) -> list[Seen]:
-    """A value that was acknowledged outside any transaction is forgotten: of one whose end is unknown, nobody can say."""
+    """A value that was acknowledged outside any transaction is forgotten: its fate is known."""
     acknowledged = {event.value for event in queue.events if isinstance(event, Sent) and event.client == "y"}
     victim = queue.random.choice([seen for seen in found if seen.value in acknowledged])
     for index, event in enumerate(queue.events):
