@@ -44,6 +44,15 @@ def fail(what: str, hint: str | None = None, code: int = FAILURE) -> NoReturn:
     raise typer.Exit(code)
 
 
+def ask_before_deleting(question: str, *, yes: bool) -> None:
+    """Returns when it may be done; a script, which nobody can ask, has to say --yes."""
+    if yes:
+        return
+    if not sys.stdin.isatty():
+        fail_usage("deleting needs a yes", "add --yes when no terminal is there to ask")
+    typer.confirm(question, abort=True)
+
+
 def fail_not_found(what: str, hint: str | None = None) -> NoReturn:
     fail(what, hint, NOT_FOUND)
 

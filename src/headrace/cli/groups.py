@@ -1,13 +1,12 @@
 """`headrace groups …`: list, describe, offsets, reset, delete, rebalances."""
 
-import sys
 from typing import Annotated, Any
 
 import typer
 
 from headrace.app.group_history import read_history
 from headrace.cli.exit_codes import EXIT_CODES_HELP, examples
-from headrace.cli.failures import fail_kafka, fail_not_found, fail_usage, failures_told
+from headrace.cli.failures import ask_before_deleting, fail_kafka, fail_not_found, failures_told
 from headrace.cli.group_reset import reset
 from headrace.cli.options import DEFAULT_BOOTSTRAP, DEFAULT_TIMEOUT_S, Bootstrap, Json, Timeout
 from headrace.cli.output import note, plural, print_json, print_table
@@ -125,10 +124,7 @@ def delete(
     timeout: Timeout = DEFAULT_TIMEOUT_S,
 ) -> None:
     """Delete groups that nobody uses, with their offsets."""
-    if not yes:
-        if not sys.stdin.isatty():
-            fail_usage("deleting needs a yes", "add --yes when no terminal is there to ask")
-        typer.confirm(f"Delete {', '.join(groups)} with all offsets?", abort=True)
+    ask_before_deleting(f"Delete {', '.join(groups)} with all offsets?", yes=yes)
     with failures_told(bootstrap):
         admin = cluster.connect(bootstrap, timeout)
         done, refused = cluster.outcomes(admin.delete_consumer_groups(groups, request_timeout=timeout))

@@ -1,12 +1,11 @@
 """`headrace topics alter | add-partitions | delete-records`: changes to a topic that exists."""
 
-import sys
 from typing import Annotated, Any
 
 import typer
 
 from headrace.cli.configs import Entity, change
-from headrace.cli.failures import fail_kafka, fail_not_found, fail_usage, failures_told
+from headrace.cli.failures import ask_before_deleting, fail_kafka, fail_not_found, fail_usage, failures_told
 from headrace.cli.options import DEFAULT_BOOTSTRAP, DEFAULT_TIMEOUT_S, Bootstrap, Timeout, parse_pairs
 from headrace.cli.output import note, plural
 from headrace.cli.times import parse_time_ms
@@ -68,10 +67,7 @@ def delete_records(
     timeout: Timeout = DEFAULT_TIMEOUT_S,
 ) -> None:
     """Delete the oldest records of a topic, up to an offset, a time, or all there are."""
-    if not yes:
-        if not sys.stdin.isatty():
-            fail_usage("deleting needs a yes", "add --yes when no terminal is there to ask")
-        typer.confirm(f"Delete the records of {topic} before {before}?", abort=True)
+    ask_before_deleting(f"Delete the records of {topic} before {before}?", yes=yes)
     with failures_told(bootstrap):
         admin = cluster.connect(bootstrap, timeout)
         there = [one.id for one in _described(admin, topic, timeout).partitions]

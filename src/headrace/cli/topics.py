@@ -1,13 +1,12 @@
 """`headrace topics …`: create, list, describe, alter, delete, add-partitions, delete-records."""
 
-import sys
 from typing import Annotated, Any
 
 import typer
 
 from headrace.cli.configs import Entity, read_entries
 from headrace.cli.exit_codes import EXIT_CODES_HELP, examples
-from headrace.cli.failures import fail_kafka, fail_not_found, fail_usage, failures_told
+from headrace.cli.failures import ask_before_deleting, fail_kafka, fail_not_found, failures_told
 from headrace.cli.options import DEFAULT_BOOTSTRAP, DEFAULT_TIMEOUT_S, Bootstrap, Json, Timeout, parse_pairs
 from headrace.cli.output import note, plural, print_json, print_table
 from headrace.cli.topic_changes import add_partitions, alter, delete_records
@@ -140,10 +139,7 @@ def delete(
     timeout: Timeout = DEFAULT_TIMEOUT_S,
 ) -> None:
     """Delete topics with everything in them."""
-    if not yes:
-        if not sys.stdin.isatty():
-            fail_usage("deleting needs a yes", "add --yes when no terminal is there to ask")
-        typer.confirm(f"Delete {', '.join(topics)} with all records?", abort=True)
+    ask_before_deleting(f"Delete {', '.join(topics)} with all records?", yes=yes)
     with failures_told(bootstrap):
         admin = cluster.connect(bootstrap, timeout)
         done, refused = cluster.outcomes(admin.delete_topics(topics, request_timeout=timeout))
