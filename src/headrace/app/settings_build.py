@@ -9,11 +9,9 @@ from collections.abc import Callable, Mapping
 from headrace.app.settings_cluster import Refused, cluster_of, etcd_of, metadata_of, text_of
 from headrace.model.configs import BROKER_CONFIGS
 from headrace.model.errors import InvalidConfig
-from headrace.model.settings import GatewaySettings, Listener, Settings
+from headrace.model.settings import EVERY_INTERFACE, GatewaySettings, Listener, Settings
 
 Refuse = Callable[[str, str], None]
-# Any address of this machine: right to listen on, but nothing that a client elsewhere could connect to.
-_EVERY_INTERFACE = frozenset({"", "0.0.0.0", "::"})  # noqa: S104 (compared with, never bound)
 
 
 def build_settings(texts: Mapping[str, str], refuse: Refuse) -> Settings | None:
@@ -98,7 +96,7 @@ def _check_advertised(advertised: tuple[Listener, ...], listeners: tuple[Listene
     for listener in advertised:
         if listener.name not in names:
             raise Refused(key, f"{key}: no listener is called {listener.name}; add it to listeners")
-        if listener.host in _EVERY_INTERFACE:
+        if listener.host in EVERY_INTERFACE:
             raise Refused(key, f"{key}: clients cannot connect to {listener}; name a host that they can reach")
     if len({listener.name for listener in advertised}) != len(advertised):
         raise Refused(key, f"{key}: one name stands twice; advertise one address per listener")

@@ -9,7 +9,8 @@ from fastapi import Request
 
 from headrace.client.cluster import Cluster
 from headrace.client.factory import make_admin
-from headrace.client.publisher import Acks, Publisher, PublisherSettings
+from headrace.client.front_door import open_clients
+from headrace.client.publisher import Publisher
 from headrace.gateway.consumers import Consumers
 from headrace.model.settings import GatewaySettings
 
@@ -44,26 +45,13 @@ class Services:
         cls, settings: GatewaySettings, bootstrap: str, request_timeout_ms: int, read_rebalances: "RebalanceReader"
     ) -> "Services":
         """Connects to nobody yet: a gateway may be up before its broker is."""
-        publishing = PublisherSettings(
-            acks=Acks(settings.acks),
-            retries=settings.retries,
-            retry_backoff_ms=settings.retry_backoff_ms,
-            request_timeout_ms=request_timeout_ms,
-            linger_ms=settings.linger_ms,
-            client_id=CLIENT_ID,
-        )
-        cluster = Cluster(
-            bootstrap,
-            client_id=CLIENT_ID,
-            request_timeout_s=request_timeout_ms / 1000,
-            retry_backoff_s=settings.retry_backoff_ms / 1000,
-        )
+        cluster, publisher = open_clients(settings, bootstrap, request_timeout_ms, CLIENT_ID)
         return cls(
             settings=settings,
             bootstrap=bootstrap,
             request_timeout_s=request_timeout_ms / 1000,
             cluster=cluster,
-            publisher=Publisher(bootstrap, publishing),
+            publisher=publisher,
             admin=make_admin(bootstrap, {"client.id": CLIENT_ID}),
             read_rebalances=read_rebalances,
             consumers=Consumers(bootstrap),

@@ -35,6 +35,10 @@ class Listener:
         return f"{self.name}://{join_address(self.host, self.port)}"
 
 
+# Any address of this machine: right to listen on, but nothing that a client elsewhere could connect to.
+EVERY_INTERFACE = frozenset({"", "0.0.0.0", "::"})  # noqa: S104 (compared with, never bound)
+
+
 def split_address(text: str) -> tuple[str, int]:
     """Host and port of `host:port`, `[v6]:port` or `:port`."""
     host, colon, port = text.strip().rpartition(":")

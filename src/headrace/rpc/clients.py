@@ -5,7 +5,8 @@ from dataclasses import dataclass, field
 
 from headrace.client.cluster import Cluster, TopicFacts
 from headrace.client.coordinators import Coordinators
-from headrace.client.publisher import Acks, Publisher, PublisherSettings
+from headrace.client.front_door import open_clients
+from headrace.client.publisher import Publisher
 from headrace.model.settings import GatewaySettings
 from headrace.rpc.room import Room
 
@@ -29,26 +30,13 @@ class Clients:
     @classmethod
     def start(cls, settings: GatewaySettings, bootstrap: str, request_timeout_ms: int) -> "Clients":
         """Connects to nobody yet: this may be up before its broker is."""
-        publishing = PublisherSettings(
-            acks=Acks(settings.acks),
-            retries=settings.retries,
-            retry_backoff_ms=settings.retry_backoff_ms,
-            request_timeout_ms=request_timeout_ms,
-            linger_ms=settings.linger_ms,
-            client_id=CLIENT_ID,
-        )
-        cluster = Cluster(
-            bootstrap,
-            client_id=CLIENT_ID,
-            request_timeout_s=request_timeout_ms / 1000,
-            retry_backoff_s=settings.retry_backoff_ms / 1000,
-        )
+        cluster, publisher = open_clients(settings, bootstrap, request_timeout_ms, CLIENT_ID)
         return cls(
             bootstrap=bootstrap,
             request_timeout_s=request_timeout_ms / 1000,
             cluster=cluster,
             coordinators=Coordinators(cluster),
-            publisher=Publisher(bootstrap, publishing),
+            publisher=publisher,
         )
 
     async def topic(self, name: str) -> TopicFacts:

@@ -3,14 +3,13 @@
 from dataclasses import dataclass
 
 from headrace.model.errors import InvalidConfig
-from headrace.model.settings import PORT_MAX, ClusterSettings, Settings, join_address, split_address
+from headrace.model.settings import EVERY_INTERFACE, PORT_MAX, ClusterSettings, Settings, join_address, split_address
 
 # Far enough from `rpc_addr` that the nodes of one machine, whose ports usually follow each other, do not meet.
 CLIENT_PORT_DISTANCE = 10_000
 HEARTBEATS_PER_ELECTION_MIN = 5  # etcd refuses fewer
 # Watchers that fall further behind load everything again. Every fact has a few hundred bytes: some megabytes.
 REVISIONS_KEPT = 10_000
-_EVERY_INTERFACE = frozenset({"", "0.0.0.0", "::"})  # noqa: S104 (compared with, never bound)
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,7 +32,7 @@ class Addresses:
 
 def peer_url(settings: Settings, rpc_addr: str) -> str:
     host, port = split_address(rpc_addr)
-    if host in _EVERY_INTERFACE or not port:
+    if host in EVERY_INTERFACE or not port:
         raise InvalidConfig(f"rpc_addr: the other nodes cannot connect to {rpc_addr}; name this machine and a port")
     return f"{_scheme(settings)}://{join_address(host, port)}"
 
@@ -52,7 +51,7 @@ def addresses(settings: Settings, *, rpc_ip: str, client_ip: str, client_port: i
     scheme = _scheme(settings)
     rpc_host, rpc_port = split_address(settings.cluster.rpc_addr)
     client_host = client_address(settings)[0]
-    told_host = rpc_host if client_host in _EVERY_INTERFACE else client_host
+    told_host = rpc_host if client_host in EVERY_INTERFACE else client_host
     return Addresses(
         peer_url=peer_url(settings, settings.cluster.rpc_addr),
         listen_peer_url=f"{scheme}://{join_address(rpc_ip, rpc_port)}",
