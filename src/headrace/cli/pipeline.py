@@ -155,7 +155,6 @@ def start(file: File, bootstrap: Bootstrap = DEFAULT_BOOTSTRAP, master: Master =
     state.make()
     if state.holder() is not None:
         fail(f"{pipeline.name} runs already (process {state.holder()})", f"headrace pipeline stop {pipeline.name}")
-    state.write("run", {"file": str(file.absolute()), "bootstrap": bootstrap, "started_ms": int(time.time() * 1000)})
     command = [sys.executable, "-m", "headrace.spark.pipeline.supervisor", pipeline.name, str(state_root())]
     with state.log.open("ab") as output:
         child = subprocess.Popen(
@@ -195,13 +194,13 @@ def _standing(state: "PipelineState") -> dict[str, Any]:
 
     run, progress = state.read("run") or {}, state.read("progress")
     newest = Progress.from_json(progress) if progress else None
-    holder = state.holder()
+    holder, now_ms = state.holder(), int(time.time() * 1000)
     said = standing(
         is_held=holder is not None,
         newest=newest,
-        started_ms=run.get("started_ms", 0),
-        now_ms=int(time.time() * 1000),
-        stalled_after_ms=60_000,
+        started_ms=run.get("started_ms", now_ms),  # Spark itself is still starting
+        now_ms=now_ms,
+        stalled_after_ms=run.get("stalled_after_ms", 0),
     )
     return {"pipeline": state.name, "state": said, "process": holder, "progress": progress, **run}
 

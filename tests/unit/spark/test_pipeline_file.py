@@ -116,3 +116,12 @@ def test_what_is_no_pipeline_at_all_is_refused(text: str, said: str) -> None:
 def test_a_file_that_is_not_there_is_refused(tmp_path: Path) -> None:
     with pytest.raises(PipelineRefused, match="cannot be read"):
         read_pipeline(tmp_path / "nowhere.yaml")
+
+
+@pytest.mark.parametrize(
+    ("trigger", "triggers", "ms"),
+    [("5 seconds", 30, 150_000), ("1 second", 30, 60_000), ("2 minutes", 2, 240_000), ("available-now", 30, 60_000)],
+)
+def test_so_many_triggers_without_progress_are_a_stall(trigger: str, triggers: int, ms: int) -> None:
+    text = f"pipeline: p\nsources: {{a: {{topic: in}}}}\nsink: {{console: yes}}\ntrigger: {trigger}\n"
+    assert parse_pipeline(f"{text}stalled_after_triggers: {triggers}\n").stalled_after_ms == ms

@@ -5,6 +5,7 @@ function that opens a source: as a stream, or as a batch for a backfill.
 """
 
 from collections.abc import Callable, Mapping
+from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
 from headrace.spark.pipeline.decoding import ERROR, RAW_COLUMNS, decoded
@@ -119,9 +120,19 @@ def records(pipeline: Pipeline, output: "DataFrame") -> "DataFrame":
     )
 
 
+def open_table(spark: "SparkSession", source: Source) -> "DataFrame":
+    """A Delta table by its live files, anything else as Parquet."""
+    assert source.table is not None, "a source is a topic or a table"
+    if (Path(source.table) / "_delta_log").is_dir():
+        from deltalake import DeltaTable
+
+        return spark.read.parquet(*DeltaTable(source.table).file_uris())
+    return spark.read.parquet(source.table)
+
+
 def empty_source(spark: "SparkSession", source: Source) -> "DataFrame":
     """A source without rows and without a broker, for whoever only wants to know whether the query makes sense."""
     if not source.is_stream:
-        return spark.read.parquet(source.table)  # type: ignore[arg-type]  # a source that is no stream names a table
+        return open_table(spark, source)
     columns = "key binary, value binary, topic string, partition int, offset bigint, timestamp timestamp"
     return spark.createDataFrame([], f"{columns}, headers {HEADERS}").select(*RAW_COLUMNS)

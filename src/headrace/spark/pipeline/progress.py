@@ -8,6 +8,8 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
 
+# What the query counts as it goes, by the name under which Spark tells it.
+OUTPUT_COUNT, DEAD_COUNT = "headrace_rows", "headrace_dead_letters"
 RUNNING, STALLED, STOPPED, FAILED = "running", "stalled", "stopped", "failed"
 
 
@@ -44,8 +46,8 @@ def progress_of(pipeline: str, spark: Mapping[str, Any], at_ms: int) -> Progress
         batch=int(spark.get("batchId", -1)),
         rows_in=sum(int(source.get("numInputRows") or 0) for source in spark.get("sources") or []),
         rows_in_per_s=round(float(spark.get("processedRowsPerSecond") or 0.0), 1),
-        rows_out=_count(observed, "headrace_rows"),
-        dead_letters=_count(observed, "headrace_dead_letters"),
+        rows_out=_count(observed, OUTPUT_COUNT),
+        dead_letters=_count(observed, DEAD_COUNT),
         late_rows=sum(int(one.get("numRowsDroppedByWatermark") or 0) for one in operators),
         batch_ms=int((spark.get("durationMs") or {}).get("triggerExecution", 0)),
         lag_records=sum(_lag(source) for source in spark.get("sources") or []),

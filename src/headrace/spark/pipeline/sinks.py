@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 from uuid import uuid4
 
 from headrace.spark.pipeline.plan import Planned, records
+from headrace.spark.pipeline.progress import DEAD_COUNT, OUTPUT_COUNT
 from headrace.spark.pipeline.spec import Pipeline, SinkKind
 
 if TYPE_CHECKING:
@@ -18,9 +19,6 @@ if TYPE_CHECKING:
     from pyspark.sql.streaming.readwriter import DataStreamWriter
 
     from headrace.spark.lake.table import LakeTable
-
-DEAD_COUNT = "headrace_dead_letters"
-OUTPUT_COUNT = "headrace_rows"
 
 
 def start_queries(pipeline: Pipeline, planned: Planned, bootstrap: str, checkpoint: str) -> list["StreamingQuery"]:

@@ -29,13 +29,14 @@ class SinkKind(StrEnum):
     CONSOLE = "console"
 
 
+UNIT_MS = {"millisecond": 1, "second": 1000, "minute": 60_000, "hour": 3_600_000, "day": 86_400_000}
+# Spark takes some seconds for its first batch, and many on a busy machine: a short trigger is no reason for an alarm.
+STALLED_AFTER_MS_MIN = 60_000
+
+
 class OutputMode(StrEnum):
     APPEND = "append"
     UPDATE = "update"
-
-
-# A transform may name a source's columns or these: where the record lies and what it was before it was decoded.
-POSITION_COLUMNS = ("_topic", "_partition", "_offset", "_timestamp", "_key", "_headers")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -104,6 +105,13 @@ class Pipeline:
     @property
     def streams(self) -> tuple[Source, ...]:
         return tuple(source for source in self.sources if source.is_stream)
+
+    @property
+    def stalled_after_ms(self) -> int:
+        """No progress for so long is an alert. A pipeline that reads once has no triggers to count."""
+        number, _, unit = self.trigger.partition(" ")
+        trigger_ms = int(number) * UNIT_MS[unit.rstrip("s")] if number.isdigit() else 0
+        return max(self.stalled_after_triggers * trigger_ms, STALLED_AFTER_MS_MIN)
 
     @property
     def group(self) -> str:

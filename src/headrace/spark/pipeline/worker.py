@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from headrace.model.errors import HeadraceError, InvalidConfig
-from headrace.spark.pipeline.plan import plan
+from headrace.spark.pipeline.plan import open_table, plan
 from headrace.spark.pipeline.progress import Progress, progress_of
 from headrace.spark.pipeline.reading import read_any
 from headrace.spark.pipeline.sinks import start_queries
@@ -39,16 +39,6 @@ def open_stream(spark: "SparkSession", pipeline: Pipeline, bootstrap: str, sourc
     if not source.is_stream:
         return open_table(spark, source)
     return spark.readStream.format("headrace").options(**source_options(pipeline, bootstrap, source)).load()
-
-
-def open_table(spark: "SparkSession", source: Source) -> "DataFrame":
-    """A Delta table by its live files, anything else as Parquet."""
-    assert source.table is not None, "a source is a topic or a table"
-    if (Path(source.table) / "_delta_log").is_dir():
-        from deltalake import DeltaTable
-
-        return spark.read.parquet(*DeltaTable(source.table).file_uris())
-    return spark.read.parquet(source.table)
 
 
 def source_options(pipeline: Pipeline, bootstrap: str, source: Source) -> dict[str, str]:
@@ -78,6 +68,8 @@ class Worker:
         pipeline = self._pipeline
         planned = plan(spark, pipeline, lambda source: open_stream(spark, pipeline, self._bootstrap, source))
         queries = start_queries(pipeline, planned, self._bootstrap, str(self._state.checkpoint))
+        started_ms = int(time.time() * 1000)
+        self._state.write("run", {"started_ms": started_ms, "stalled_after_ms": pipeline.stalled_after_ms})
         log.info("pipeline %s runs as query %s", pipeline.name, queries[0].id)
         while all(query.isActive for query in queries) and not self._stop.wait(LOOK_S):
             self._tell(queries[0])
