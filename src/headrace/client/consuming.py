@@ -78,6 +78,10 @@ class ConsumerThread(Generic[Portion]):
         """Returns at once; the thread leaves the group and then calls `ended`."""
         self._stopped.set()
 
+    def fail(self, error: Exception) -> None:
+        """There is no point in going on: the reader gets what has come, then the error."""
+        self._events.put_nowait(error)
+
     async def next_event(self) -> "Assigned | Read[Portion]":
         """What has come, in its order. Raises what ended the consumer."""
         event = await self._events.get()

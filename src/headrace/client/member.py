@@ -156,7 +156,7 @@ class Member:
         try:
             messages = self._consumer.consume(max(room, 1), 0)
         except Exception as error:
-            self._fail(error)
+            self.fail(error)
             return
         self.quiet_rounds = 0 if messages else self.quiet_rounds + 1
         for message in messages:
@@ -176,7 +176,8 @@ class Member:
         if error.fatal() or gave_up:
             self._error = from_kafka_error(error)
 
-    def _fail(self, error: Exception) -> None:
+    def fail(self, error: Exception) -> None:
+        """The membership is over: whoever polls gets what has arrived, then the error."""
         self._error = error
         self._poller.remove(self)
         self.wake()

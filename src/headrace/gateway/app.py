@@ -22,6 +22,7 @@ from headrace.gateway.routes import (
     health,
     messages,
     offsets,
+    pipelines,
     streams,
     topics,
     transactions,
@@ -44,6 +45,7 @@ FULL = (
     consumers.full,
     streams.full,
     transactions.full,
+    pipelines.full,
     cluster.full,
     health.full,
 )

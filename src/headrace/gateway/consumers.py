@@ -12,6 +12,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from headrace.client.member import Member, MemberSettings, Place, Poller
+from headrace.client.topic_watch import TopicWatch, Watched
 from headrace.gateway.problems import Problem
 from headrace.model.errors import ErrorCode
 
@@ -33,13 +34,16 @@ class Consumer:
 
 
 class Consumers:
-    def __init__(self, bootstrap: str, now: Callable[[], float] = time.monotonic) -> None:
-        self._bootstrap, self._now = bootstrap, now
+    def __init__(self, bootstrap: str, watch: TopicWatch, now: Callable[[], float] = time.monotonic) -> None:
+        self._bootstrap, self._watch, self._now = bootstrap, watch, now
         self._poller = Poller()
         self._consumers: dict[tuple[str, str], Consumer] = {}
-        self._members: set[Member] = set()
+        self._members: dict[Member, Watched] = {}
         self._leaving: set[asyncio.Task[None]] = set()
         self._reaper: asyncio.Task[None] | None = None
+
+    def __len__(self) -> int:
+        return len(self._members)
 
     def join(self, settings: MemberSettings, positions: dict[Place, int] | None = None) -> Member:
         """A member for whoever holds on to it, e.g. a stream; it is to be given to `leave`."""
@@ -51,11 +55,13 @@ class Consumers:
                 retriable=True,
             )
         member = Member(self._bootstrap, settings, self._poller, positions)
-        self._members.add(member)
+        self._members[member] = self._watch.watch(settings.topics, member.fail)
         return member
 
     async def leave(self, member: Member) -> None:
-        self._members.discard(member)
+        watched = self._members.pop(member, None)
+        if watched is not None:
+            self._watch.forget(watched)
         await member.close()
 
     def create(self, settings: MemberSettings, name: str | None) -> Consumer:

@@ -11,7 +11,9 @@ from headrace.client.cluster import Cluster
 from headrace.client.factory import make_admin
 from headrace.client.front_door import open_clients
 from headrace.client.publisher import Publisher
+from headrace.client.topic_watch import TopicWatch
 from headrace.gateway.consumers import Consumers
+from headrace.gateway.pipelines import Pipelines
 from headrace.model.settings import GatewaySettings
 
 if TYPE_CHECKING:
@@ -35,6 +37,8 @@ class Services:
     admin: "AdminClient"
     read_rebalances: "RebalanceReader"
     consumers: Consumers
+    watch: TopicWatch
+    pipelines: Pipelines
     # Python's own pool has few threads; whoever would have to wait for one is told so instead.
     threads: asyncio.Semaphore = field(default_factory=lambda: asyncio.Semaphore(THREADS_MAX))
     # Set when the process is told to stop: whoever waits for records ends then, instead of being cut off.
@@ -46,6 +50,7 @@ class Services:
     ) -> "Services":
         """Connects to nobody yet: a gateway may be up before its broker is."""
         cluster, publisher = open_clients(settings, bootstrap, request_timeout_ms, CLIENT_ID)
+        watch = TopicWatch(cluster)
         return cls(
             settings=settings,
             bootstrap=bootstrap,
@@ -54,7 +59,9 @@ class Services:
             publisher=publisher,
             admin=make_admin(bootstrap, {"client.id": CLIENT_ID}),
             read_rebalances=read_rebalances,
-            consumers=Consumers(bootstrap),
+            consumers=Consumers(bootstrap, watch),
+            watch=watch,
+            pipelines=Pipelines(cluster),
         )
 
     def stop(self) -> None:
@@ -64,6 +71,7 @@ class Services:
 
     async def close(self) -> None:
         await self.consumers.close()
+        await self.watch.close()
         await self.publisher.close()
         self.cluster.close()
 

@@ -7,6 +7,7 @@ from headrace.client.cluster import Cluster, TopicFacts
 from headrace.client.coordinators import Coordinators
 from headrace.client.front_door import open_clients
 from headrace.client.publisher import Publisher
+from headrace.client.topic_watch import TopicWatch
 from headrace.model.settings import GatewaySettings
 from headrace.rpc.room import Room
 
@@ -22,6 +23,7 @@ class Clients:
     cluster: Cluster
     coordinators: Coordinators
     publisher: Publisher
+    watch: TopicWatch
     room: Room = field(default_factory=Room)
     consume_slots: asyncio.Semaphore = field(default_factory=lambda: asyncio.Semaphore(CONSUME_STREAMS_MAX))
     # Set when the process is told to stop: streams end then with a word, instead of being cut off.
@@ -37,6 +39,7 @@ class Clients:
             cluster=cluster,
             coordinators=Coordinators(cluster),
             publisher=publisher,
+            watch=TopicWatch(cluster),
         )
 
     async def topic(self, name: str) -> TopicFacts:
@@ -45,5 +48,6 @@ class Clients:
         return known if known is not None else await self.cluster.patiently(lambda: self.cluster.topic(name))
 
     async def close(self) -> None:
+        await self.watch.close()
         await self.publisher.close()
         self.cluster.close()

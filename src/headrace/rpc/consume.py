@@ -42,6 +42,8 @@ async def stream_consume(clients: Clients, requests: Requests, write: Write) -> 
     consumer = await _consumer(clients, subscribe)
     stream = _Stream(consumer, subscribe, write)
     consumer.start()
+    topics, places = _wanted(subscribe)
+    watched = clients.watch.watch(topics or [place.topic for place in places], consumer.fail)
     try:
         async with asyncio.TaskGroup() as tasks:
             commits = tasks.create_task(stream.serve_commits(requests))
@@ -50,6 +52,7 @@ async def stream_consume(clients: Clients, requests: Requests, write: Write) -> 
             commits.cancel()
             stop.cancel()
     finally:
+        clients.watch.forget(watched)
         consumer.stop()
 
 

@@ -198,6 +198,21 @@ def test_a_stream_that_ends_leaves_its_group(broker, rest, topic):
         time.sleep(0.1)
 
 
+def test_a_stream_whose_topic_is_deleted_ends_with_a_word(broker, rest, topic):
+    consumer = join(rest, "g-deleted-poll", topic)
+    with events(f"{broker.http_url}/api/v1/groups/g-deleted/stream?topic={topic}") as stream:
+        assert next(stream)["event"] == "assigned"
+        assert rest.delete(f"/topics/{topic}").status_code in (200, 204)
+        last = list(stream)[-1]
+    assert last["event"] == "problem"
+    problem = json.loads(last["data"])
+    assert (problem["status"], problem["kafka_error"]) == (404, "UNKNOWN_TOPIC_OR_PARTITION")
+    assert "has been deleted" in problem["detail"]
+    polled = rest.get(f"{consumer}/messages", params={"wait_ms": 10_000})
+    assert polled.status_code == 404
+    assert polled.json()["kafka_error"] == "UNKNOWN_TOPIC_OR_PARTITION"
+
+
 def test_an_event_id_is_read_back():
     positions = {("a.b-c_d", 0): 7, ("a.b-c_d", 12): 2**40}
     assert parse_event_id(event_id(positions)) == positions

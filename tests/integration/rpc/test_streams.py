@@ -237,3 +237,20 @@ def test_a_subscription_that_makes_no_sense_is_refused(rpc: Rpc, request_, statu
     refusal = refusal_of(caught.value)
     assert refusal.status is status
     assert words in refusal.message
+
+
+def test_streams_whose_topic_is_deleted_end_with_its_status(rpc: Rpc, topic):
+    rpc.broker.Produce(pb.ProduceRequest(topic=topic, records=records(b"x")), timeout=TIMEOUT_S)
+    requests = [
+        subscribe(topics=[topic], group_id=f"{topic}-g"),
+        subscribe(assign=[pb.StartAt(topic=topic, offset=-2)]),
+    ]
+    streams = [rpc.broker.StreamConsume(iter([request]), timeout=TIMEOUT_S) for request in requests]
+    for stream in streams:
+        assert read_values(stream, 1) == [b"x"]
+    rpc.admin.DeleteTopic(pb.DeleteTopicRequest(name=topic), timeout=TIMEOUT_S)
+    for stream in streams:
+        with pytest.raises(grpc.RpcError) as caught:
+            list(stream)
+        refusal = refusal_of(caught.value)
+        assert (refusal.status, refusal.reason) == (Status.NOT_FOUND, "UNKNOWN_TOPIC_OR_PARTITION")

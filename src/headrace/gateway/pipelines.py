@@ -1,0 +1,71 @@
+"""How pipelines fare, as they tell it themselves: the newest message of each in the topic that they report to.
+
+Reads on where it stopped, when somebody asks. The first time it goes back ten thousand reports in each partition: who
+has said nothing among them is not told of.
+"""
+
+import asyncio
+from typing import Any
+
+import orjson
+
+from headrace.client.cluster import Cluster
+from headrace.client.reading import EARLIEST, LATEST, fetch, next_offset, offsets_at, readable_records
+from headrace.client.refusals import Refused
+from headrace.model.errors import ErrorCode
+
+TOPIC = "__headrace_pipelines"
+REPORTS_BACK_MAX = 10_000
+FETCH_BYTES = 1024 * 1024
+# Names are given by people; this bounds what somebody can make us hold by writing to the topic.
+PIPELINES_MAX = 10_000
+
+
+class Pipelines:
+    def __init__(self, cluster: Cluster) -> None:
+        self._cluster = cluster
+        self._positions: dict[int, int] = {}
+        self._newest: dict[str, dict[str, Any]] = {}
+        self._turn = asyncio.Lock()
+
+    async def reports(self) -> dict[str, dict[str, Any]]:
+        """The newest report of each pipeline, by its name; none where no pipeline has ever run."""
+        async with self._turn:
+            try:
+                topic = await self._cluster.topic(TOPIC)
+            except Refused as refused:
+                if refused.code is not ErrorCode.UNKNOWN_TOPIC_OR_PARTITION:
+                    raise
+                return {}
+            partitions = [one.partition for one in topic.partitions]
+            ends = await offsets_at(self._cluster, TOPIC, partitions, LATEST)
+            for partition, end in ends.items():
+                await self._read(partition, end)
+        return self._newest
+
+    async def _read(self, partition: int, end: int) -> None:
+        at = self._positions.get(partition)
+        if at is None or at > end:  # the first time, or the topic was made anew
+            start = (await offsets_at(self._cluster, TOPIC, [partition], EARLIEST))[partition]
+            at = max(start, end - REPORTS_BACK_MAX)
+        while at < end:
+            fetched = await fetch(self._cluster, TOPIC, partition, at, bytes_max=FETCH_BYTES)
+            for record in readable_records(fetched, at):
+                self._note(record.value)
+            following = next_offset(fetched, at)
+            if following <= at:
+                break
+            at = following
+        self._positions[partition] = at
+
+    def _note(self, value: bytes | None) -> None:
+        try:
+            report = orjson.loads(value or b"")
+            name, at_ms = report["pipeline"], int(report["at_ms"])
+        except (ValueError, KeyError, TypeError):
+            return  # anybody may write to a topic
+        known = self._newest.get(name)
+        if isinstance(name, str) and (known is None or known["at_ms"] <= at_ms):
+            if known is None and len(self._newest) >= PIPELINES_MAX:
+                return
+            self._newest[name] = report
