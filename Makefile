@@ -70,6 +70,7 @@ docs: ## rewrite the reference pages, then run the documentation's examples and 
 	@scripts/bootstrap.sh test
 	$(BIN)/headrace config docs > docs/reference/config.md
 	$(BIN)/python scripts/grpc_reference.py > docs/reference/grpc.md
+	$(BIN)/python scripts/metrics_reference.py > docs/reference/metrics.md
 	$(BIN)/python -m pytest tests/docs $(PYTEST_ARGS)
 
 proto: ## write the gRPC stubs again after a change to the .proto

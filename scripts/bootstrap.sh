@@ -112,7 +112,8 @@ test)
     need kcat kcat
     need java openjdk-17-jre-headless
     need etcd etcd-server
-    need openssl openssl ;;
+    need openssl openssl
+    need promtool prometheus ;;
 interop)
     python_packages dev
     need kcat kcat

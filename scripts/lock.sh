@@ -19,7 +19,7 @@ compile() {
     echo "$output: $(grep -c '==' "$output") packages"
 }
 
-compile requirements/dev.lock pyproject.toml --extra dev --extra spark --extra lake --group build
+compile requirements/dev.lock pyproject.toml --extra dev --extra spark --extra lake --extra otel --group build
 # base takes dev's versions, so that the tests judge what a node runs.
 compile requirements/base.lock pyproject.toml --group build --constraint requirements/dev.lock
 compile requirements/tools.lock --group pyproject.toml:tools

@@ -9,6 +9,7 @@ import socket
 from typing import NamedTuple
 
 from headrace.app.gateway import http_companion, listen_http
+from headrace.app.observing import Observing
 from headrace.app.rpc import grpc_companion, reserve_grpc
 from headrace.app.supervisor import Companion
 from headrace.model.settings import GatewaySettings, join_address
@@ -44,23 +45,25 @@ def bootstrap_of(broker_address: tuple[str, int]) -> str:
 
 
 def start_companions(
-    settings: GatewaySettings, bootstrap: str, request_timeout_ms: int, doors: Doors
+    settings: GatewaySettings, bootstrap: str, request_timeout_ms: int, doors: Doors, observing: Observing
 ) -> list[Companion]:
     made = [
-        http_companion(settings, bootstrap, request_timeout_ms, doors.http),
-        grpc_companion(settings, bootstrap, request_timeout_ms, doors.grpc),
+        http_companion(settings, bootstrap, request_timeout_ms, doors.http, observing),
+        grpc_companion(settings, bootstrap, request_timeout_ms, doors.grpc, observing),
     ]
     for companion in made:
         companion.start()
     return made
 
 
-async def run_alone(settings: GatewaySettings, bootstrap: str, request_timeout_ms: int, doors: Doors) -> None:
+async def run_alone(
+    settings: GatewaySettings, bootstrap: str, request_timeout_ms: int, doors: Doors, observing: Observing
+) -> None:
     """In front of a broker that runs elsewhere, until SIGTERM or SIGINT."""
     stop = asyncio.Event()
     for signal_number in (signal.SIGTERM, signal.SIGINT):
         asyncio.get_running_loop().add_signal_handler(signal_number, stop.set)
-    companions = start_companions(settings, bootstrap, request_timeout_ms, doors)
+    companions = start_companions(settings, bootstrap, request_timeout_ms, doors, observing)
     try:
         await stop.wait()
     finally:

@@ -15,6 +15,8 @@ import sys
 from collections.abc import Sequence
 from dataclasses import asdict, replace
 
+from headrace.app.log_lines import write_log_lines
+from headrace.app.observing import GATEWAY, Observing
 from headrace.app.supervisor import Companion, listen
 from headrace.model.settings import GatewaySettings, join_address
 
@@ -38,21 +40,28 @@ def tell_where(made: socket.socket) -> None:
 
 
 def http_companion(
-    settings: GatewaySettings, bootstrap: str, request_timeout_ms: int, http: socket.socket
+    settings: GatewaySettings, bootstrap: str, request_timeout_ms: int, http: socket.socket, observing: Observing
 ) -> Companion:
     arguments = ["--settings-json", json.dumps(asdict(settings)), "--bootstrap", bootstrap]
-    arguments += ["--request-timeout-ms", str(request_timeout_ms)]
+    arguments += ["--request-timeout-ms", str(request_timeout_ms), "--observing-json", observing.to_json()]
     return Companion("gateway", "headrace.app.gateway", arguments, [http])
 
 
-def run(settings: GatewaySettings, bootstrap: str, request_timeout_ms: int, http: socket.socket) -> int:
+def run(
+    settings: GatewaySettings, bootstrap: str, request_timeout_ms: int, http: socket.socket, observing: Observing
+) -> int:
     """Serve in the foreground until SIGTERM or SIGINT; returns the exit code."""
-    logging.basicConfig(level=logging.INFO, stream=sys.stderr, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
+    write_log_lines(observing.log_format, GATEWAY)
     from headrace.app.group_history import read_history
     from headrace.gateway.server import serve
 
     tell_where(http)
-    return serve(settings, bootstrap, request_timeout_ms, http, read_history)
+    tracer = observing.tracer(GATEWAY)
+    try:
+        return serve(settings, bootstrap, request_timeout_ms, http, read_history, observing.sockets, tracer)
+    finally:
+        if tracer is not None:
+            tracer.close()
 
 
 def main(words: Sequence[str]) -> int:
@@ -61,11 +70,13 @@ def main(words: Sequence[str]) -> int:
     parser.add_argument("--bootstrap", required=True)
     parser.add_argument("--request-timeout-ms", type=int, default=30_000)
     parser.add_argument("--listen-fd", type=int)
+    parser.add_argument("--observing-json", default="{}")
     options = parser.parse_args(words)
     settings = replace(GatewaySettings(), **json.loads(options.settings_json))
     signal.signal(signal.SIGIO, signal.SIG_DFL)  # the parent's end is this process's end
     http = listen_http(settings) if options.listen_fd is None else socket.socket(fileno=options.listen_fd)
-    return run(settings, options.bootstrap, options.request_timeout_ms, http)
+    observing = Observing.from_json(options.observing_json)
+    return run(settings, options.bootstrap, options.request_timeout_ms, http, observing)
 
 
 if __name__ == "__main__":

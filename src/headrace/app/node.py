@@ -16,11 +16,14 @@ import sys
 from typing import TYPE_CHECKING
 
 from headrace.app.clock import SystemClock
+from headrace.app.log_lines import write_log_lines
 from headrace.app.loop_lag import LoopLag
 from headrace.app.metadata import Metadata
+from headrace.app.observing import BROKER, GRPC, Observing
+from headrace.app.telemetry import ProcessTelemetry, broker_telemetry
 from headrace.broker.broker import Broker
 from headrace.model.errors import HeadraceError, StorageError
-from headrace.model.settings import Settings
+from headrace.model.settings import Settings, join_address
 from headrace.storage.checkpoints import read_meta_properties
 from headrace.storage.files import DiskFiles, Files
 from headrace.storage.lock import DirectoryLock
@@ -92,17 +95,20 @@ async def _serve(settings: Settings, ready_fd: int | None) -> None:
         loop.add_signal_handler(signal_number, stop.set)
     node = Node(settings)
     doors = _open_doors(settings)  # before the broker starts: a taken port is told while nothing has happened yet
+    observing = Observing.of(settings.telemetry, BROKER, GRPC)
     companions: list[Companion] = []
+    telemetry: ProcessTelemetry | None = None
     try:
         if not await _started(node, stop):
             return
+        telemetry = await _start_telemetry(node, observing)
         _tune_interpreter()
         for name, (host, port) in node.addresses.items():
             log.info("node %d serves %s on %s port %d", settings.node_id, name, host, port)
         if ready_fd is not None:
             _tell_ready(node, doors, ready_fd)
         if doors is not None:
-            companions = _start_companions(node, doors)
+            companions = _start_companions(node, doors, observing)
         lag = LoopLag.if_asked_for()
         await _first(stop, node.superseded)
         log.info("stopping")
@@ -111,7 +117,9 @@ async def _serve(settings: Settings, ready_fd: int | None) -> None:
         if node.superseded.is_set():
             raise StorageError(f"another process runs as node {settings.node_id}; each node has an id of its own")
     finally:
-        await _stop_companions(companions)  # first, so that they can finish what they have begun
+        if telemetry is not None:
+            await telemetry.stop()
+        await _stop_companions(companions)  # before the broker, so that they can finish what they have begun
         await node.stop()
 
 
@@ -158,11 +166,22 @@ def _open_doors(settings: Settings) -> "Doors | None":
     return open_doors(settings.gateway)
 
 
-def _start_companions(node: Node, doors: "Doors") -> "list[Companion]":
+async def _start_telemetry(node: Node, observing: Observing) -> ProcessTelemetry:
+    assert node.broker is not None, "started first"
+    telemetry = broker_telemetry(BROKER, node.broker)
+    for_gateway = observing.sockets[BROKER] if node.settings.gateway.enabled else None
+    where = await telemetry.start(for_gateway, node.settings.telemetry.metrics_addr)
+    if where is not None:
+        log.info("metrics of the broker on http://%s/metrics", join_address(*where))
+    return telemetry
+
+
+def _start_companions(node: Node, doors: "Doors", observing: Observing) -> "list[Companion]":
     from headrace.app.companions import bootstrap_of, start_companions
 
     bootstrap = bootstrap_of(next(iter(node.addresses.values())))
-    return start_companions(node.settings.gateway, bootstrap, node.settings.integer("request.timeout.ms"), doors)
+    timeout_ms = node.settings.integer("request.timeout.ms")
+    return start_companions(node.settings.gateway, bootstrap, timeout_ms, doors, observing)
 
 
 async def _stop_companions(companions: "list[Companion]") -> None:
@@ -192,7 +211,7 @@ def _raise_descriptor_limit() -> None:
 
 def run(settings: Settings, ready_fd: int | None = None) -> int:
     """Serve in the foreground until SIGTERM or SIGINT; returns the exit code."""
-    logging.basicConfig(level=logging.INFO, stream=sys.stderr, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
+    write_log_lines(settings.telemetry.log_format, BROKER)
     _raise_descriptor_limit()
     try:
         asyncio.run(_serve(settings, ready_fd))

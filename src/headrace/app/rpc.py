@@ -17,7 +17,10 @@ from collections.abc import Sequence
 from dataclasses import asdict, replace
 
 from headrace.app.gateway import LOOPBACK
+from headrace.app.log_lines import write_log_lines
+from headrace.app.observing import GRPC, Observing
 from headrace.app.supervisor import Companion, reserve
+from headrace.app.telemetry import ProcessTelemetry
 from headrace.model.settings import GatewaySettings, join_address
 
 log = logging.getLogger(__name__)
@@ -31,12 +34,12 @@ def reserve_grpc(settings: GatewaySettings) -> socket.socket:
 
 
 def grpc_companion(
-    settings: GatewaySettings, bootstrap: str, request_timeout_ms: int, reserved: socket.socket
+    settings: GatewaySettings, bootstrap: str, request_timeout_ms: int, reserved: socket.socket, observing: Observing
 ) -> Companion:
     host, port = reserved.getsockname()[:2]
     told = asdict(replace(settings, grpc_host=host, grpc_port=port))
     arguments = ["--settings-json", json.dumps(told), "--bootstrap", bootstrap]
-    arguments += ["--request-timeout-ms", str(request_timeout_ms)]
+    arguments += ["--request-timeout-ms", str(request_timeout_ms), "--observing-json", observing.to_json()]
     return Companion("gRPC server", "headrace.app.rpc", arguments, held=[reserved])
 
 
@@ -48,17 +51,23 @@ def tell_where(host: str, port: int) -> None:
         log.warning("gRPC on %s, for everybody who can reach this address: it asks for no password", where)
 
 
-async def serve(settings: GatewaySettings, bootstrap: str, request_timeout_ms: int) -> None:
+async def serve(settings: GatewaySettings, bootstrap: str, request_timeout_ms: int, observing: Observing) -> None:
     from headrace.rpc.server import RpcServer
 
     loop = asyncio.get_running_loop()
     stop = asyncio.Event()
     for signal_number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(signal_number, stop.set)
-    server = RpcServer(settings, bootstrap, request_timeout_ms)
+    tracer = observing.tracer(GRPC)
+    server = RpcServer(settings, bootstrap, request_timeout_ms, tracer)
     tell_where(settings.grpc_host, await server.start(settings.grpc_host, settings.grpc_port))
+    telemetry = ProcessTelemetry(GRPC, server.families, dict)
+    await telemetry.start(observing.sockets.get(GRPC))
     await stop.wait()
+    await telemetry.stop()
     await server.stop()
+    if tracer is not None:
+        tracer.close()
 
 
 def main(words: Sequence[str]) -> int:
@@ -66,12 +75,14 @@ def main(words: Sequence[str]) -> int:
     parser.add_argument("--settings-json", default="{}")
     parser.add_argument("--bootstrap", required=True)
     parser.add_argument("--request-timeout-ms", type=int, default=30_000)
+    parser.add_argument("--observing-json", default="{}")
     options = parser.parse_args(words)
     settings = replace(GatewaySettings(), **json.loads(options.settings_json))
     signal.signal(signal.SIGIO, signal.SIG_DFL)  # the parent's end is this process's end
-    logging.basicConfig(level=logging.INFO, stream=sys.stderr, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
+    observing = Observing.from_json(options.observing_json)
+    write_log_lines(observing.log_format, GRPC)
     try:
-        asyncio.run(serve(settings, options.bootstrap, options.request_timeout_ms))
+        asyncio.run(serve(settings, options.bootstrap, options.request_timeout_ms, observing))
     except OSError as error:
         log.error("gRPC: %s", error)
         return 1

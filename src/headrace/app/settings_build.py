@@ -9,7 +9,14 @@ from collections.abc import Callable, Mapping
 from headrace.app.settings_cluster import Refused, cluster_of, etcd_of, metadata_of, text_of
 from headrace.model.configs import BROKER_CONFIGS
 from headrace.model.errors import InvalidConfig
-from headrace.model.settings import EVERY_INTERFACE, GatewaySettings, Listener, Settings
+from headrace.model.settings import (
+    EVERY_INTERFACE,
+    GatewaySettings,
+    Listener,
+    Settings,
+    TelemetrySettings,
+    split_address,
+)
 
 Refuse = Callable[[str, str], None]
 
@@ -34,6 +41,7 @@ def build_settings(texts: Mapping[str, str], refuse: Refuse) -> Settings | None:
             cluster=cluster_of(texts),
             etcd=etcd_of(texts),
             gateway=_gateway(texts),
+            telemetry=_telemetry(texts),
         )
     except Refused as refused:
         refuse(refused.key, str(refused))
@@ -126,3 +134,21 @@ def _gateway(texts: Mapping[str, str]) -> GatewaySettings:
         linger_ms=int(text_of(texts, "gateway.linger.ms")),
         body_bytes_max=int(text_of(texts, "gateway.body.max.bytes")),
     )
+
+
+def _telemetry(texts: Mapping[str, str]) -> TelemetrySettings:
+    address = texts.get("metrics_addr", "")
+    if address:
+        try:
+            split_address(address)
+        except InvalidConfig as error:
+            raise Refused("metrics_addr", f"metrics_addr: {error}") from None
+    tracing = text_of(texts, "tracing.enabled") == "true"
+    if tracing:
+        from headrace.app.tracing import check_installed
+
+        try:
+            check_installed()
+        except InvalidConfig as error:
+            raise Refused("tracing.enabled", str(error)) from None
+    return TelemetrySettings(metrics_addr=address, log_format=text_of(texts, "logging.format"), tracing=tracing)

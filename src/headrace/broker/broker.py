@@ -3,12 +3,14 @@
 import asyncio
 import logging
 import socket
+from collections.abc import Iterable
 from typing import TYPE_CHECKING
 from uuid import uuid4
 
 from headrace.broker.controller import Controller
 from headrace.broker.disk_reserve import DiskReserve
 from headrace.broker.dispatch import Dispatcher, HotHandler
+from headrace.broker.figures import BrokerFigures
 from headrace.broker.group_commit import GroupCommit
 from headrace.broker.handlers.fetch import FetchHandler
 from headrace.broker.handlers.produce import ProduceHandler
@@ -36,6 +38,8 @@ if TYPE_CHECKING:
     from headrace.broker.coordinators.transaction import TransactionCoordinator
     from headrace.broker.replication.membership import Membership
     from headrace.client.peer import Peer
+    from headrace.core.group.machine import GroupMachine
+    from headrace.core.transaction.values import Transaction
 
 log = logging.getLogger(__name__)
 
@@ -53,24 +57,25 @@ class Broker:
         self.settings = settings
         self.clock = clock
         self.files = files
+        self.figures = BrokerFigures()
         self.authorizer: Authorizer = AllowAll()
         self.controller = Controller(store, settings, clock)
         self.log_dir = LogDir(files, settings.data_dir)
-        self._reserve = DiskReserve(files, settings.data_dir)
+        self.reserve = DiskReserve(files, settings.data_dir)
         loop = asyncio.get_running_loop()
-        self._group_commit = None if settings.in_memory else self._new_group_commit(loop)
-        self.partitions = Partitions(self.log_dir, clock, settings.node_id, self._group_commit)
+        self.group_commit = None if settings.in_memory else self._new_group_commit(loop)
+        self.partitions = Partitions(self.log_dir, clock, settings.node_id, self.group_commit)
         self.producer_ids = ProducerIds(self.controller)
         self.peers = Peers(self)
         self.fetch_sessions = FetchSessions(settings.integer("max.incremental.fetch.session.cache.slots"))
-        self._produce = ProduceHandler(self)
+        self.produce = ProduceHandler(self)
         hot: dict[ApiKey, HotHandler] = {
-            ApiKey.PRODUCE: self._produce,
+            ApiKey.PRODUCE: self.produce,
             ApiKey.FETCH: FetchHandler(self, self.fetch_sessions),
         }
         self.dispatcher = Dispatcher(self, hot)
         self.server = Server(settings, self.dispatcher, clock)
-        self._housekeeper = Housekeeper(self, self._produce)
+        self._housekeeper = Housekeeper(self, self.produce)
         self._groups: GroupCoordinator | None = None
         self._transactions: TransactionCoordinator | None = None
         self.membership = self._new_membership(store) if shares_store else None
@@ -126,13 +131,20 @@ class Broker:
         self._transactions.start()
         return self._transactions
 
+    def known_group_machines(self) -> "list[GroupMachine]":
+        """Of the groups that are looked after here; starts no coordinator for the question's sake."""
+        return [] if self._groups is None else [shard.machine for shard in self._groups.runtime.shards()]
+
+    def known_transactions(self) -> "Iterable[Transaction]":
+        return () if self._transactions is None else self._transactions.all()
+
     def size_of_cluster(self) -> int:
         """How many brokers there are, or are to be: also those that have not come yet, or are away."""
         return max(len(self.image.brokers), len(self.settings.cluster.initial_members), 1)
 
     def check_room(self, size: int) -> None:
         """Raise DiskFull when `size` more bytes would leave too little room on the disk."""
-        self._reserve.check(size)
+        self.reserve.check(size)
 
     async def start(self) -> None:
         """Returns when clients are served."""
@@ -170,6 +182,7 @@ class Broker:
         self.log_dir.claim(self.image.cluster_id, self.node_id, directory)
 
     async def _follow(self, event: Event) -> None:
+        self.figures.replication.follow(event, self.partitions, self.node_id)
         await self.partitions.follow(event, self.image, self.controller.broker_configs())
         if self.membership is not None:
             self.membership.follow(event)
@@ -200,8 +213,8 @@ class Broker:
         await self.dispatcher.close()
         if self._transactions is not None:
             await self._transactions.close()
-        if self._group_commit is not None:
-            self._group_commit.close()
+        if self.group_commit is not None:
+            self.group_commit.close()
         await self.partitions.close()
         await self.controller.stop()
         if self.membership is not None:

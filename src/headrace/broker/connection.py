@@ -10,6 +10,7 @@ the frame.
 import logging
 import socket
 from collections import deque
+from time import perf_counter
 from typing import TYPE_CHECKING
 
 from headrace.broker.outbox import CORKED_PARTS_MAX, Outbox
@@ -18,6 +19,7 @@ from headrace.broker.reply import Parked, Reply
 from headrace.model.errors import ProtocolError
 from headrace.protocol.frames import Parts
 from headrace.security.access import ANONYMOUS
+from headrace.telemetry.figures import Histogram
 
 if TYPE_CHECKING:
     from headrace.broker.server import Server
@@ -38,14 +40,17 @@ class Connection:
         "_buffer",
         "_dispatch",
         "_fd",
+        "_figures",
         "_loop",
         "_out",
         "_reading",
         "_replies",
         "_server",
         "_socket",
+        "began",
         "client_host",
         "closed",
+        "durations",
         "last_active_ms",
         "listener",
         "parked",
@@ -58,6 +63,10 @@ class Connection:
         self._socket = sock
         self._fd = sock.fileno()
         self._loop = server.loop
+        self._figures = server.figures
+        # Of the request that is being handled: when it came, and who wants to know how long it takes.
+        self.began = 0.0
+        self.durations: Histogram | None = None
         self.client_host = client_host
         self.listener = listener
         self.principal = ANONYMOUS
@@ -68,7 +77,7 @@ class Connection:
         self._buffer: ReceiveBuffer | None = None
         self._replies: deque[Reply] = deque()
         self._alone: Reply | None = None  # of the request that is handled with nothing else behind it
-        self._out = Outbox(self, sock, self._loop)
+        self._out = Outbox(self, sock, self._loop, self._figures)
         self._reading = True
         self._loop.add_reader(self._fd, self._readable)
 
@@ -102,6 +111,7 @@ class Connection:
         if not received:
             self.close(None)
             return
+        self._figures.bytes_in += received
         used = self._parse(shared, received)
         if used < received and not self.closed:
             self._keep(shared[used:received])
@@ -115,6 +125,7 @@ class Connection:
         if not received:
             self.close(None)
             return
+        self._figures.bytes_in += received
         buffer.filled += received
         self._parse_own_buffer(buffer)
 
@@ -122,6 +133,7 @@ class Connection:
         """False when the broker's memory is spoken for."""
         size = buffer.next_size()
         if not self._server.budget.take(self, size - len(buffer)):
+            self._figures.waits_for_memory += 1
             self._stop_reading()
             return False
         buffer.grow(size)
@@ -179,6 +191,7 @@ class Connection:
             return False
         if len(self._replies) < REQUESTS_IN_FLIGHT_MAX and not out.is_writing:
             return True
+        self._figures.waits_for_answers += 1
         self._stop_reading()
         return False
 
@@ -233,7 +246,7 @@ class Connection:
 
     def reserve_reply(self) -> Reply:
         """A place for the answer to the request that is being handled right now."""
-        reply = Reply(self)
+        reply = Reply(self, self.durations, self.began)
         self._replies.append(reply)
         return reply
 
@@ -248,8 +261,9 @@ class Connection:
 
     def _answer_now(self, parts: Parts) -> None:
         if self._replies:
-            reply = self.reserve_reply()
+            reply = Reply(self, None, 0.0)
             reply.parts = parts
+            self._replies.append(reply)
         elif parts:
             self._out.write(parts)
 
@@ -258,6 +272,8 @@ class Connection:
         replies = self._replies
         while replies and replies[0].parts is not None:
             reply = replies.popleft()
+            if reply.durations is not None:
+                reply.durations.add(perf_counter() - reply.began)
             if reply is self._alone:
                 self._alone = None
             if reply.parts and not self.closed:

@@ -14,6 +14,7 @@ import logging
 from collections.abc import Awaitable, Callable, Coroutine
 from importlib import import_module
 from inspect import iscoroutinefunction
+from time import perf_counter
 from typing import TYPE_CHECKING, Any
 
 from headrace.broker.call import Call
@@ -62,16 +63,26 @@ class Dispatcher:
     def __init__(self, broker: "Broker", hot: dict[ApiKey, HotHandler]) -> None:
         self._broker = broker
         self._hot = hot
+        self._figures = broker.figures
         self._cold: dict[ApiKey, ColdHandler] = {}
         self._prompt: dict[ApiKey, PromptHandler] = {}
         self._loaded: set[tuple[ApiKey, int]] = set()  # whose codecs and handlers are there
         self._tasks: set[asyncio.Task[None]] = set()
 
     def __call__(self, connection: Connection, frame: memoryview) -> Parts | None:
+        began = perf_counter()
         try:
             header, reader = parse_request_header(frame)
         except UnsupportedVersionFor as error:
             return self._unsupported_version(error)
+        # Whoever answers later does so by a reply of the connection's, which takes these two along.
+        connection.began, connection.durations = began, self._figures.requests[header.api]
+        parts = self._handle(connection, frame, header, reader)
+        if parts is not None:
+            connection.durations.add(perf_counter() - began)
+        return parts
+
+    def _handle(self, connection: Connection, frame: memoryview, header: RequestHeader, reader: Reader) -> Parts | None:
         if len(frame) > OTHER_REQUEST_BYTES_MAX and header.api is not ApiKey.PRODUCE:
             raise ProtocolError(f"{header.api.name} of {len(frame)} bytes; at most {OTHER_REQUEST_BYTES_MAX} are read")
         hot = self._hot.get(header.api)
@@ -194,6 +205,8 @@ def _send(reply: Reply, call: Call, body: bytes | None) -> None:
 
 def _error_body(call: Call, error: Exception) -> bytes | None:
     """What a client is told of an error, in an API that has a place for it."""
+    code = error.code if isinstance(error, HeadraceError) else ErrorCode.UNKNOWN_SERVER_ERROR
+    call.broker.figures.errors[call.api_key, code] += 1
     if isinstance(error, HeadraceError):
         body = error_response(call.api_key, call.api_version, error.code)
         if body is None:

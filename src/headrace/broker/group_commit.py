@@ -10,11 +10,14 @@ import logging
 import threading
 from collections import deque
 from queue import SimpleQueue
+from time import perf_counter
 from typing import Protocol
 
 from headrace.model.errors import StorageError
 from headrace.storage.files import Durable
 from headrace.storage.log import Log
+from headrace.telemetry.broker_metrics import SYNCS
+from headrace.telemetry.figures import Histogram
 
 log = logging.getLogger(__name__)
 
@@ -40,6 +43,8 @@ class GroupCommit:
         self._results: deque[Results] = deque()  # of rounds that the loop has not heard of yet
         self._thread: threading.Thread | None = None
         self._is_closed = False
+        self.durations = Histogram(SYNCS.bounds)  # of the rounds, written by the thread
+        self.logs_synced = 0
 
     def request(self, partition: Syncable) -> None:
         """See that what the partition's log holds now gets to disk soon."""
@@ -61,7 +66,11 @@ class GroupCommit:
 
     def _sync_until_closed(self) -> None:
         while (work := self._queue.get()) is not None:
-            self._results.append([_sync(*item) for item in work])
+            began = perf_counter()
+            results = [_sync(*item) for item in work]
+            self.durations.add(perf_counter() - began)
+            self.logs_synced += len(work)
+            self._results.append(results)
             try:
                 self._loop.call_soon_threadsafe(self._end_rounds)
             except RuntimeError:

@@ -10,6 +10,7 @@ import socket
 from collections import deque
 from typing import Protocol
 
+from headrace.broker.figures import NetworkFigures
 from headrace.protocol.frames import Part, Parts
 from headrace.storage.log_values import LogSlice
 
@@ -29,10 +30,13 @@ class Sender(Protocol):
 
 
 class Outbox:
-    __slots__ = ("_fd", "_loop", "_owner", "_parts", "_socket", "is_corked", "is_writing")
+    __slots__ = ("_fd", "_figures", "_loop", "_owner", "_parts", "_socket", "is_corked", "is_writing")
 
-    def __init__(self, owner: Sender, sock: socket.socket, loop: asyncio.AbstractEventLoop) -> None:
+    def __init__(
+        self, owner: Sender, sock: socket.socket, loop: asyncio.AbstractEventLoop, figures: NetworkFigures
+    ) -> None:
         self._owner = owner
+        self._figures = figures
         self._socket = sock
         self._fd = sock.fileno()
         self._loop = loop
@@ -56,6 +60,7 @@ class Outbox:
             except OSError as error:
                 self._owner.close(f"write failed: {error.strerror}")
                 return
+            self._figures.bytes_out += sent
             if sent == len(data):  # type: ignore[arg-type]
                 return
             self._parts.append(memoryview(data)[sent:])  # type: ignore[arg-type]
@@ -93,6 +98,7 @@ class Outbox:
             return self._send_slice(head)
         pieces, flags = self._small_pieces()
         sent = self._socket.send(pieces[0], flags) if len(pieces) == 1 else self._socket.sendmsg(pieces, (), flags)
+        self._figures.bytes_out += sent
         for piece in pieces:
             if sent < len(piece):
                 self._parts[0] = memoryview(piece)[sent:]
@@ -105,6 +111,7 @@ class Outbox:
         sent = os.sendfile(self._fd, head.file.fileno(), head.position, head.length)
         if not sent:
             raise OSError(5, f"{head.file} is shorter than it was")
+        self._figures.bytes_out += sent
         if sent < head.length:
             self._parts[0] = LogSlice(head.file, head.position + sent, head.length - sent)
             return False

@@ -3,6 +3,7 @@
 from typing import Protocol
 
 from headrace.protocol.frames import Parts
+from headrace.telemetry.figures import Histogram
 
 
 class Parked(Protocol):
@@ -22,10 +23,12 @@ class Answering(Protocol):
 class Reply:
     """A place in the queue of answers, for a request that is answered later."""
 
-    __slots__ = ("_connection", "parts")
+    __slots__ = ("_connection", "began", "durations", "parts")
 
-    def __init__(self, connection: Answering) -> None:
+    def __init__(self, connection: Answering, durations: Histogram | None, began: float) -> None:
+        """`durations` is told how long it took since `began`; None if that has been counted."""
         self._connection = connection
+        self.durations, self.began = durations, began
         self.parts: Parts | None = None
 
     def send(self, parts: Parts) -> None:

@@ -9,6 +9,7 @@ from collections.abc import Callable
 
 from headrace.broker.budget import MemoryBudget
 from headrace.broker.connection import Connection
+from headrace.broker.figures import NetworkFigures
 from headrace.model.clock import Clock
 from headrace.model.settings import Listener, Settings
 from headrace.protocol.frames import Parts
@@ -35,6 +36,7 @@ class Server:
     def __init__(self, settings: Settings, dispatch: Dispatch, clock: Clock) -> None:
         self.loop = asyncio.get_running_loop()
         self.dispatch = dispatch
+        self.figures = NetworkFigures()
         self._settings = settings
         self._clock = clock
         self.now_ms = clock.monotonic_ms()
@@ -96,8 +98,10 @@ class Server:
                 self._by_address[host],
                 len(self.connections),
             )
+            self.figures.refused += 1
             client.close()
             return
+        self.figures.accepted += 1
         client.setblocking(False)
         client.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         connection = Connection(self, client, host, listener)

@@ -52,6 +52,7 @@ def start(
     memory: Annotated[bool, typer.Option("--memory", help="Keep everything in memory.")] = False,
     http: Annotated[str | None, typer.Option("--http", metavar="HOST:PORT", help="Where REST is served.")] = None,
     grpc: Annotated[str | None, typer.Option("--grpc", metavar="HOST:PORT", help="Where gRPC is served.")] = None,
+    metrics: Annotated[str | None, typer.Option("--metrics", metavar="HOST:PORT", help="Also /metrics there.")] = None,
     no_gateway: Annotated[bool, typer.Option("--no-gateway", help="The Kafka protocol only.")] = False,
     set_: Annotated[list[str] | None, typer.Option("--set", "-s", metavar="KEY=VALUE")] = None,
 ) -> None:
@@ -63,6 +64,7 @@ def start(
     words += ["--data-dir", str(data_dir)] if data_dir is not None else []
     words += ["--http", http] if http is not None else []
     words += ["--grpc", grpc] if grpc is not None else []
+    words += ["--metrics", metrics] if metrics is not None else []
     words += ["--no-gateway"] if no_gateway else []
     raise typer.Exit(start_node([*words, *(["--memory"] if memory else [])]))
 

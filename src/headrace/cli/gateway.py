@@ -1,9 +1,7 @@
 """`headrace gateway`: REST and gRPC alone, in front of a broker that runs elsewhere."""
 
 import asyncio
-import logging
 import os
-import sys
 from pathlib import Path
 from typing import Annotated
 
@@ -47,9 +45,10 @@ def gateway(
         except SettingsRefused as refused:
             fail_usage("; ".join(refused.problems))
         from headrace.app.companions import open_doors, run_alone
+        from headrace.app.log_lines import write_log_lines
+        from headrace.app.observing import GATEWAY, GRPC, Observing
 
-        logging.basicConfig(
-            level=logging.INFO, stream=sys.stderr, format="%(asctime)s %(levelname)s %(name)s: %(message)s"
-        )
+        write_log_lines(settings.telemetry.log_format, GATEWAY)
         timeout_ms = settings.integer("request.timeout.ms")
-        asyncio.run(run_alone(settings.gateway, bootstrap, timeout_ms, open_doors(settings.gateway)))
+        observing = Observing.of(settings.telemetry, GRPC)  # the broker runs elsewhere, and is scraped there
+        asyncio.run(run_alone(settings.gateway, bootstrap, timeout_ms, open_doors(settings.gateway), observing))

@@ -23,6 +23,7 @@ examples:
   headrace start --listen 0.0.0.0:9092 --data-dir /var/lib/headrace
   headrace start --http 0.0.0.0:8080              REST for other machines too
   headrace start --no-gateway                     the Kafka protocol only
+  headrace start --no-gateway --metrics 127.0.0.1:9404
   headrace start --config headrace.yaml --set num.partitions=8
   HEADRACE_NUM_PARTITIONS=8 headrace start        every key can come from the environment
 
@@ -49,6 +50,9 @@ def parser() -> argparse.ArgumentParser:
     made.add_argument("--memory", action="store_true", help="keep everything in memory")
     made.add_argument("--grpc", metavar="HOST:PORT", help="where gRPC is served (default 127.0.0.1:9090)")
     made.add_argument("--http", metavar="HOST:PORT", help="where REST is served (default 127.0.0.1:8080)")
+    made.add_argument(
+        "--metrics", metavar="HOST:PORT", help="where the broker itself answers /metrics (default: on --http only)"
+    )
     made.add_argument("--no-gateway", action="store_true", help="serve the Kafka protocol only: no REST, no gRPC")
     made.add_argument(
         "-s", "--set", metavar="KEY=VALUE", action="append", default=[], help="any setting; may be repeated"
@@ -70,6 +74,8 @@ def flags(arguments: argparse.Namespace) -> Iterator[tuple[str, str, str]]:
         yield from address_flags("--http", arguments.http, HTTP_KEYS)
     if arguments.grpc is not None:
         yield from address_flags("--grpc", arguments.grpc, GRPC_KEYS)
+    if arguments.metrics is not None:
+        yield "metrics_addr", arguments.metrics, f"--metrics {arguments.metrics}: "
     if arguments.no_gateway:
         yield "gateway.enabled", "false", "--no-gateway: "
 

@@ -1,6 +1,6 @@
 """Puts the application together: routes, error documents, the OpenAPI page, and the life of the clients behind."""
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from typing import Any
 
@@ -11,7 +11,8 @@ from starlette.exceptions import HTTPException as StarletteHTTPException
 from headrace import __version__
 from headrace.client.factory import BrokerUnreachable
 from headrace.client.refusals import Refused, Unanswered
-from headrace.gateway.front import Front
+from headrace.gateway.figures import HttpFigures
+from headrace.gateway.front import V1, Front
 from headrace.gateway.openapi import complete_openapi
 from headrace.gateway.problems import Problem, problem_of
 from headrace.gateway.routes import (
@@ -21,6 +22,7 @@ from headrace.gateway.routes import (
     groups,
     health,
     messages,
+    metrics,
     offsets,
     pipelines,
     streams,
@@ -31,9 +33,8 @@ from headrace.gateway.services import RebalanceReader, Services
 from headrace.model.errors import HeadraceError
 from headrace.model.settings import GatewaySettings
 
-V1 = "/api/v1"
 # The paths of the first generation: short to type, the same answers.
-SHORT_PATHS = (topics.short, messages.short, offsets.short, health.short)
+SHORT_PATHS = (topics.short, messages.short, offsets.short, health.short, metrics.short)
 FULL = (
     topics.short,
     topics.full,
@@ -59,13 +60,20 @@ Everything lives under `/api/v1`; the calls that a first day needs are also ther
 
 
 def build_app(
-    settings: GatewaySettings, bootstrap: str, request_timeout_ms: int, read_rebalances: RebalanceReader
+    settings: GatewaySettings,
+    bootstrap: str,
+    request_timeout_ms: int,
+    read_rebalances: RebalanceReader,
+    neighbours: Mapping[str, str],
 ) -> tuple[FastAPI, Front]:
     """The FastAPI application, and what stands in front of it."""
+    figures = HttpFigures()
 
     @asynccontextmanager
     async def life(app: FastAPI) -> AsyncIterator[None]:
-        app.state.services = Services.start(settings, bootstrap, request_timeout_ms, read_rebalances)
+        app.state.services = Services.start(
+            settings, bootstrap, request_timeout_ms, read_rebalances, figures, neighbours
+        )
         try:
             yield
         finally:
@@ -87,7 +95,7 @@ def build_app(
         app.include_router(router, prefix=V1)
     _add_handlers(app)
     complete_openapi(app)
-    return app, Front(app, lambda: app.state.services)
+    return app, Front(app, lambda: app.state.services, figures)
 
 
 def _add_handlers(app: FastAPI) -> None:

@@ -79,11 +79,13 @@ class EventStream(Response):
             (b"x-accel-buffering", b"no"),  # nginx would gather events before it passes them on
         ]
         await send({"type": "http.response.start", "status": 200, "headers": headers})
+        self._client.figures.streams += 1
         sending = asyncio.create_task(self._send_all(send))
         leaving = asyncio.create_task(_wait_for_disconnect(receive))
         try:
             await asyncio.wait((sending, leaving), return_when=asyncio.FIRST_COMPLETED)
         finally:
+            self._client.figures.streams -= 1
             for task in (sending, leaving):
                 task.cancel()
             await asyncio.gather(sending, leaving, return_exceptions=True)

@@ -218,3 +218,12 @@ class PartitionOffsets(BaseModel):
 
 class Health(BaseModel):
     status: Literal["ok", "degraded", "down"]
+
+
+class HealthCheck(BaseModel):
+    status: Literal["ok", "degraded", "down"]
+    detail: str
+
+
+class DetailedHealth(Health):
+    checks: dict[str, HealthCheck]

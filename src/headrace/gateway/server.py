@@ -4,7 +4,7 @@ import logging
 import resource
 import signal
 import socket
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 
 import uvicorn
@@ -12,7 +12,9 @@ import uvicorn
 from headrace.gateway.app import build_app
 from headrace.gateway.protocol import LimitedProtocol
 from headrace.gateway.services import RebalanceReader
+from headrace.gateway.traced import Traced
 from headrace.model.settings import GatewaySettings
+from headrace.telemetry.tracing import Tracer
 
 log = logging.getLogger(__name__)
 
@@ -29,13 +31,16 @@ def serve(
     request_timeout_ms: int,
     http: socket.socket,
     read_rebalances: RebalanceReader,
+    neighbours: Mapping[str, str],
+    tracer: Tracer | None = None,
 ) -> int:
+    """`neighbours` are the sockets of the node's other processes, by their part, which tell their figures there."""
     _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
     logging.getLogger("uvicorn.error").setLevel(logging.WARNING)  # it tells of every start and stop
-    app, front = build_app(settings, bootstrap, request_timeout_ms, read_rebalances)
+    app, front = build_app(settings, bootstrap, request_timeout_ms, read_rebalances, neighbours)
     config = uvicorn.Config(
-        front,
+        front if tracer is None else Traced(front, tracer),
         http=LimitedProtocol,
         loop="uvloop",
         ws="none",

@@ -1,7 +1,7 @@
 """What the routes work with: one client of each kind for the whole process, made at start and closed at the end."""
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, cast
 
@@ -13,7 +13,9 @@ from headrace.client.front_door import open_clients
 from headrace.client.publisher import Publisher
 from headrace.client.topic_watch import TopicWatch
 from headrace.gateway.consumers import Consumers
+from headrace.gateway.figures import HttpFigures
 from headrace.gateway.pipelines import Pipelines
+from headrace.gateway.telemetry import NodeTelemetry
 from headrace.model.settings import GatewaySettings
 
 if TYPE_CHECKING:
@@ -39,6 +41,8 @@ class Services:
     consumers: Consumers
     watch: TopicWatch
     pipelines: Pipelines
+    telemetry: NodeTelemetry
+    figures: HttpFigures
     # Python's own pool has few threads; whoever would have to wait for one is told so instead.
     threads: asyncio.Semaphore = field(default_factory=lambda: asyncio.Semaphore(THREADS_MAX))
     # Set when the process is told to stop: whoever waits for records ends then, instead of being cut off.
@@ -46,9 +50,17 @@ class Services:
 
     @classmethod
     def start(
-        cls, settings: GatewaySettings, bootstrap: str, request_timeout_ms: int, read_rebalances: "RebalanceReader"
+        cls,
+        settings: GatewaySettings,
+        bootstrap: str,
+        request_timeout_ms: int,
+        read_rebalances: "RebalanceReader",
+        figures: HttpFigures,
+        neighbours: Mapping[str, str],
     ) -> "Services":
         """Connects to nobody yet: a gateway may be up before its broker is."""
+        telemetry = NodeTelemetry(figures, neighbours)
+        telemetry.lag.start()
         cluster, publisher = open_clients(settings, bootstrap, request_timeout_ms, CLIENT_ID)
         watch = TopicWatch(cluster)
         return cls(
@@ -62,6 +74,8 @@ class Services:
             consumers=Consumers(bootstrap, watch),
             watch=watch,
             pipelines=Pipelines(cluster),
+            telemetry=telemetry,
+            figures=figures,
         )
 
     def stop(self) -> None:
@@ -70,6 +84,7 @@ class Services:
         self.consumers.wake_all()
 
     async def close(self) -> None:
+        self.telemetry.lag.stop()
         await self.consumers.close()
         await self.watch.close()
         await self.publisher.close()

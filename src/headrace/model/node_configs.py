@@ -21,16 +21,19 @@ from headrace.model.config_def import (
 from headrace.model.configs import BROKER_CONFIGS, TOPIC_CONFIGS
 from headrace.model.errors import InvalidConfig
 from headrace.model.settings import (
+    LOG_FORMATS,
     PORT_MAX,
     STORAGE_KINDS,
     ClusterSettings,
     EtcdSettings,
     GatewaySettings,
+    TelemetrySettings,
 )
 
 _CLUSTER = ClusterSettings()
 _ETCD = EtcdSettings()
 _GATEWAY = GatewaySettings()
+_TELEMETRY = TelemetrySettings()
 
 ELECTION_MS_MAX = 50_000  # etcd refuses to wait longer
 
@@ -109,10 +112,20 @@ _GATEWAY_ROWS = (
     ConfigDef("gateway.body.max.bytes", INT, _GATEWAY.body_bytes_max,
         "The largest HTTP request that is not a stream.", Range(1024, INT_MAX)),
 )
+_TELEMETRY_ROWS = (
+    ConfigDef("metrics_addr", STRING, None,
+        "Where the broker itself answers /metrics, /health and /ready (also: --metrics). Unset: only the HTTP port of "
+        "the gateway does, for all processes of the node together."),
+    ConfigDef("logging.format", STRING, _TELEMETRY.log_format,
+        "How log lines are written to stderr: `text` for people, `json` for machines.", OneOf(LOG_FORMATS)),
+    ConfigDef("tracing.enabled", BOOLEAN, _TELEMETRY.tracing,
+        "Whether requests over HTTP and gRPC are traced with OpenTelemetry; needs `headrace[otel]`. Where traces go is "
+        "told by OpenTelemetry's own variables, e.g. OTEL_EXPORTER_OTLP_ENDPOINT."),
+)
 # fmt: on
 
 NODE_CONFIGS: Mapping[str, ConfigDef] = {
-    config.name: config for config in (*_OWN, *_CLUSTER_ROWS, *_ETCD_ROWS, *_GATEWAY_ROWS)
+    config.name: config for config in (*_OWN, *_CLUSTER_ROWS, *_ETCD_ROWS, *_GATEWAY_ROWS, *_TELEMETRY_ROWS)
 }
 CLUSTER_KEYS = frozenset(config.name for config in _CLUSTER_ROWS)
 ETCD_KEYS = frozenset(config.name for config in _ETCD_ROWS)

@@ -13,6 +13,7 @@ from headrace.model.errors import InvalidConfig
 
 PORT_MAX = 65535
 STORAGE_KINDS = ("disk", "memory")
+LOG_FORMATS = ("text", "json")
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,6 +113,15 @@ class GatewaySettings:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class TelemetrySettings:
+    """Where the broker itself tells its metrics, how all processes of the node write their logs, whether they trace."""
+
+    metrics_addr: str = ""  # empty: through the gateway only
+    log_format: str = "text"
+    tracing: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Settings:
     """Everything a node needs to know before it opens its first file."""
 
@@ -129,6 +139,7 @@ class Settings:
     cluster: ClusterSettings = ClusterSettings()
     etcd: EtcdSettings = EtcdSettings()
     gateway: GatewaySettings = GatewaySettings()
+    telemetry: TelemetrySettings = TelemetrySettings()
 
     @property
     def in_memory(self) -> bool:
@@ -222,4 +233,6 @@ class Settings:
             fields["etcd"] = EtcdSettings(**fields["etcd"])
         if "gateway" in fields:
             fields["gateway"] = GatewaySettings(**fields["gateway"])
+        if "telemetry" in fields:
+            fields["telemetry"] = TelemetrySettings(**fields["telemetry"])
         return cls(**fields)

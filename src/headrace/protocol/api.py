@@ -56,6 +56,11 @@ class ApiKey(IntEnum):
     LIST_CONFIG_RESOURCES = 74
     DESCRIBE_TOPIC_PARTITIONS = 75
 
+    @property
+    def label(self) -> str:
+        """As Kafka's own names have it: ListOffsets."""
+        return "".join(word.capitalize() for word in self.name.split("_"))
+
 
 class Versions(NamedTuple):
     lowest: int

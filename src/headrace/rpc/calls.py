@@ -5,8 +5,9 @@ Decides what every call has in common. A method of the .proto that nobody serves
 
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from contextlib import AbstractContextManager
 from functools import partial
-from typing import Any, TypeVar
+from typing import Any, NoReturn, TypeVar
 
 import grpc
 from google.protobuf.descriptor import MethodDescriptor, ServiceDescriptor
@@ -16,6 +17,7 @@ from google.protobuf.message_factory import GetMessageClass
 from headrace.model.errors import ErrorCode
 from headrace.rpc.clients import Clients
 from headrace.rpc.failures import Failed, Status, end, failed, invalid
+from headrace.rpc.figures import Carrier, Observer, Outcome
 
 Context = grpc.aio.ServicerContext[Any, Any]
 Unary = Callable[[Clients, Any], Awaitable[Message]]
@@ -23,23 +25,27 @@ Unary = Callable[[Clients, Any], Awaitable[Message]]
 Write = Callable[[Message | bytes], Awaitable[None]]
 Stream = Callable[[Clients, AsyncIterator[Any], Write], Awaitable[None]]
 Read = Callable[[bytes], Message]
+Counting = Callable[[Carrier], AbstractContextManager[Outcome]]
 Request = TypeVar("Request")
 
 
 def handlers(
-    service: ServiceDescriptor, clients: Clients, methods: Mapping[str, Unary | Stream]
+    service: ServiceDescriptor, clients: Clients, methods: Mapping[str, Unary | Stream], observer: Observer
 ) -> grpc.GenericRpcHandler:
-    served = {method.name: _handler(method, clients, methods[method.name]) for method in service.methods}
+    served = {method.name: _handler(method, clients, methods[method.name], observer) for method in service.methods}
     assert served.keys() == methods.keys(), f"not in the .proto: {methods.keys() - served.keys()}"
     return grpc.method_handlers_generic_handler(service.full_name, served)
 
 
-def _handler(method: MethodDescriptor, clients: Clients, serve: Any) -> "grpc.RpcMethodHandler[Any, Any]":
+def _handler(
+    method: MethodDescriptor, clients: Clients, serve: Any, observer: Observer
+) -> "grpc.RpcMethodHandler[Any, Any]":
     # Without a deserializer the bytes come as they are: grpcio would answer broken ones with UNKNOWN and a Python name.
     read = partial(_read, GetMessageClass(method.input_type))
+    counting = partial(observer.call, method.containing_service.name, method.name)
     if method.client_streaming:
-        return grpc.stream_stream_rpc_method_handler(_stream(clients, serve, read), None, _to_bytes)
-    return grpc.unary_unary_rpc_method_handler(_unary(clients, serve, read), None, _to_bytes)
+        return grpc.stream_stream_rpc_method_handler(_stream(clients, serve, read, counting), None, _to_bytes)
+    return grpc.unary_unary_rpc_method_handler(_unary(clients, serve, read, counting), None, _to_bytes)
 
 
 def _read(kind: type[Message], body: bytes) -> Message:
@@ -53,27 +59,37 @@ def _to_bytes(answer: Message | bytes) -> bytes:
     return answer if isinstance(answer, bytes) else answer.SerializeToString()
 
 
-def _unary(clients: Clients, serve: Unary, read: Read) -> Any:
+def _unary(clients: Clients, serve: Unary, read: Read, counting: Counting) -> Any:
     async def call(body: bytes, context: Context) -> Message:
-        try:
-            async with asyncio.timeout(context.time_remaining()) as limit:
-                return await serve(clients, read(body))
-        except TimeoutError as error:
-            await end(context, _too_late() if limit.expired() else failed(error))
-        except Exception as error:
-            await end(context, failed(error))
+        with counting(context.invocation_metadata) as outcome:
+            try:
+                async with asyncio.timeout(context.time_remaining()) as limit:
+                    answer = await serve(clients, read(body))
+            except TimeoutError as error:
+                await _end(context, outcome, _too_late() if limit.expired() else failed(error))
+            except Exception as error:
+                await _end(context, outcome, failed(error))
+            outcome.status = Status.OK
+            return answer
 
     return call
 
 
-def _stream(clients: Clients, serve: Stream, read: Read) -> Any:
+def _stream(clients: Clients, serve: Stream, read: Read, counting: Counting) -> Any:
     async def call(bodies: AsyncIterator[bytes], context: Context) -> None:
-        try:
-            await serve(clients, (read(body) async for body in bodies), context.write)
-        except Exception as error:
-            await end(context, failed(error))
+        with counting(context.invocation_metadata) as outcome:
+            try:
+                await serve(clients, (read(body) async for body in bodies), context.write)
+            except Exception as error:
+                await _end(context, outcome, failed(error))
+            outcome.status = Status.OK
 
     return call
+
+
+async def _end(context: Context, outcome: Outcome, failure: Failed) -> NoReturn:
+    outcome.status = failure.status
+    await end(context, failure)
 
 
 def _too_late() -> Failed:

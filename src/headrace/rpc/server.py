@@ -3,10 +3,6 @@
 Decides the limits. Imported by the gateway's processes only: grpcio takes longer to import than a broker to start.
 """
 
-import asyncio
-import logging
-import signal
-
 import grpc
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 from grpc_health.v1.health import aio as health
@@ -19,10 +15,13 @@ from headrace.rpc.calls import Stream, Unary, handlers
 from headrace.rpc.clients import Clients
 from headrace.rpc.consume import stream_consume
 from headrace.rpc.fetch import fetch
+from headrace.rpc.figures import CallFigures
 from headrace.rpc.metadata import get_topic_metadata
 from headrace.rpc.produce import produce, stream_produce
-
-log = logging.getLogger(__name__)
+from headrace.rpc.traced import TracedCalls
+from headrace.telemetry.figures import Family, by_label
+from headrace.telemetry.gateway_metrics import UPSTREAM_WAITING
+from headrace.telemetry.tracing import Tracer
 
 # gRPC's own default in every language, and so what clients expect: bounds what one call can make us hold.
 MESSAGE_BYTES_MAX = 4 * 1024 * 1024
@@ -36,6 +35,7 @@ KEEPALIVE_MS, KEEPALIVE_TIMEOUT_MS = 30_000, 10_000
 CLIENT_PING_MS_MIN = 10_000
 # What is under way may finish.
 GRACEFUL_S = 5.0
+PART = "grpc"  # of the node, in the labels of its figures
 
 KAFKA_BROKER: dict[str, Unary | Stream] = {
     "Produce": produce,
@@ -78,14 +78,21 @@ _OPTIONS = [
 class RpcServer:
     """`start` binds, `stop` lets calls finish; between the two the event loop does everything."""
 
-    def __init__(self, settings: GatewaySettings, bootstrap: str, request_timeout_ms: int) -> None:
+    def __init__(
+        self, settings: GatewaySettings, bootstrap: str, request_timeout_ms: int, tracer: Tracer | None = None
+    ) -> None:
         self._clients = Clients.start(settings, bootstrap, request_timeout_ms)
+        self._figures = CallFigures()
+        observer = self._figures if tracer is None else TracedCalls(self._figures, tracer)
         self._health = health.HealthServicer()
         self._server = grpc.aio.server(options=_OPTIONS, maximum_concurrent_rpcs=CALLS_MAX)
         services = pb.DESCRIPTOR.services_by_name
         broker, administration = services["KafkaBroker"], services["Admin"]
         self._server.add_generic_rpc_handlers(
-            (handlers(broker, self._clients, KAFKA_BROKER), handlers(administration, self._clients, ADMIN))
+            (
+                handlers(broker, self._clients, KAFKA_BROKER, observer),
+                handlers(administration, self._clients, ADMIN, observer),
+            )
         )
         health_pb2_grpc.add_HealthServicer_to_server(self._health, self._server)
         self._names = (broker.full_name, administration.full_name)
@@ -103,21 +110,13 @@ class RpcServer:
             await self._health.set(name, health_pb2.HealthCheckResponse.SERVING)
         return bound
 
+    async def families(self) -> list[Family]:
+        """What a scrape is told."""
+        waiting = by_label(UPSTREAM_WAITING, [(PART, self._clients.publisher.under_way)])
+        return [*self._figures.families(), waiting]
+
     async def stop(self) -> None:
         self._clients.stopping.set()
         await self._health.enter_graceful_shutdown()
         await self._server.stop(GRACEFUL_S)
         await self._clients.close()
-
-
-async def serve(settings: GatewaySettings, bootstrap: str, request_timeout_ms: int, host: str, port: int) -> None:
-    """Until SIGTERM or SIGINT."""
-    loop = asyncio.get_running_loop()
-    stop = asyncio.Event()
-    for signal_number in (signal.SIGTERM, signal.SIGINT):
-        loop.add_signal_handler(signal_number, stop.set)
-    server = RpcServer(settings, bootstrap, request_timeout_ms)
-    bound = await server.start(host, port)
-    log.info("gRPC on %s", join_address(host, bound))
-    await stop.wait()
-    await server.stop()

@@ -1,7 +1,9 @@
 """Finding records of a log by their time: through the time indexes, then record by record in one batch."""
 
+from bisect import bisect_right
+
 from headrace.model.errors import CorruptLog
-from headrace.records.batch import BatchHeader
+from headrace.records.batch import HEADER_BYTES, BatchHeader, parse_header
 from headrace.records.lookup import first_at_or_after, max_timestamp_record
 from headrace.storage.log import Log
 from headrace.storage.log_values import FoundOffset
@@ -58,3 +60,23 @@ def _found(log: Log, offset: int, timestamp: int) -> FoundOffset:
 def _is_good(segment: Segment, position: int, header: BatchHeader) -> bool:
     end = position + header.total_bytes
     return segment.checked.cover(position, end) or segment.check(position, end) >= end
+
+
+def time_of_batch_at(log: Log, offset: int) -> int | None:
+    """The time of the first record of the batch that holds `offset`; None where it cannot be told.
+
+    Reads one header and checks nothing: good enough for somebody who wants to know about how old it is.
+    """
+    number = bisect_right(log.segments, offset, key=lambda segment: segment.base_offset) - 1
+    if number < 0 or offset < log.log_start_offset:
+        return None
+    segment = log.segments[number]
+    try:
+        head = segment.file.read(segment.position_of(offset), HEADER_BYTES)
+    except CorruptLog:
+        return None
+    if len(head) < HEADER_BYTES:
+        return None
+    header = parse_header(head)
+    timestamp = header.max_timestamp if header.has_delete_horizon else header.base_timestamp
+    return timestamp if timestamp >= 0 else None

@@ -7,6 +7,7 @@ from struct import pack, unpack
 
 from headrace.broker.budget import MemoryBudget
 from headrace.broker.connection import Connection
+from headrace.broker.figures import NetworkFigures
 from headrace.broker.reply import Reply
 from headrace.protocol.frames import Parts
 
@@ -47,6 +48,7 @@ class StandInServer:
         self.budget = MemoryBudget(budget_bytes)
         self.receive_view = memoryview(bytearray(256 * KIB))
         self.frame_bytes_max = frame_bytes_max
+        self.figures = NetworkFigures()
         self.now_ms = 0
         self.gone: list[Connection] = []
 

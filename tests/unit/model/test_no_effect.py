@@ -8,7 +8,7 @@ import pytest
 from headrace.model.configs import BROKER_CONFIGS, TOPIC_CONFIGS, LogConfig
 from headrace.model.no_effect import NO_EFFECT_YET
 from headrace.model.node_configs import CLUSTER_KEYS, ETCD_KEYS, GATEWAY_KEYS, NODE_CONFIGS
-from headrace.model.settings import Settings
+from headrace.model.settings import Settings, TelemetrySettings
 
 PACKAGE = Path(__file__).parents[3] / "src" / "headrace"
 # These read every key alike, to check or to show it; that gives it no effect.
@@ -37,9 +37,12 @@ FIELDS = {
     "listeners": "listeners",
     "log.dir": "data_dir",
     "log.dirs": "data_dir",
+    "logging.format": "log_format",
     "metadata": "metadata",
+    "metrics_addr": "metrics_addr",
     "node.id": "node_id",
     "storage": "in_memory",
+    "tracing.enabled": "tracing",
     "cleanup.policy": "compacts",
     "message.timestamp.type": "timestamp_type",
     "message.timestamp.before.max.ms": "timestamp_before_max_ms",
@@ -84,5 +87,5 @@ def test_the_list_names_only_keys_that_exist():
 
 
 def test_fields_that_stand_for_keys_exist():
-    known = {*dir(Settings), *dir(LogConfig)}
+    known = {*dir(Settings), *dir(TelemetrySettings), *dir(LogConfig)}
     assert set(FIELDS.values()) <= known

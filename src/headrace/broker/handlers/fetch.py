@@ -107,6 +107,7 @@ class FetchWait:
         try:
             rows, size, failed, _ = self._handler.gather(self._connection, self._request, self._wanted)
             if must_answer or failed or size >= self._request.bytes_min:
+                self._handler.count(self._request, size)
                 self._answer(rows)
         except Exception:
             log.exception("a parked fetch of %s failed", self._connection.client_host)
@@ -136,6 +137,7 @@ class FetchHandler:
         self._broker = broker
         self._clock = broker.clock
         self._partitions = broker.partitions
+        self._figures = broker.figures
         self._internal_listener = broker.settings.internal_listener
         self._authorizer = broker.authorizer
         self._sessions = sessions
@@ -160,9 +162,17 @@ class FetchHandler:
             self._note_progress(request, wanted)
         rows, size, failed, partitions = self.gather(connection, request, wanted)
         if size >= request.bytes_min or failed or request.max_wait_ms <= 0 or not wanted:
+            self.count(request, size)
             return self.encode(header, session, rows)
         FetchWait(self, connection, header, request, session, wanted).park(partitions, self.loop)
         return None
+
+    def count(self, request: FetchRequest, size: int) -> None:
+        """An answer with so many bytes of records is about to leave."""
+        if request.replica_id >= 0:
+            self._figures.records.replica_bytes_out += size
+        else:
+            self._figures.records.bytes_out += size
 
     # Followers
 
@@ -240,8 +250,10 @@ class FetchHandler:
             except NotLeader as error:
                 leader = self._partitions.current_leader(topic, one.partition)
                 row, failed = PartitionRow(one.partition, error.code, current_leader=leader), True
+                self._figures.errors[ApiKey.FETCH, error.code] += 1
             except HeadraceError as error:
                 row, failed = PartitionRow(one.partition, error.code), True
+                self._figures.errors[ApiKey.FETCH, error.code] += 1
             else:
                 size += row.records.length if row.records is not None else 0
                 failed = failed or row.diverging is not None or row.error != ErrorCode.NONE

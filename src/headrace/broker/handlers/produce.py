@@ -107,6 +107,8 @@ class ProduceHandler:
         self._broker = broker
         self._clock = broker.clock
         self._partitions = broker.partitions
+        self._figures = broker.figures
+        self._records = broker.figures.records
         self.waits: dict[ProduceWait, None] = {}
         self._preparations: set[asyncio.Task[None]] = set()
 
@@ -234,7 +236,7 @@ class ProduceHandler:
             if not records:
                 raise InvalidRecord("a Produce needs exactly one batch for a partition, this one has none")
             if isinstance(records, HeadraceError):
-                return _refusal(index, records)
+                raise records
             batch = records.batch if isinstance(records, Admitted) else records
             if version < ZSTD_FROM_VERSION and codec_of(batch) == ZSTD:
                 raise UnsupportedCompression(f"zstd needs Produce v{ZSTD_FROM_VERSION} or later")
@@ -243,9 +245,15 @@ class ProduceHandler:
             self._broker.check_room(len(batch))
             base_offset, next_offset, append_time_ms, committed = partition.append(records, request.acks, now_ms)
         except NotLeader as error:
+            self._figures.errors[ApiKey.PRODUCE, error.code] += 1
             return PartitionResult(index, error.code, current_leader=self._partitions.current_leader(topic, index))
         except HeadraceError as error:
+            self._figures.errors[ApiKey.PRODUCE, error.code] += 1
             return _refusal(index, error)
+        figures = self._records
+        figures.batches_in += 1
+        figures.records_in += next_offset - base_offset
+        figures.bytes_in += len(batch)
         if request.acks == ACKS_ALL and not committed:
             uncommitted.append((partition, next_offset))
         return PartitionResult(index, ErrorCode.NONE, base_offset, append_time_ms, partition.log.log_start_offset)

@@ -8,6 +8,7 @@ from headrace.gateway import schemas
 from headrace.gateway.problems import Problem
 from headrace.gateway.routing import Client, document, make_router
 from headrace.gateway.services import Services
+from headrace.telemetry.health import Check, Checks, Status, to_document, why_not, worst
 
 short = make_router("health")
 full = make_router("health")
@@ -21,37 +22,41 @@ async def live() -> Response:
 
 @short.get("/ready", response_model=schemas.Health)
 async def ready(client: Client) -> Response:
-    """Whether requests can be served: a broker answers."""
-    checks = await _checks(client)
-    if checks["broker"]["status"] != "ok":
-        raise Problem(503, checks["broker"]["detail"], retriable=True)
+    """Whether requests can be served: a broker answers, and the one beside this process may lead."""
+    reason = why_not(await _checks(client))
+    if reason is not None:
+        raise Problem(503, reason, retriable=True)
     return document({"status": "ok"})
 
 
-@full.get("/health")
+@full.get("/health", response_model=schemas.DetailedHealth)
 async def health(client: Client) -> Response:
-    """Each check with its outcome."""
+    """Each check with its outcome: the broker's front door, the cluster's partitions, and each process of the node."""
     checks = await _checks(client)
-    status = "ok" if all(one["status"] == "ok" for one in checks.values()) else "degraded"
-    return document({"status": status, "checks": checks})
+    return document({"status": str(worst(checks)), "checks": to_document(checks)})
 
 
-async def _checks(client: Services) -> dict[str, dict[str, str]]:
+async def _checks(client: Services) -> Checks:
+    return {**await _upstream(client), **await client.telemetry.checks()}
+
+
+async def _upstream(client: Services) -> Checks:
+    """What a client of the cluster can see."""
     try:
         facts = await client.cluster.everything()
     except (BrokerUnreachable, Refused) as error:
-        return {"broker": {"status": "down", "detail": str(error)}}
+        return {"broker": Check(Status.DOWN, str(error))}
     partitions = [(topic.name, one) for topic in facts.topics.values() for one in topic.partitions]
     leaderless = [f"{name}-{one.partition}" for name, one in partitions if one.leader < 0]
     behind = [f"{name}-{one.partition}" for name, one in partitions if len(one.isr) < len(one.replicas)]
     return {
-        "broker": {"status": "ok", "detail": f"{len(facts.brokers)} of the cluster"},
+        "broker": Check(Status.OK, f"{len(facts.brokers)} of the cluster"),
         "leaders": _verdict(leaderless, "have no leader"),
         "replicas": _verdict(behind, "have replicas that are behind"),
     }
 
 
-def _verdict(bad: list[str], words: str) -> dict[str, str]:
+def _verdict(bad: list[str], words: str) -> Check:
     if not bad:
-        return {"status": "ok", "detail": "all partitions"}
-    return {"status": "degraded", "detail": f"{len(bad)} partitions {words}, first {bad[0]}"}
+        return Check(Status.OK, "all partitions")
+    return Check(Status.DEGRADED, f"{len(bad)} partitions {words}, first {bad[0]}")

@@ -1,0 +1,72 @@
+"""Telemetry of a process that is no web server, the broker or gRPC: its figures, its checks and its sockets."""
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from typing import TYPE_CHECKING
+
+from headrace.model.errors import InvalidConfig
+from headrace.model.settings import split_address
+from headrace.telemetry.figures import Family
+from headrace.telemetry.health import Checks
+from headrace.telemetry.loop_lag import LoopLag
+from headrace.telemetry.process import ProcessFigures
+from headrace.telemetry.server import Telemetry, TelemetryServer
+
+if TYPE_CHECKING:
+    from headrace.broker.broker import Broker
+
+Families = Callable[[], Awaitable[list[Family]]]
+OwnChecks = Callable[[], Checks]
+
+
+class ProcessTelemetry:
+    """`await start()` returns when somebody can ask."""
+
+    def __init__(self, part: str, families: Families, checks: OwnChecks) -> None:
+        self._lag = LoopLag()
+        self._process = ProcessFigures(part, self._lag)
+        self._families, self._checks = families, checks
+        self.server = TelemetryServer(Telemetry(self.families, self.checks))
+
+    async def start(self, socket_name: str | None, address: str = "") -> tuple[str, int] | None:
+        """Where it listens for others than the gateway, if it does."""
+        self._lag.start()
+        if socket_name is not None:
+            await self.server.listen_for_gateway(socket_name)
+        if not address:
+            return None
+        try:
+            return await self.server.listen(*split_address(address))
+        except OSError as error:
+            reason = error.strerror or str(error)
+            raise InvalidConfig(f"--metrics {address}: {reason}; choose another HOST:PORT, or leave it out") from error
+
+    async def families(self) -> list[Family]:
+        return [*await self._families(), *self._process.families()]
+
+    async def checks(self) -> Checks:
+        return {**self._checks(), "loop": self._lag.check()}
+
+    async def stop(self) -> None:
+        self._lag.stop()
+        await self.server.close()
+
+
+def broker_telemetry(part: str, broker: "Broker") -> ProcessTelemetry:
+    async def families() -> list[Family]:
+        # The first time in a thread: what groups and transactions need takes some milliseconds to import.
+        report = await asyncio.to_thread(_report_module)
+        return await report(broker)
+
+    def checks() -> Checks:
+        from headrace.broker.health import checks_of
+
+        return checks_of(broker)
+
+    return ProcessTelemetry(part, families, checks)
+
+
+def _report_module() -> "Callable[[Broker], Awaitable[list[Family]]]":
+    from headrace.broker.report import families_of
+
+    return families_of

@@ -1,0 +1,73 @@
+"""What the broker counts while it works: plain numbers, added to in passing and read when somebody scrapes.
+
+Everything that can be looked up when it is asked for (sizes, offsets, who waits) is not counted here:
+`broker/report.py` looks. Written by the event loop alone; the figures of the disk by the thread that syncs.
+"""
+
+from collections import Counter
+from typing import TYPE_CHECKING
+
+from headrace.core.cluster.events import Event, PartitionsChanged
+from headrace.model.errors import ErrorCode
+from headrace.protocol.api import ApiKey
+from headrace.telemetry.broker_metrics import REQUESTS
+from headrace.telemetry.figures import Histogram
+
+if TYPE_CHECKING:
+    from headrace.broker.partitions import Partitions
+
+
+class NetworkFigures:
+    """Of all connections together."""
+
+    __slots__ = ("accepted", "bytes_in", "bytes_out", "refused", "waits_for_answers", "waits_for_memory")
+
+    def __init__(self) -> None:
+        self.bytes_in = self.bytes_out = 0
+        self.accepted = self.refused = 0
+        self.waits_for_memory = self.waits_for_answers = 0
+
+
+class RecordFigures:
+    """What went into the logs for clients, and out of them."""
+
+    __slots__ = ("batches_in", "bytes_in", "bytes_out", "records_in", "replica_bytes_out")
+
+    def __init__(self) -> None:
+        self.records_in = self.batches_in = self.bytes_in = 0
+        self.bytes_out = self.replica_bytes_out = 0
+
+
+class ReplicationFigures:
+    """Changes of who is in sync and who leads, as the facts brought them."""
+
+    __slots__ = ("expanded", "gained", "lost", "shrunk")
+
+    def __init__(self) -> None:
+        self.expanded = self.shrunk = self.gained = self.lost = 0
+
+    def follow(self, event: Event, partitions: "Partitions", node_id: int) -> None:
+        """Before the partitions have heard of it: they still know what was."""
+        if not isinstance(event, PartitionsChanged):
+            return
+        for index in event.indexes:
+            before = partitions.held(event.topic.topic_id, index)
+            if before is None:
+                continue
+            after = event.topic.partitions[index]
+            if after.leader != before.leader:
+                self.gained += after.leader == node_id
+                self.lost += before.leader == node_id
+            if after.leader == node_id:
+                self.expanded += len(set(after.isr) - set(before.isr))
+                self.shrunk += len(set(before.isr) - set(after.isr))
+
+
+class BrokerFigures:
+    """What handlers count. What connections count is the server's (`NetworkFigures`)."""
+
+    def __init__(self) -> None:
+        self.requests = {api: Histogram(REQUESTS.bounds) for api in ApiKey}
+        self.errors: Counter[tuple[ApiKey, ErrorCode]] = Counter()
+        self.records = RecordFigures()
+        self.replication = ReplicationFigures()

@@ -1,0 +1,162 @@
+"""What a broker tells of itself when it is scraped: the figures that it counted, and what can be looked up.
+
+Runs on the loop, in slices: ten thousand partitions take 20 ms to look at, and requests do not wait for that.
+"""
+
+from collections.abc import Iterable, Iterator
+from typing import TYPE_CHECKING
+
+from headrace.broker.figures import BrokerFigures
+from headrace.broker.group_report import group_families
+from headrace.broker.partition import Partition
+from headrace.broker.slices import in_slices
+from headrace.core.cluster.values import NO_LEADER
+from headrace.core.transaction.values import TransactionState
+from headrace.telemetry import broker_metrics as metrics
+from headrace.telemetry.figures import Family, by_label, one
+
+if TYPE_CHECKING:
+    from headrace.broker.broker import Broker
+
+
+async def families_of(broker: "Broker") -> list[Family]:
+    """Everything that `telemetry/broker_metrics.py` names."""
+    logs = LogTotals(broker.node_id)
+    await in_slices(logs.look_at(broker.partitions.all()))
+    groups = await group_families(broker)
+    return [
+        Family(metrics.NODE, [((str(broker.node_id), broker.image.cluster_id), 1)]),
+        *_request_families(broker.figures),
+        *_network_families(broker),
+        *_record_families(broker.figures),
+        *_disk_families(broker),
+        *logs.families(),
+        *_change_families(broker.figures),
+        *groups,
+        *_transaction_families(broker),
+        *_cluster_families(broker),
+    ]
+
+
+def _request_families(figures: BrokerFigures) -> Iterator[Family]:
+    """APIs that nobody has asked for are left out: a series for each would be most of the page."""
+    asked = [(api.label, one.value()) for api, one in figures.requests.items() if any(one.counts)]
+    yield by_label(metrics.REQUESTS, asked)
+    errors = [((api.label, error.name), count) for (api, error), count in sorted(figures.errors.items())]
+    yield Family(metrics.ERRORS, [(labels, count) for labels, count in errors])
+
+
+def _network_families(broker: "Broker") -> Iterator[Family]:
+    figures, connections = broker.server.figures, broker.server.connections
+    yield one(metrics.BYTES_IN, figures.bytes_in)
+    yield one(metrics.BYTES_OUT, figures.bytes_out)
+    yield one(metrics.CONNECTIONS, len(connections))
+    yield one(metrics.CONNECTIONS_ACCEPTED, figures.accepted)
+    yield one(metrics.CONNECTIONS_REFUSED, figures.refused)
+    waits = [("memory", figures.waits_for_memory), ("answers", figures.waits_for_answers)]
+    yield by_label(metrics.THROTTLES, waits)
+    yield one(metrics.REQUEST_MEMORY, broker.server.budget.used)
+    yield one(metrics.PRODUCE_PURGATORY, len(broker.produce.waits))
+    yield one(metrics.FETCH_PURGATORY, sum(len(connection.parked) for connection in connections))
+
+
+def _record_families(figures: BrokerFigures) -> Iterator[Family]:
+    records = figures.records
+    yield one(metrics.RECORDS_IN, records.records_in)
+    yield one(metrics.BATCHES_IN, records.batches_in)
+    yield one(metrics.PRODUCED_BYTES, records.bytes_in)
+    yield one(metrics.FETCHED_BYTES, records.bytes_out)
+    yield one(metrics.REPLICA_BYTES, records.replica_bytes_out)
+
+
+def _disk_families(broker: "Broker") -> Iterator[Family]:
+    commits = broker.group_commit
+    if commits is not None:  # else everything is in memory, and there is no disk to tell of
+        yield one(metrics.SYNCS, commits.durations.value())
+        yield one(metrics.SYNCED_LOGS, commits.logs_synced)
+        yield one(metrics.DISK_FREE, broker.files.free_bytes(broker.settings.data_dir))
+        yield one(metrics.DISK_RESERVE, broker.reserve.reserve_bytes)
+
+
+def _change_families(figures: BrokerFigures) -> Iterator[Family]:
+    changes = figures.replication
+    yield by_label(metrics.ISR_CHANGES, [("shrink", changes.shrunk), ("expand", changes.expanded)])
+    yield by_label(metrics.LEADER_CHANGES, [("gained", changes.gained), ("lost", changes.lost)])
+
+
+class LogTotals:
+    """One look at every partition: sums, and the largest ones by name."""
+
+    def __init__(self, node_id: int) -> None:
+        self._node_id = node_id
+        self._held = self._led = self._bytes = self._segments = 0
+        self._behind = self._under_min_isr = self._offline = self._lag = 0
+        self._sizes: list[tuple[int, Partition]] = []
+
+    def look_at(self, partitions: Iterable[Partition]) -> Iterator[None]:
+        for partition in partitions:
+            self._add(partition)
+            yield
+
+    def _add(self, partition: Partition) -> None:
+        size = partition.size_bytes
+        self._sizes.append((size, partition))
+        self._held += 1
+        self._bytes += size
+        self._segments += len(partition.log.segments)
+        self._offline += partition.failure is not None
+        leadership = partition.leadership
+        if leadership is None:
+            return
+        self._led += 1
+        state = leadership.state
+        self._behind += len(state.isr) < len(state.replicas)
+        self._under_min_isr += len(state.isr) < min(partition.log.config.min_insync_replicas, len(state.replicas))
+        for follower in leadership.followers.values():
+            self._lag = max(self._lag, partition.log_end_offset - max(follower.end_offset, 0))
+
+    def families(self) -> Iterator[Family]:
+        yield one(metrics.PARTITIONS, self._held)
+        yield one(metrics.LEADERS, self._led)
+        yield one(metrics.UNDER_REPLICATED, self._behind)
+        yield one(metrics.UNDER_MIN_ISR, self._under_min_isr)
+        yield one(metrics.OFFLINE, self._offline)
+        yield one(metrics.REPLICA_LAG, self._lag)
+        yield one(metrics.LOG_BYTES, self._bytes)
+        yield one(metrics.LOG_SEGMENTS, self._segments)
+        yield from self._by_partition()
+
+    def _by_partition(self) -> Iterator[Family]:
+        shown = self._sizes
+        if len(shown) > metrics.PARTITIONS_SHOWN_MAX:
+            shown = sorted(shown, key=lambda pair: pair[0], reverse=True)[: metrics.PARTITIONS_SHOWN_MAX]
+        rows = [((partition.topic, str(partition.index)), size, partition.log) for size, partition in shown]
+        yield Family(metrics.PARTITION_BYTES, [(labels, size) for labels, size, _ in rows])
+        yield Family(metrics.PARTITION_START, [(labels, log.log_start_offset) for labels, _, log in rows])
+        yield Family(metrics.PARTITION_END, [(labels, log.log_end_offset) for labels, _, log in rows])
+        yield one(metrics.PARTITIONS_NOT_SHOWN, len(self._sizes) - len(shown))
+
+
+def _transaction_families(broker: "Broker") -> Iterator[Family]:
+    counts = dict.fromkeys(TransactionState, 0)
+    now_ms = broker.clock.wall_ms()
+    oldest_ms = 0
+    for transaction in broker.known_transactions():
+        counts[transaction.state] += 1
+        if transaction.state is TransactionState.ONGOING:
+            oldest_ms = max(oldest_ms, now_ms - transaction.started_ms)
+    yield by_label(metrics.TRANSACTIONS, [(state.label, count) for state, count in counts.items() if count])
+    yield one(metrics.OLDEST_TRANSACTION, oldest_ms / 1000)
+
+
+def _cluster_families(broker: "Broker") -> Iterator[Family]:
+    image = broker.image
+    partitions = [state for topic in image.topics.values() for state in topic.partitions]
+    is_controller = broker.membership is None or image.controller == broker.node_id
+    yield one(metrics.CONTROLLER, int(is_controller))
+    leaderless = sum(state.leader == NO_LEADER for state in partitions) if is_controller else 0
+    yield one(metrics.LEADERLESS, leaderless)
+    alive = sum(known.is_live for known in image.brokers.values())
+    yield one(metrics.BROKERS, alive if broker.membership is not None else 1)
+    yield one(metrics.TOPICS, len(image.topics))
+    yield one(metrics.CLUSTER_PARTITIONS, len(partitions))

@@ -1,0 +1,167 @@
+"""The broker's metrics: names, meanings, labels, buckets.
+
+What is counted in partitions, groups or topics has no upper end in itself, so series with such labels are limited: see
+`PARTITIONS_SHOWN_MAX` and `GROUP_ROWS_SHOWN_MAX`.
+"""
+
+from headrace.telemetry.figures import Kind, Metric
+
+# Three series each: 3,000 of them are about 250 KiB and 10 ms a scrape, and what one Prometheus takes from a thousand
+# nodes. A broker with more partitions shows the largest; the sums count all of them.
+PARTITIONS_SHOWN_MAX = 1_000
+# A row is a topic of a group: two series. Those with the largest lag are shown.
+GROUP_ROWS_SHOWN_MAX = 1_000
+
+# A produce in memory takes a tenth of a millisecond, one that waits for a disk some; clients give up after 30 s.
+_LATENCIES = (0.0001, 0.00025, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 5.0, 30.0)
+_SYNCS = (0.0001, 0.00025, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 5.0)
+
+_COUNTER, _GAUGE, _HISTOGRAM = Kind.COUNTER, Kind.GAUGE, Kind.HISTOGRAM
+
+
+NODE = Metric(
+    "headrace_node_info", _GAUGE, "1, with the node's and the cluster's ids as labels.", ("node_id", "cluster_id")
+)
+
+# Requests and connections
+REQUESTS = Metric(
+    "headrace_request_duration_seconds",
+    _HISTOGRAM,
+    "From a request's arrival to its answer, by API. A Fetch that waits for records counts with its wait.",
+    ("api",),
+    _LATENCIES,
+)
+ERRORS = Metric(
+    "headrace_request_errors_total",
+    _COUNTER,
+    "Refusals by API and error: of partitions, or of whole requests.",
+    ("api", "error"),
+)
+BYTES_IN = Metric("headrace_network_received_bytes_total", _COUNTER, "Bytes received from clients and other brokers.")
+BYTES_OUT = Metric("headrace_network_sent_bytes_total", _COUNTER, "Bytes sent to clients and other brokers.")
+CONNECTIONS = Metric("headrace_connections", _GAUGE, "Open connections.")
+CONNECTIONS_ACCEPTED = Metric("headrace_connections_accepted_total", _COUNTER, "Connections that were accepted.")
+CONNECTIONS_REFUSED = Metric(
+    "headrace_connections_refused_total",
+    _COUNTER,
+    "Connections that were closed at once: over max.connections or max.connections.per.ip.",
+)
+THROTTLES = Metric(
+    "headrace_connection_throttles_total",
+    _COUNTER,
+    "How often a connection was not read from for a while: the memory for requests was spoken for (memory), or its"
+    " client has many requests under way or does not read its answers (answers).",
+    ("reason",),
+)
+REQUEST_MEMORY = Metric(
+    "headrace_request_memory_bytes", _GAUGE, "Memory held for requests that have not arrived whole."
+)
+PRODUCE_PURGATORY = Metric(
+    "headrace_produce_purgatory_requests", _GAUGE, "Produce requests that wait for the disk or for replicas."
+)
+FETCH_PURGATORY = Metric("headrace_fetch_purgatory_requests", _GAUGE, "Fetch requests that wait for records.")
+
+# Records
+RECORDS_IN = Metric("headrace_produced_records_total", _COUNTER, "Records that clients have written.")
+BATCHES_IN = Metric("headrace_produced_batches_total", _COUNTER, "Batches that clients have written.")
+PRODUCED_BYTES = Metric("headrace_produced_bytes_total", _COUNTER, "Bytes of batches that clients have written.")
+FETCHED_BYTES = Metric("headrace_fetched_bytes_total", _COUNTER, "Bytes of batches in answers to consumers.")
+REPLICA_BYTES = Metric("headrace_replica_fetched_bytes_total", _COUNTER, "Bytes of batches in answers to followers.")
+
+# Logs and disk
+LOG_BYTES = Metric("headrace_log_bytes", _GAUGE, "Bytes of all logs of this broker.")
+LOG_SEGMENTS = Metric("headrace_log_segments", _GAUGE, "Segments of all logs of this broker.")
+PARTITION_BYTES = Metric("headrace_partition_log_bytes", _GAUGE, "Bytes of a partition's log.", ("topic", "partition"))
+PARTITION_START = Metric(
+    "headrace_partition_start_offset", _GAUGE, "The first offset that a partition still has.", ("topic", "partition")
+)
+PARTITION_END = Metric(
+    "headrace_partition_end_offset",
+    _GAUGE,
+    "The offset of the next record of a partition; its rate is records a second.",
+    ("topic", "partition"),
+)
+PARTITIONS_NOT_SHOWN = Metric(
+    "headrace_partitions_not_shown", _GAUGE, "Partitions without series of their own: the smallest, beyond the limit."
+)
+SYNCS = Metric(
+    "headrace_sync_duration_seconds", _HISTOGRAM, "Rounds of group commit: how long the disk took.", (), _SYNCS
+)
+SYNCED_LOGS = Metric("headrace_synced_logs_total", _COUNTER, "Logs brought to disk; by round: how many shared a sync.")
+DISK_FREE = Metric("headrace_disk_free_bytes", _GAUGE, "Free bytes where the logs are.")
+DISK_RESERVE = Metric("headrace_disk_reserve_bytes", _GAUGE, "With less than this free, producers are refused.")
+
+# Replication
+PARTITIONS = Metric("headrace_partitions", _GAUGE, "Partitions that this broker holds.")
+LEADERS = Metric("headrace_partitions_led", _GAUGE, "Partitions that this broker leads.")
+UNDER_REPLICATED = Metric(
+    "headrace_partitions_under_replicated", _GAUGE, "Partitions led here with replicas that are not in sync."
+)
+UNDER_MIN_ISR = Metric(
+    "headrace_partitions_under_min_isr",
+    _GAUGE,
+    "Partitions led here that refuse acks=all: too few replicas are in sync.",
+)
+OFFLINE = Metric(
+    "headrace_partitions_offline", _GAUGE, "Partitions whose files failed on this broker; they need a restart."
+)
+LEADERLESS = Metric(
+    "headrace_partitions_leaderless",
+    _GAUGE,
+    "Partitions of the cluster that nobody leads, as the controller sees it; 0 elsewhere.",
+)
+ISR_CHANGES = Metric(
+    "headrace_isr_changes_total",
+    _COUNTER,
+    "Replicas that left (shrink) or came back (expand), of partitions led here.",
+    ("change",),
+)
+LEADER_CHANGES = Metric(
+    "headrace_leader_changes_total",
+    _COUNTER,
+    "Partitions whose leadership came to this broker (gained) or left it (lost).",
+    ("change",),
+)
+REPLICA_LAG = Metric(
+    "headrace_replica_lag_records_max",
+    _GAUGE,
+    "By how many records the slowest replica of a partition led here is behind.",
+)
+
+# Groups and transactions
+GROUPS = Metric("headrace_groups", _GAUGE, "Groups that this broker coordinates, by state.", ("state",))
+GROUP_LAG = Metric(
+    "headrace_group_lag_records", _GAUGE, "Records that a group has not committed yet, by topic.", ("group", "topic")
+)
+GROUP_LAG_SECONDS = Metric(
+    "headrace_group_lag_seconds",
+    _GAUGE,
+    "Age of the oldest batch that a group has not committed yet, by topic.",
+    ("group", "topic"),
+)
+GROUP_ROWS_NOT_SHOWN = Metric(
+    "headrace_group_lags_not_shown",
+    _GAUGE,
+    "Topics of groups without series of their own: the smallest lags, beyond the limit.",
+)
+GROUP_LAG_UNKNOWN = Metric(
+    "headrace_group_lags_unknown",
+    _GAUGE,
+    "Partitions of groups whose leader did not tell their end: they count as no lag.",
+)
+TRANSACTIONS = Metric(
+    "headrace_transactions", _GAUGE, "Transactional ids that this broker looks after, by state.", ("state",)
+)
+OLDEST_TRANSACTION = Metric(
+    "headrace_transaction_oldest_open_seconds",
+    _GAUGE,
+    "Age of the oldest open transaction; readers of committed data wait for it.",
+)
+
+# Controller
+CONTROLLER = Metric("headrace_controller_active", _GAUGE, "1 on the broker that is the controller, 0 on the others.")
+BROKERS = Metric("headrace_cluster_brokers", _GAUGE, "Brokers that this one knows to be alive.")
+TOPICS = Metric("headrace_cluster_topics", _GAUGE, "Topics of the cluster.")
+CLUSTER_PARTITIONS = Metric("headrace_cluster_partitions", _GAUGE, "Partitions of the cluster.")
+
+ALL = tuple(value for value in list(globals().values()) if isinstance(value, Metric))

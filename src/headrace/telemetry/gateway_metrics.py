@@ -1,0 +1,49 @@
+"""The metrics of REST and gRPC. Labels are the paths and methods that exist, never what a client has written."""
+
+from headrace.telemetry.figures import Kind, Metric
+
+_COUNTER, _GAUGE, _HISTOGRAM = Kind.COUNTER, Kind.GAUGE, Kind.HISTOGRAM
+
+# A produce by HTTP waits for its batch to fill and for the broker; who waits for records waits for seconds.
+_LATENCIES = (0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 5.0, 30.0)
+
+HTTP_REQUESTS = Metric(
+    "headrace_http_requests_total",
+    _COUNTER,
+    "Requests by method, route and status. About 70 routes with the few statuses that each has.",
+    ("method", "route", "status"),
+)
+HTTP_DURATION = Metric(
+    "headrace_http_request_duration_seconds",
+    _HISTOGRAM,
+    "From a request's head to the end of its answer, by method and route. A stream counts when it ends.",
+    ("method", "route"),
+    _LATENCIES,
+)
+HTTP_UNDER_WAY = Metric("headrace_http_requests_under_way", _GAUGE, "Requests that have no whole answer yet.")
+HTTP_STREAMS = Metric("headrace_http_event_streams", _GAUGE, "Streams of server-sent events that are open.")
+HTTP_CONSUMERS = Metric("headrace_http_consumers", _GAUGE, "Members of groups over HTTP, streams among them.")
+GRPC_CALLS = Metric(
+    "headrace_grpc_calls_total", _COUNTER, "Calls by method and status code; streams when they end.", ("method", "code")
+)
+GRPC_DURATION = Metric(
+    "headrace_grpc_call_duration_seconds",
+    _HISTOGRAM,
+    "Calls by method; streams when they end.",
+    ("method",),
+    _LATENCIES,
+)
+GRPC_UNDER_WAY = Metric(
+    "headrace_grpc_calls_under_way", _GAUGE, "Calls and streams that are open, by method.", ("method",)
+)
+UPSTREAM_WAITING = Metric(
+    "headrace_upstream_waiting_messages",
+    _GAUGE,
+    "Messages that REST (gateway) or gRPC (grpc) has handed to its producer and that no broker has taken yet.",
+    ("part",),
+)
+UP = Metric(
+    "headrace_part_up", _GAUGE, "1 if this process of the node answers, as the gateway sees it; else 0.", ("part",)
+)
+
+ALL = tuple(value for value in list(globals().values()) if isinstance(value, Metric))

@@ -1,0 +1,42 @@
+"""The outcome of looking at the parts of a node: each check has a name, a status and a sentence.
+
+`down` is what keeps requests from being served; `degraded` is what somebody should look at while they are.
+"""
+
+from collections.abc import Mapping
+from enum import StrEnum
+from typing import NamedTuple
+
+
+class Status(StrEnum):
+    OK = "ok"
+    DEGRADED = "degraded"
+    DOWN = "down"
+
+
+_ORDER = (Status.OK, Status.DEGRADED, Status.DOWN)
+
+
+class Check(NamedTuple):
+    status: Status
+    detail: str  # says what to do where something is wrong
+
+
+Checks = dict[str, Check]
+
+
+def worst(checks: Mapping[str, Check]) -> Status:
+    return max((check.status for check in checks.values()), key=_ORDER.index, default=Status.OK)
+
+
+def why_not(checks: Mapping[str, Check]) -> str | None:
+    """What keeps requests from being served; None if they can be."""
+    return next((f"{name}: {one.detail}" for name, one in checks.items() if one.status is Status.DOWN), None)
+
+
+def to_document(checks: Mapping[str, Check]) -> dict[str, dict[str, str]]:
+    return {name: {"status": str(check.status), "detail": check.detail} for name, check in checks.items()}
+
+
+def from_document(document: Mapping[str, Mapping[str, str]]) -> Checks:
+    return {name: Check(Status(row["status"]), row["detail"]) for name, row in document.items()}
