@@ -1,5 +1,9 @@
-"""`headrace doctor`: is this machine fit to run a node with these settings? Says what to do where it is not."""
+"""`headrace doctor`: is this machine fit to run a node, and with --url: what holds a running node up?
 
+Says what to do where something is wrong. The rules about a running node are in `telemetry/diagnosis.py`.
+"""
+
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Annotated
@@ -8,28 +12,42 @@ import typer
 
 from headrace.cli import machine_checks as checks
 from headrace.cli.config import ConfigFile, Set, load
-from headrace.cli.exit_codes import FAILURE, examples
-from headrace.cli.failures import failures_told
+from headrace.cli.exit_codes import FAILURE, UNREACHABLE, examples
+from headrace.cli.failures import fail, fail_usage, failures_told
 from headrace.cli.machine_checks import Finding
 from headrace.cli.options import Json
 from headrace.cli.output import print_json, print_table
 from headrace.model.settings import Settings
+from headrace.telemetry.diagnosis import diagnose
+from headrace.telemetry.scrape import Interval, Scrape, parse
 
-EPILOG = examples("headrace doctor", "headrace doctor --config headrace.yaml --json")
+EPILOG = examples(
+    "headrace doctor",
+    "headrace doctor --config headrace.yaml --json",
+    "headrace doctor --url http://localhost:8080   (what holds this node up?)",
+)
 _MARKS = {"ok": "ok", "warning": "warning", "problem": "PROBLEM"}
+SCRAPE_SECONDS_MAX = 10.0
 
 
 def doctor(
     config: ConfigFile = None,
     set_: Set = None,
     data_dir: Annotated[Path | None, typer.Option("--data-dir", "-d", help="Default: what the settings say.")] = None,
+    url: Annotated[
+        str | None, typer.Option("--url", metavar="URL", help="Look at a running node instead, by its HTTP port.")
+    ] = None,
+    seconds: Annotated[float, typer.Option("--seconds", min=1, max=600, help="With --url: how long to look.")] = 5.0,
     as_json: Json = False,
 ) -> None:
-    """Check Python, kernel, disk, limits, ports and the data directory. Exit code 1 on problems."""
-    pairs = [*(set_ or []), *([f"log.dirs={data_dir}"] if data_dir is not None else [])]
-    settings = load(config, pairs).settings
-    with failures_told():
-        findings = list(examine(settings))
+    """Check Python, kernel, disk, limits, ports and the data directory; or a running node. Exit code 1 on problems."""
+    if url is not None:
+        findings = [Finding(*one) for one in diagnose(watched(url, seconds))]
+    else:
+        pairs = [*(set_ or []), *([f"log.dirs={data_dir}"] if data_dir is not None else [])]
+        settings = load(config, pairs).settings
+        with failures_told():
+            findings = list(examine(settings))
     if as_json:
         print_json([finding._asdict() for finding in findings])
     else:
@@ -39,6 +57,27 @@ def doctor(
         )
     if any(finding.status == "problem" for finding in findings):
         raise typer.Exit(FAILURE)
+
+
+def watched(url: str, seconds: float) -> Interval:
+    """A node's figures, twice."""
+    before, began = _scrape(url), time.monotonic()
+    time.sleep(seconds)
+    after = _scrape(url)
+    return Interval(before, after, time.monotonic() - began)
+
+
+def _scrape(url: str) -> Scrape:
+    import urllib.request  # half of what this command takes to start
+
+    where = url if url.endswith("/metrics") else f"{url.rstrip('/')}/metrics"
+    if not where.startswith(("http://", "https://")):
+        fail_usage(f"{url} is no address of a node", "write http://HOST:PORT, e.g. http://localhost:8080")
+    try:
+        with urllib.request.urlopen(where, timeout=SCRAPE_SECONDS_MAX) as answer:
+            return parse(answer.read().decode())
+    except (OSError, ValueError) as error:
+        fail(f"{where} does not answer: {error}", "is the node running, with --http or --metrics there?", UNREACHABLE)
 
 
 def examine(settings: Settings) -> Iterator[Finding]:
