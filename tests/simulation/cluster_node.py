@@ -20,6 +20,7 @@ from headrace.model.settings import Listener, Settings
 from headrace.testing.clock import DEFAULT_WALL_MS
 from headrace.testing.sim_files import SimFiles
 from headrace.testing.sim_loop import SimLoop, SimLoopClock
+from headrace.testing.sim_mount import Mounted
 from headrace.testing.sim_network import SimNetwork
 from headrace.testing.sim_store import SimStore
 
@@ -163,7 +164,7 @@ class SimNode:
         SimBroker.node, SimBroker.network = self, self._network
         while not life.is_over:
             handle = self._store.handle(self.node_id)
-            broker = SimBroker(self._settings, self._clock, self.files, handle, shares_store=True)
+            broker = SimBroker(self._settings, self._clock, Mounted(self.files), handle, shares_store=True)
             broker.server = NoSockets()  # type: ignore[assignment]
             broker.controller._new_uuid = lambda: UUID(int=self.random.getrandbits(128))
             try:
