@@ -8,8 +8,8 @@ from contextlib import contextmanager
 from typing import Any, NamedTuple
 from unittest.mock import patch
 
-from headrace.broker import controller as controller_module
 from headrace.broker.partition import Partition
+from headrace.broker.partition_states import PartitionStates
 from headrace.broker.partitions import Partitions
 from headrace.broker.replication.fetcher import Fetcher
 from headrace.core.cluster import elections, succession
@@ -107,7 +107,7 @@ MUTANTS = [
     Mutant("any replica may lead", elections, "succeeded", _any_replica(succession.succeeded)),
     Mutant(
         "who restarts uncleanly stays in sync, whatever it has lost (KIP-966)",
-        controller_module.Controller,
+        PartitionStates,
         "_is_on_disk_when_acked",
         lambda self, topic: True,
         Bias(waits_for_disk=False, min_isr=2, faults=("_crash_in_a_row",)),

@@ -8,10 +8,12 @@ from dataclasses import dataclass, field
 from fnmatch import fnmatch
 from random import Random
 from types import SimpleNamespace
+from typing import Any
 from uuid import UUID
 
 from headrace.broker.partition import Partition
 from headrace.broker.partitions import Partitions
+from headrace.broker.removals import Removals
 from headrace.core.cluster.image import TopicImage
 from headrace.model.errors import DiskFull, HeadraceError, StorageError
 from headrace.storage.log_dir import LogDir
@@ -58,15 +60,27 @@ class Model:
             sent[:] = [one for one in sent if one[1] < end]
 
 
-class StepPartitions(Partitions):
+class StepRemovals(Removals):
     """Background work becomes a list that the world works off when chance says so."""
 
-    def __init__(self, *arguments: object) -> None:
-        super().__init__(*arguments)  # type: ignore[arg-type]
+    def __init__(self, log_dir: LogDir) -> None:
+        super().__init__(log_dir)
         self.backlog: list[Callable[[], None]] = []
 
-    def _in_background(self, work: Callable[..., None], *arguments: object) -> None:
+    def in_background(self, work: Callable[..., None], *arguments: object) -> None:
         self.backlog.append(lambda: work(*arguments))
+
+
+class StepPartitions(Partitions):
+    removals: StepRemovals
+
+    def __init__(self, *arguments: Any) -> None:
+        super().__init__(*arguments)
+        self.removals = StepRemovals(self.log_dir)
+
+    @property
+    def backlog(self) -> list[Callable[[], None]]:
+        return self.removals.backlog
 
 
 class World:

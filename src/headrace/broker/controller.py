@@ -2,28 +2,26 @@
 
 Decides nothing itself. Every change runs the same way: a pure decision over the image → commit, expecting the
 versions that the image knows → apply to the image → tell the listeners → answer. What could not be committed
-has changed nothing.
+has changed nothing. Who leads a partition and who is in sync is `partition_states.py`'s part.
 """
 
 from base64 import urlsafe_b64encode
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from uuid import UUID, uuid4
 
 from headrace.broker.fact_writer import ChangeListener, FactWriter, named_twice, repeated
 from headrace.broker.log_levels import log_levels, set_log_levels
-from headrace.core.cluster import brokers, elections, topics
+from headrace.broker.partition_states import PartitionStates
+from headrace.core.cluster import brokers, topics
 from headrace.core.cluster.alter_configs import Alteration, alter_configs, replace_configs
 from headrace.core.cluster.brokers import ProducerIdBlock
 from headrace.core.cluster.config_view import BrokerLayers, broker_layers
 from headrace.core.cluster.image import ClusterImage
-from headrace.core.cluster.isr_changes import IsrOutcome, IsrProposal, by_block, change_isrs
 from headrace.core.cluster.loggers import altered_levels
-from headrace.core.cluster.succession import Condition, Rules
 from headrace.core.cluster.topics import CreatedTopic, DeletedTopic, MorePartitions, NewTopic, TopicDefaults
-from headrace.core.cluster.values import ConfigResource, Decision, ResourceType, TopicImage
+from headrace.core.cluster.values import ConfigResource, Decision, ResourceType
 from headrace.metadata.store import LeaseId, Store
 from headrace.model.clock import Clock
-from headrace.model.configs import log_config
 from headrace.model.errors import HeadraceError, RequestError
 from headrace.model.settings import Listener, Settings
 
@@ -39,6 +37,7 @@ class Controller:
         self._clock = clock
         self._new_uuid = new_uuid
         self._facts = FactWriter(store, self.image)
+        self.states = PartitionStates(self._facts, self.image, settings.node_id, self.broker_configs)
         self.broker_epoch = -1  # of this broker's registration
 
     # Starting and stopping
@@ -87,7 +86,7 @@ class Controller:
                 # takes a fetch of our earlier life for one of this. The directory stays what it was until all is done.
                 await self._facts.change_one(lambda: registration(is_back=False))
             is_another_disk = directory_before() != directory
-            await self._come_back(has_lost_all=is_another_disk or self._settings.in_memory, alone=alone)
+            await self.states.come_back(has_lost_all=is_another_disk or self._settings.in_memory, alone=alone)
         await self._facts.change_one(registration)
         self.broker_epoch = self.image.brokers[node_id].epoch
 
@@ -129,6 +128,10 @@ class Controller:
     def deleted_topic_ids(self) -> set[UUID]:
         """Topics whose folders may still be there if the process died while deleting them."""
         return {tombstone.topic_id for tombstone in self.image.tombstones.values()}
+
+    async def unregister(self, node_id: int) -> None:
+        """A broker that is gone for good is forgotten."""
+        await self._facts.change_one(lambda: brokers.unregister(self.image, node_id))
 
     # Changing: one row or error per wish
 
@@ -197,77 +200,9 @@ class Controller:
         """Ids that nobody was given before and nobody else will be."""
         return await self._facts.change_one(lambda: brokers.next_producer_ids(self.image))
 
-    # Leaders and replicas
-
     async def take_control(self, lease: LeaseId) -> bool:
         """Whether this broker is the controller, now that it has tried to become it."""
         return await self._facts.change_one(lambda: brokers.take_control(self.image, self._settings.node_id), lease)
-
-    async def elect_where_needed(self) -> None:
-        """As controller: leaders for the partitions whose leader is gone, ISRs without those who are."""
-        names = elections.topics_in_need(self.image, elections.condition_of(self.image))
-        if names:
-            rows = await self._facts.change_each(
-                [(name, None) for name in names],
-                lambda wishes: elections.elect(
-                    wishes,
-                    self.image,
-                    elections.condition_of(self.image),
-                    self._rules_of,
-                    node_id=self._settings.node_id,
-                ),
-            )
-            _raise_first(rows.values())
-
-    async def elect_leaders(self, wanted: Mapping[str, Collection[int]], *, unclean: bool) -> None:
-        """By request: the first replicas lead, or anybody where nobody does. The facts tell what became of it."""
-
-        def decide(wishes: Mapping[str, Collection[int]]) -> Mapping[str, Decision[int] | RequestError]:
-            condition = elections.condition_of(self.image)
-            if unclean:
-                return elections.elect_unclean(wishes, self.image, condition, self._rules_of)
-            return elections.elect_preferred(wishes, self.image, condition)
-
-        _raise_first((await self._facts.change_each(list(wanted.items()), decide)).values())
-
-    async def reassign(self, wanted: Mapping[str, Mapping[int, tuple[int, ...] | None]]) -> None:
-        rows = await self._facts.change_each(
-            list(wanted.items()), lambda wishes: elections.reassign(wishes, self.image)
-        )
-        _raise_first(rows.values())
-
-    async def change_isrs(self, proposals: Sequence[IsrProposal]) -> list[IsrProposal]:
-        """Those proposals that are known to be refused; of the others, the facts tell."""
-        rows = await self._facts.change_each(
-            list(by_block(proposals).items()),
-            lambda wanted: change_isrs(wanted, self.image, self._settings.node_id, self._rules_of),
-        )
-        _raise_first(row for row in rows.values() if not isinstance(row, RequestError))  # that a topic is gone is told
-        return [one for row in rows.values() if isinstance(row, IsrOutcome) for one in row.refused]
-
-    async def _come_back(self, *, has_lost_all: bool, alone: bool) -> None:
-        """After an unclean stop: hand over what this broker leads, and be in sync only where nothing can be lost."""
-        node_id = self._settings.node_id
-        live = {node_id} if alone else self.image.live_brokers().keys() - {node_id}
-        rows = await self._facts.change_each(
-            [(name, None) for name in elections.topics_held_by(self.image, node_id)],
-            lambda names: elections.come_back(
-                names,
-                self.image,
-                node_id,
-                Condition(frozenset(live)),
-                self._rules_of,
-                lambda topic: has_lost_all or not self._is_on_disk_when_acked(topic),
-            ),
-        )
-        _raise_first(rows.values())
-
-    def _rules_of(self, topic: TopicImage) -> Rules:
-        return elections.rules_of(topic, self.broker_configs())
-
-    def _is_on_disk_when_acked(self, topic: TopicImage) -> bool:
-        config = log_config(topic.configs, self.broker_configs())
-        return config.flush_policy == "fsync" or config.flush_messages <= 1
 
     def _alter_log_levels(
         self, resource: ConfigResource, alterations: Sequence[Alteration], validate_only: bool
@@ -285,12 +220,6 @@ class Controller:
         while (fresh := self._new_uuid()).int >> _ABOVE_FIRST_SIX_BITS == _DASH:
             pass
         return fresh
-
-
-def _raise_first(rows: Iterable[object]) -> None:
-    for row in rows:
-        if isinstance(row, HeadraceError):
-            raise row
 
 
 def _short_text(uuid: UUID) -> str:

@@ -17,6 +17,8 @@ RESERVE_BYTES = 64 * 1024 * 1024
 RESERVE_SHARE = 0.1
 # Asking the file system costs a system call: once in so many written bytes is enough to stop in time.
 CHECK_EVERY_BYTES = 4 * 1024 * 1024
+# Who has given up leading for want of room takes it up again when there is half as much again.
+AGAIN_SHARE = 1.5
 
 
 class DiskReserve:
@@ -34,6 +36,11 @@ class DiskReserve:
             log.error("%s is full: producers are refused until there is room again", self._path)
         elif was_full and not self._is_full:
             log.info("%s has room again: producers are served", self._path)
+
+    def is_short(self, was_short: bool) -> bool:
+        """Whether room is short, for those who decide by it and not by a single write: not in turns at the brink."""
+        enough = self.reserve_bytes * (AGAIN_SHARE if was_short else 1)
+        return self._files.free_bytes(self._path) < enough
 
     def check(self, size: int) -> None:
         """Raise DiskFull when writing `size` more bytes would touch the reserve."""

@@ -146,7 +146,7 @@ class LogKeeper:
     def _remove_replaced_later(self, partition: Partition, cleaned: "Cleaned") -> None:
         """Replies on their way may still read them."""
         for replaced in cleaned.replaced:
-            self._broker.partitions.in_background_after(
+            self._broker.partitions.removals.in_background_after(
                 partition.log.config.file_delete_delay_ms / 1000, replaced.remove, self._broker.files
             )
 

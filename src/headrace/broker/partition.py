@@ -7,14 +7,13 @@ the loop; only syncing happens elsewhere, and its result comes back here. What a
 
 import asyncio
 import logging
-from collections import deque
 from collections.abc import Callable
-from contextlib import suppress
-from typing import TYPE_CHECKING, NamedTuple, Protocol
+from typing import TYPE_CHECKING, NamedTuple
 from uuid import UUID
 
 from headrace.broker.admission import Admitted, admit
 from headrace.broker.group_commit import GroupCommit
+from headrace.broker.waiting import AppendWaiter, Waiters
 from headrace.core.cluster.values import NO_LEADER, PartitionState
 from headrace.core.replica.follower import EpochEnd, divergence
 from headrace.core.replica.leader import Leadership
@@ -44,34 +43,6 @@ log = logging.getLogger(__name__)
 ACKS_ALL = -1
 # Kafka's default for flush.ms is "never"; a week is as good as never, and no timer lives longer.
 FLUSH_MS_MAX = 7 * 24 * 3600 * 1000
-
-
-class AppendWaiter(Protocol):
-    """A Produce with acks=all; told once for each of its partitions."""
-
-    def committed(self) -> None: ...
-
-    def failed(self, partition: "Partition", error: HeadraceError) -> None: ...
-
-
-class FetchWaiter(Protocol):
-    """A Fetch that has not got enough yet."""
-
-    def wake(self) -> None: ...
-
-
-class Settled:
-    """Waits for a commit on behalf of a coroutine."""
-
-    def __init__(self, future: asyncio.Future[None]) -> None:
-        self.future = future
-
-    def committed(self) -> None:
-        if not self.future.done():
-            self.future.set_result(None)
-
-    def failed(self, partition: "Partition", error: HeadraceError) -> None:
-        self.committed()
 
 
 class AppendResult(NamedTuple):
@@ -107,10 +78,7 @@ class Partition:
         self._own_end = log.log_end_offset  # up to where this replica counts: to what is on disk, if it waits for it
         self.high_watermark = self._first_watermark(high_watermark, state)
         log.producers.high_watermark_advanced(self.high_watermark)
-        self._append_waiters: deque[tuple[int, AppendWaiter]] = deque()  # by the offset they wait for, ascending
-        self._sync_waiters: list[tuple[int, asyncio.Future[None]]] = []
-        self.fetch_waiters: dict[FetchWaiter, None] = {}  # for the watermark; in the order of their coming
-        self.replica_waiters: dict[FetchWaiter, None] = {}  # for the end of the log
+        self.waiters = Waiters()
         self.failure: HeadraceError | None = None
         self._sync_is_scheduled = False
         self.follow(state, now_ms)
@@ -143,7 +111,8 @@ class Partition:
         if was_leading:
             # Whoever waits is told to look for the new leader, also where that is this broker again: what the old
             # epoch promised is not known to be kept.
-            self._dismiss(NotLeader(f"broker {state.leader} leads {self} in epoch {state.leader_epoch}"))
+            news = NotLeader(f"broker {state.leader} leads {self} in epoch {state.leader_epoch}")
+            self.waiters.dismiss(self, news)
 
     @property
     def waits_for_disk(self) -> bool:
@@ -179,6 +148,18 @@ class Partition:
             raise self.failure
         if self.leader != self._node_id:
             raise NotLeader(f"broker {self.leader} leads {self}")
+        self._check_epoch(current_leader_epoch)
+
+    def check_follows(self, current_leader_epoch: int) -> None:
+        """Raise unless we copy from a leader and are healthy: then consumers may read here what is committed."""
+        if self.leader in (NO_LEADER, self._node_id):
+            raise NotLeader(f"{self} is not copied from anybody here")
+        if self.failure is not None:
+            raise self.failure
+        self._check_epoch(current_leader_epoch)
+
+    def _check_epoch(self, current_leader_epoch: int) -> None:
+        """The client believes in the same leader epoch, or names none."""
         if current_leader_epoch >= 0 and current_leader_epoch != self.leader_epoch:
             if current_leader_epoch < self.leader_epoch:
                 raise FencedLeaderEpoch(f"{self} is at leader epoch {self.leader_epoch}")
@@ -244,9 +225,7 @@ class Partition:
             self._advance()
             if self._group_commit is not None:
                 self._sync_when_due(next_offset)
-        if self.replica_waiters:
-            for fetch in list(self.replica_waiters):
-                fetch.wake()
+        self.waiters.tell_appended()
 
     def _sync_when_due(self, next_offset: int) -> None:
         """`flush.messages` and `flush.ms`, for topics whose acks do not wait for the disk."""
@@ -269,19 +248,10 @@ class Partition:
             return  # an earlier sync failed: this one may have succeeded because the kernel has given those bytes up
         if not self.log.synced(offset):
             return
-        if self._sync_waiters:
-            self._tell_synced(offset)
+        self.waiters.tell_synced(offset)
         if offset > self._own_end:
             self._own_end = offset
             self._advance()
-
-    def _tell_synced(self, offset: int) -> None:
-        waiting, self._sync_waiters = self._sync_waiters, []
-        for wanted, future in waiting:
-            if wanted > offset:
-                self._sync_waiters.append((wanted, future))
-            elif not future.done():
-                future.set_result(None)
 
     async def on_disk(self) -> None:
         """Returns when everything that is written now is on disk; at once where nobody waits for the disk."""
@@ -289,9 +259,7 @@ class Partition:
             return
         if self.failure is not None:
             raise self.failure
-        future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        self._sync_waiters.append((self.log.log_end_offset, future))
-        await future
+        await self.waiters.until_synced(self.log.log_end_offset)
 
     def sync_failed(self, error: StorageError) -> None:
         if self.waits_for_disk and self.failure is None:
@@ -314,18 +282,11 @@ class Partition:
         """The watermark is there: by our own reckoning, or by the leader's word."""
         self.high_watermark = offset
         self.log.producers.high_watermark_advanced(offset)
-        self._tell_waiters(offset)
-
-    def _tell_waiters(self, reached: int) -> None:
-        waiters = self._append_waiters
-        while waiters and waiters[0][0] <= reached:
-            waiters.popleft()[1].committed()
-        for fetch in list(self.fetch_waiters):
-            fetch.wake()
+        self.waiters.tell_committed(offset)
 
     def wait_for_commit(self, offset: int, waiter: AppendWaiter) -> None:
         """Tell the waiter when the high watermark reaches `offset`."""
-        self._append_waiters.append((offset, waiter))
+        self.waiters.appends.append((offset, waiter))
 
     def go_offline(self, error: StorageError) -> None:
         """Nothing more is promised about this partition until a restart has looked at its files."""
@@ -340,19 +301,7 @@ class Partition:
 
     def _end(self, error: HeadraceError) -> None:
         self.failure = error
-        self._dismiss(error)
-
-    def _dismiss(self, error: HeadraceError) -> None:
-        """Nobody needs to wait here any longer: not for a commit, not for records."""
-        waiters, self._append_waiters = self._append_waiters, deque()
-        for _, waiter in waiters:
-            waiter.failed(self, error)
-        waiting, self._sync_waiters = self._sync_waiters, []
-        for _, future in waiting:
-            if not future.done():
-                future.set_exception(error)
-        for fetch in [*self.fetch_waiters, *self.replica_waiters]:
-            fetch.wake()
+        self.waiters.dismiss(self, error)
 
     # Followers
 
@@ -438,12 +387,4 @@ class Partition:
     async def settled(self) -> None:
         """Returns when everything that is written now is committed, or cannot be any more."""
         if self.failure is None and self.high_watermark < self.log.log_end_offset:
-            place = (self.log.log_end_offset, Settled(asyncio.get_running_loop().create_future()))
-            self.wait_for_commit(*place)
-            try:
-                await place[1].future
-            except asyncio.CancelledError:
-                # Whoever gives up leaves no trace: a commit that never comes would otherwise gather waiters.
-                with suppress(ValueError):
-                    self._append_waiters.remove(place)
-                raise
+            await self.waiters.until_committed(self.log.log_end_offset)

@@ -2,12 +2,13 @@
 
 import asyncio
 import logging
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
 from uuid import UUID, uuid4
 
 from headrace.broker.group_commit import GroupCommit
 from headrace.broker.partition import Partition
+from headrace.broker.removals import Removals
 from headrace.broker.slices import in_slices
 from headrace.core.cluster.events import (
     ConfigsChanged,
@@ -21,13 +22,11 @@ from headrace.core.cluster.image import ClusterImage, TopicImage
 from headrace.core.cluster.values import ConfigResource, ResourceType
 from headrace.model.clock import Clock
 from headrace.model.configs import LogConfig, log_config
-from headrace.model.errors import DiskFull, NotLeader, StorageError, UnknownTopic, UnknownTopicId
+from headrace.model.errors import HeadraceError, NotLeader, StorageError, UnknownTopic, UnknownTopicId
 from headrace.model.ids import TopicPartition
 from headrace.storage.log import Log
 from headrace.storage.log_dir import DELETE_SUFFIX, STRAY_SUFFIX, LogDir
 from headrace.storage.partition_metadata import uuid_to_text
-from headrace.storage.segment import Segment
-from headrace.storage.segment_files import set_aside_segment_files
 from headrace.storage.truncation import start_log_anew, truncate_log
 
 log = logging.getLogger(__name__)
@@ -47,7 +46,7 @@ class Partitions:
         self._unopened: dict[tuple[str | UUID, int], StorageError] = {}
         self._topics: dict[str, TopicImage] = {}
         self._broker_configs: Mapping[str, str] = {}
-        self._removals: set[asyncio.Task[None]] = set()
+        self.removals = Removals(log_dir)
 
     # Looking up
 
@@ -94,6 +93,15 @@ class Partitions:
             return None
         return image.partitions[index].leader, image.partitions[index].leader_epoch
 
+    @property
+    def has_failed(self) -> bool:
+        return bool(self._unopened) or any(partition.failure is not None for partition in self._held.values())
+
+    def failure_of(self, topic: str | UUID, index: int) -> HeadraceError | None:
+        """Why a partition that we hold cannot be used; None if it can, or is not ours."""
+        partition = self._held.get((topic, index))
+        return partition.failure if partition is not None else self._unopened.get((topic, index))
+
     def all(self) -> Iterable[Partition]:
         return [partition for (topic, _), partition in self._held.items() if isinstance(topic, str)]
 
@@ -118,7 +126,7 @@ class Partitions:
         self._broker_configs = broker_configs
         was_deleted = set(deleted)
         for path in self.log_dir.set_aside_before():
-            self._remove_tree(path)
+            self.removals.remove_tree(path)
         folders = dict(self.log_dir.folders())
         for folder, topic_id in folders.items():
             if not self._is_claimed(image.topics.get(folder.topic), folder, topic_id, was_deleted):
@@ -152,15 +160,9 @@ class Partitions:
         suffix = DELETE_SUFFIX if was_deleted else STRAY_SUFFIX
         path = self.log_dir.set_aside(folder, uuid4(), suffix)
         if was_deleted:
-            self._remove_tree(path)
+            self.removals.remove_tree(path)
         else:
             log.error("no topic claims the folder of %s; it is kept as %s", folder, path)
-
-    def _remove_tree(self, path: str) -> None:
-        try:
-            self.log_dir.files.remove_tree(path)
-        except StorageError as error:
-            log.error("could not remove %s: %s; the next start tries again", path, error)
 
     async def follow(self, event: Event, image: ClusterImage, broker_configs: Mapping[str, str]) -> None:
         """Make a change of the cluster's facts true here, before anybody is told of it."""
@@ -220,7 +222,7 @@ class Partitions:
             topic.partitions[index],
             node_id=self._node_id,
             group_commit=self._group_commit,
-            let_go=self._let_go,
+            let_go=self.removals.let_go,
             high_watermark=self.log_dir.high_watermark_of(TopicPartition(topic.name, index)),
             now_ms=self._clock.monotonic_ms(),
         )
@@ -241,7 +243,7 @@ class Partitions:
             partition.retire()
         if partition is not None or (was_unopened and self._has_folder(name, index)):
             path = self.log_dir.set_aside(TopicPartition(name, index), uuid4(), DELETE_SUFFIX)
-            self._in_background(self.log_dir.files.remove_tree, path)
+            self.removals.in_background(self.log_dir.files.remove_tree, path)
 
     def _has_folder(self, topic: str, index: int) -> bool:
         return self.log_dir.files.exists(f"{self.log_dir.path}/{TopicPartition(topic, index)}")
@@ -268,53 +270,6 @@ class Partitions:
         start_log_anew(partition_log, offset, self._clock.wall_ms())
         partition.was_cut()
 
-    # Removing files
-
-    def _let_go(self, partition: Partition, segments: list[Segment], at_once: bool) -> None:
-        """A log has moved its start: remember it durably, then remove what lies below."""
-        self.log_dir.note(TopicPartition(partition.topic, partition.index), partition.log)
-        paths: list[str] = []
-        try:
-            for segment in segments:  # oldest first: whenever it stops, what is left has no hole
-                paths += set_aside_segment_files(self.log_dir.files, segment)
-        except StorageError as error:
-            log.error("%s: could not remove its oldest segments: %s; the next start tries again", partition, error)
-        if at_once:
-            self._write_log_starts(paths)
-            self._in_background(self._remove, paths)
-        else:
-            self._in_background(self._write_log_starts_and_remove, paths)
-
-    def _write_log_starts(self, paths: list[str]) -> None:
-        try:
-            self.log_dir.write_log_starts()
-        except DiskFull:
-            self._remove(paths)  # what is to be removed is what makes room
-            self.log_dir.write_log_starts()
-
-    def _write_log_starts_and_remove(self, paths: list[str]) -> None:
-        self._write_log_starts(paths)
-        self._remove(paths)
-
-    def _remove(self, paths: list[str]) -> None:
-        for path in paths:
-            with suppress(FileNotFoundError):
-                self.log_dir.files.remove(path)
-
-    def _in_background(self, work: Callable[..., None], *arguments: object) -> None:
-        """Unlinking a large file takes many milliseconds: not on the loop."""
-        task = asyncio.create_task(asyncio.to_thread(work, *arguments))
-        self._removals.add(task)
-        task.add_done_callback(self._removal_done)
-
-    def in_background_after(self, seconds: float, work: Callable[..., None], *arguments: object) -> None:
-        asyncio.get_running_loop().call_later(seconds, lambda: self._in_background(work, *arguments))
-
-    def _removal_done(self, task: "asyncio.Task[None]") -> None:
-        self._removals.discard(task)
-        if not task.cancelled() and task.exception() is not None:
-            log.error("could not remove files: %s; the next start tries again", task.exception())
-
     # Closing
 
     def checkpoint(self) -> None:
@@ -323,8 +278,7 @@ class Partitions:
         self.log_dir.write_recovery_points()
 
     async def close(self) -> None:
-        if self._removals:
-            await asyncio.gather(*self._removals, return_exceptions=True)
+        await self.removals.finish()
         for partition in self.all():
             self._close(partition)
         watermarks = [(TopicPartition(one.topic, one.index), one.high_watermark) for one in self.all()]

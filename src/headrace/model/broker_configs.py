@@ -16,12 +16,17 @@ from headrace.model.config_def import (
     LONG_MAX,
     STRING,
     ConfigDef,
+    OneOf,
     Range,
     broker_config,
 )
 from headrace.model.topic_configs import MIB
 
 DEFAULT_PROTOCOL_MAP = "SASL_SSL:SASL_SSL,PLAINTEXT:PLAINTEXT,SSL:SSL,SASL_PLAINTEXT:SASL_PLAINTEXT"
+
+# Kafka's names for its two selectors. They are words here, not classes: nothing is loaded by name.
+LEADER_SELECTOR = "org.apache.kafka.common.replica.LeaderSelector"
+RACK_SELECTOR = "org.apache.kafka.common.replica.RackAwareReplicaSelector"
 
 # fmt: off
 _IDENTITY_AND_NETWORK = (
@@ -122,6 +127,9 @@ CLUSTER_CONFIGS: tuple[ConfigDef, ...] = (
         doc="How often high watermarks are written down."),
     broker_config("replica.lag.time.max.ms", LONG, 30_000, Range(1),
         doc="A follower that has not caught up for this long leaves the in-sync set."),
+    broker_config("replica.selector.class", STRING, LEADER_SELECTOR, OneOf((LEADER_SELECTOR, RACK_SELECTOR)),
+        doc="Which replica consumers are sent to: the leader, or one in their own rack (`client.rack`, `broker.rack`) "
+            "that is in sync."),
     broker_config("replica.socket.receive.buffer.bytes", INT, 65_536, Range(-1),
         doc="The kernel's receive buffer of a copying connection."),
     broker_config("replica.socket.timeout.ms", INT, 30_000, Range(1),

@@ -80,6 +80,8 @@ class LogConfig:
     flush_messages: int = LONG_MAX
     flush_ms: int = LONG_MAX
     unclean_leader_election: bool = False
+    leader_replication_throttled_replicas: frozenset[str] = frozenset()
+    follower_replication_throttled_replicas: frozenset[str] = frozenset()
 
     @property
     def compacts(self) -> bool:

@@ -9,8 +9,6 @@ from headrace.model.topic_configs import TOPIC_CONFIGS
 
 _TOPIC_KEYS = frozenset(
     {
-        "follower.replication.throttled.replicas",
-        "leader.replication.throttled.replicas",
         "local.retention.bytes",
         "local.retention.ms",
         "preallocate",
@@ -21,11 +19,7 @@ _TOPIC_KEYS = frozenset(
 )
 _BROKER_KEYS = frozenset(
     {
-        "auto.leader.rebalance.enable",
         "broker.heartbeat.interval.ms",
-        "follower.replication.throttled.rate",
-        "leader.imbalance.check.interval.seconds",
-        "leader.replication.throttled.rate",
         "num.replica.fetchers",
         "replica.fetch.backoff.ms",
         "replica.high.watermark.checkpoint.interval.ms",

@@ -116,6 +116,7 @@ TABLE: Mapping[int, frozenset[Access]] = {
     55: frozenset({_CLUSTER_DESCRIBE}),  # DescribeQuorum
     60: frozenset({_CLUSTER_DESCRIBE}),  # DescribeCluster: only for the cluster's authorized operations
     61: frozenset({_TOPIC_READ}),  # DescribeProducers
+    64: frozenset({_CLUSTER_ALTER}),  # UnregisterBroker
     65: frozenset({_TRANSACTIONAL_ID_DESCRIBE, _TOPIC_DESCRIBE}),  # DescribeTransactions
     66: frozenset({_TRANSACTIONAL_ID_DESCRIBE}),  # ListTransactions
     68: frozenset({_GROUP_READ, _TOPIC_DESCRIBE}),  # ConsumerGroupHeartbeat

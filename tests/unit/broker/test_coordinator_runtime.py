@@ -9,7 +9,8 @@ from headrace.broker.broker import Broker
 from headrace.broker.coordinator_runtime import CoordinatorRuntime
 from headrace.broker.coordinators.errors import CoordinatorNotAvailable, NotCoordinator
 from headrace.broker.coordinators.shard import Shard
-from headrace.broker.partition import AppendWaiter, Partition
+from headrace.broker.partition import Partition
+from headrace.broker.waiting import AppendWaiter
 from headrace.core.coordinator import Answer, Decision, LogRecord, Moment, Producer, Timer
 from headrace.model.configs import LogConfig
 from headrace.model.errors import DiskFull, HeadraceError, MessageTooLarge, RequestError, StorageError

@@ -78,3 +78,15 @@ def test_the_file_system_is_asked_seldom_while_there_is_room() -> None:
     for _ in range(1_000):
         reserve.check(100)
     assert disk.asked == asked
+
+
+def test_room_is_not_short_and_enough_in_turns_at_the_brink() -> None:
+    disk = Disk(1000 * MIB)
+    reserve = DiskReserve(disk, "/data")
+    disk.free = reserve.reserve_bytes - 1
+    assert reserve.is_short(was_short=False)
+    disk.free = reserve.reserve_bytes + 1
+    assert reserve.is_short(was_short=True)
+    assert not reserve.is_short(was_short=False)
+    disk.free = 2 * reserve.reserve_bytes
+    assert not reserve.is_short(was_short=True)

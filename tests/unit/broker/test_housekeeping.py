@@ -1,6 +1,5 @@
 """What happens in the background: promises have deadlines, old segments go, and one bad log stops nobody's care."""
 
-import asyncio
 import errno
 from collections.abc import AsyncIterator
 from types import SimpleNamespace
@@ -55,7 +54,7 @@ class Kit:
         return [name for name in self.files.list(f"{DATA}/t-{index}") if name.endswith(".log")]
 
     async def removed(self) -> None:
-        await asyncio.gather(*self.partitions._removals)
+        await self.partitions.removals.finish()
 
 
 @pytest.fixture

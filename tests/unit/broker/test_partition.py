@@ -103,7 +103,7 @@ def test_who_waits_is_told_although_the_policy_changes_meanwhile(files: SimFiles
 def test_parked_fetches_are_woken_by_the_watermark(files: SimFiles, commit: CommitByHand) -> None:
     partition = new_partition(files, commit)
     fetch = Waiter()
-    partition.fetch_waiters[fetch] = None
+    partition.waiters.fetches[fetch] = None
     produce(partition, "a")
     assert fetch.woken == 0
     commit.run()
@@ -159,7 +159,7 @@ def test_d6_a_failed_sync_takes_the_partition_offline_and_acknowledges_nothing(
     commit.run()
     waiter, fetch = Waiter(), Waiter()
     partition.wait_for_commit(produce(partition, "lost").next_offset, waiter)
-    partition.fetch_waiters[fetch] = None
+    partition.waiters.fetches[fetch] = None
     files.fail("sync", path="*.log")
     commit.run()
     assert (waiter.commits, [error.code for error in waiter.failures]) == (0, [ErrorCode.KAFKA_STORAGE_ERROR])

@@ -1,6 +1,5 @@
 """The partitions of a broker over its starts: one that cannot be opened is alone, none inherits offsets."""
 
-import asyncio
 import errno
 from collections.abc import AsyncIterator
 from uuid import UUID
@@ -44,7 +43,7 @@ class Run:
         self.commit.run()
 
     async def removed(self) -> None:
-        await asyncio.gather(*self.partitions._removals)
+        await self.partitions.removals.finish()
 
 
 class _Image:

@@ -92,3 +92,67 @@ def test_blocks_of_producer_ids_never_overlap() -> None:
         blocks.append(decision.row)
         image.apply(revision, decision.writes)
     assert blocks == [ProducerIdBlock(number * PRODUCER_IDS_PER_BLOCK, PRODUCER_IDS_PER_BLOCK) for number in range(3)]
+
+
+def image_of(*partitions: tuple[int, ...], live: tuple[int, ...] = (1, 2, 3)) -> ClusterImage:
+    """Three brokers, of which some are there, and a topic with these replicas."""
+    image = ClusterImage()
+    for node_id in (1, 2, 3):
+        register(image, node_id=node_id)
+    for node_id in {1, 2, 3} - {*live}:
+        image.apply(image.revision + 1, {facts.session_key(node_id): None})
+    states = new_partitions(partitions, 0)
+    writes: dict[str, bytes | None] = {facts.topic_key("t"): facts.encode_topic(UUID(int=1), {})}
+    writes |= facts.block_writes(UUID(int=1), states, range(len(states)))
+    image.apply(image.revision + 1, writes)
+    return image
+
+
+def test_a_broker_that_is_gone_and_holds_nothing_is_forgotten() -> None:
+    image = image_of((1, 2), live=(1, 2))
+    image.apply(image.revision + 1, brokers.unregister(image, 3).writes)
+    assert set(image.brokers) == {1, 2}
+
+
+@pytest.mark.parametrize(
+    ("node_id", "live", "reason"),
+    [(3, (1, 2, 3), "runs; stop it"), (2, (1,), "holds replicas, of t"), (9, (1,), "no broker")],
+)
+def test_a_broker_that_is_there_or_holds_something_is_not_forgotten(
+    node_id: int, live: tuple[int, ...], reason: str
+) -> None:
+    with pytest.raises(RequestError, match=reason):
+        brokers.unregister(image_of((1, 2), live=live), node_id)
+
+
+def resigned(image: ClusterImage, node_id: int) -> ClusterImage:
+    condition = elections.condition_of(image)
+    (decision,) = elections.resign({"t": [0]}, image, node_id, condition, lambda topic: Rules(1)).values()
+    assert isinstance(decision, Decision)
+    image.apply(image.revision + 1, decision.writes)
+    return image
+
+
+def test_a_broker_whose_copy_failed_leaves_leading_to_others() -> None:
+    (state,) = resigned(image_of((1, 2, 3)), 1).topics["t"].partitions
+    assert (state.leader, state.isr, state.leader_epoch) == (2, (2, 3), 1)
+
+
+def test_a_follower_whose_copy_failed_leaves_the_isr() -> None:
+    (state,) = resigned(image_of((1, 2, 3)), 3).topics["t"].partitions
+    assert (state.leader, state.isr, state.leader_epoch) == (1, (1, 2), 0)
+
+
+def test_a_broker_whose_copy_failed_stays_where_nobody_else_has_everything() -> None:
+    (state,) = resigned(image_of((1, 2), live=(1,)), 1).topics["t"].partitions
+    assert (state.leader, state.isr) == (1, (1, 2)), "whoever repairs its disk loses nothing"
+
+
+def test_partitions_are_out_of_place_where_the_first_replica_could_lead_and_does_not() -> None:
+    image = image_of((1, 2), (2, 1))
+    assert elections.out_of_place(image, elections.condition_of(image)) == {}
+    resigned(image, 1)
+    assert elections.out_of_place(image, elections.condition_of(image)) == {}, "it is not in sync"
+    moved = [state._replace(isr=(1, 2)) for state in image.topics["t"].partitions]
+    image.apply(image.revision + 1, dict(facts.block_writes(UUID(int=1), moved, [0, 1])))
+    assert elections.out_of_place(image, elections.condition_of(image)) == {"t": [0]}

@@ -61,7 +61,7 @@ async def _reassigned(request: AlterPartitionReassignmentsRequest, call: Call) -
             if not outcomes[topic.name, asked.partition_index].code:
                 wanted.setdefault(topic.name, {})[asked.partition_index] = asked.replicas
     if wanted:
-        await call.broker.controller.reassign(wanted)
+        await call.broker.controller.states.reassign(wanted)
     return (
         (topic.name, (_row(asked, outcomes[topic.name, asked.partition_index]) for asked in topic.partitions))
         for topic in request.topics

@@ -73,7 +73,7 @@ async def _elected(request: ElectLeadersRequest, call: Call) -> Topics:
     }
     needed = {name: indexes for name, indexes in needed.items() if indexes}
     if needed:
-        await call.broker.controller.elect_leaders(needed, unclean=wanted is ElectionType.UNCLEAN)
+        await call.broker.controller.states.elect_leaders(needed, unclean=wanted is ElectionType.UNCLEAN)
     about_all = request.topic_partitions is None
 
     def outcome(name: str, index: int) -> Outcome:

@@ -12,9 +12,12 @@ from typing import TYPE_CHECKING
 from uuid import UUID
 
 from headrace.broker.connection import Connection
+from headrace.broker.handlers.replica_reads import ReplicaReads
 from headrace.broker.partition import Partition
 from headrace.broker.reply import Reply
 from headrace.core.fetch_session import FetchSession, FetchSessions
+from headrace.core.replica.closest import READ_HERE, closest_replica
+from headrace.model.broker_configs import RACK_SELECTOR
 from headrace.model.errors import ErrorCode, HeadraceError, NotLeader, OffsetOutOfRange, TopicDenied
 from headrace.protocol.api import ApiKey
 from headrace.protocol.fetch import (
@@ -28,7 +31,7 @@ from headrace.protocol.fetch import (
 )
 from headrace.protocol.frames import Parts, RequestHeader
 from headrace.protocol.wire import Reader
-from headrace.security.access import CLUSTER_NAME, Operation, ResourceType, access_for
+from headrace.security.access import Operation, ResourceType, access_for
 from headrace.storage.log_values import LogSlice
 
 if TYPE_CHECKING:
@@ -37,7 +40,6 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 READ_TOPIC = access_for(ApiKey.FETCH, ResourceType.TOPIC, Operation.READ)
-REPLICATE = access_for(ApiKey.FETCH, ResourceType.CLUSTER, Operation.CLUSTER_ACTION)
 
 TopicKey = str | UUID
 Rows = list[tuple[TopicKey, PartitionRow]]
@@ -85,7 +87,7 @@ class FetchWait:
         self._parked_on = partitions
         is_replica = self._request.replica_id >= 0
         for partition in partitions:
-            (partition.replica_waiters if is_replica else partition.fetch_waiters)[self] = None
+            (partition.waiters.replica_fetches if is_replica else partition.waiters.fetches)[self] = None
         self._connection.parked.add(self)
         self._timer = loop.call_later(min(self._request.max_wait_ms, WAIT_MS_MAX) / 1000, self._give_up)
 
@@ -125,8 +127,8 @@ class FetchWait:
             self._timer.cancel()
             self._timer = None
         for partition in self._parked_on:
-            partition.fetch_waiters.pop(self, None)
-            partition.replica_waiters.pop(self, None)
+            partition.waiters.fetches.pop(self, None)
+            partition.waiters.replica_fetches.pop(self, None)
         self._parked_on = []
         self._connection.parked.discard(self)
 
@@ -138,7 +140,8 @@ class FetchHandler:
         self._clock = broker.clock
         self._partitions = broker.partitions
         self._figures = broker.figures
-        self._internal_listener = broker.settings.internal_listener
+        self._replicas = ReplicaReads(broker)
+        self._reads_closest = broker.settings.config("replica.selector.class") == RACK_SELECTOR
         self._authorizer = broker.authorizer
         self._sessions = sessions
         self._bytes_max = broker.settings.integer("fetch.max.bytes")
@@ -156,10 +159,10 @@ class FetchHandler:
             return encode_response(header.version, header.correlation_id, (), error=error.code)
         wanted = session.wanted() if session is not None else _all_wanted(request)
         if request.replica_id >= 0:
-            refusal = self._check_replica(connection)
+            refusal = self._replicas.check(connection)
             if refusal is not None:
                 return encode_response(header.version, header.correlation_id, (), error=refusal)
-            self._note_progress(request, wanted)
+            self._replicas.note_progress(request, wanted)
         rows, size, failed, partitions = self.gather(connection, request, wanted)
         if size >= request.bytes_min or failed or request.max_wait_ms <= 0 or not wanted:
             self.count(request, size)
@@ -174,60 +177,6 @@ class FetchHandler:
         else:
             self._figures.records.bytes_out += size
 
-    # Followers
-
-    def _check_replica(self, connection: Connection) -> ErrorCode | None:
-        """Who fetches as a replica sees what is not committed, and moves the watermark: brokers only."""
-        if connection.listener != self._internal_listener or not self._authorizer.allows(
-            connection.principal, connection.client_host, REPLICATE, CLUSTER_NAME
-        ):
-            return ErrorCode.CLUSTER_AUTHORIZATION_FAILED
-        return None
-
-    def _note_progress(self, request: FetchRequest, wanted: list[tuple[TopicKey, FetchPartition]]) -> None:
-        """Each fetch of a follower says what it holds, also of partitions that have nothing new for it."""
-        now_ms = self._clock.monotonic_ms()
-        for topic, one in wanted:
-            partition = self._partitions.held(topic, one.partition)
-            if partition is None or partition.leadership is None or partition.failure is not None:
-                continue  # the row says so
-            if one.current_leader_epoch == partition.leader_epoch:
-                partition.replica_fetched(
-                    request.replica_id, request.replica_epoch, one.fetch_offset, one.last_fetched_epoch, now_ms
-                )
-                self._replica_has_fetched(partition, request.replica_id)
-
-    def _replica_has_fetched(self, partition: Partition, broker: int) -> None:
-        membership = self._broker.membership
-        if membership is not None:
-            membership.isr_keeper.fetched(partition, broker)
-
-    @staticmethod
-    def _read_as_replica(
-        partition: Partition, replica: int, wanted: FetchPartition, room: int, *, is_first: bool
-    ) -> PartitionRow:
-        partition.check_leader(wanted.current_leader_epoch)
-        partition.check_follower(replica)
-        row = PartitionRow(
-            partition.index,
-            ErrorCode.NONE,
-            partition.high_watermark,
-            partition.high_watermark,
-            partition.log.log_start_offset,
-        )
-        diverging = partition.divergence(wanted.fetch_offset, wanted.last_fetched_epoch)
-        if diverging is not None:
-            return row._replace(diverging=diverging)
-        if wanted.fetch_offset < partition.log.log_start_offset:
-            return row._replace(error=ErrorCode.OFFSET_OUT_OF_RANGE)
-        if room <= 0 and not is_first:
-            return row
-        bytes_max = min(wanted.bytes_max, room)
-        records = partition.read_uncommitted(wanted.fetch_offset, bytes_max)
-        if records is not None and records.length > bytes_max and not is_first:
-            records = None
-        return row._replace(records=records)
-
     def gather(
         self, connection: Connection, request: FetchRequest, wanted: list[tuple[TopicKey, FetchPartition]]
     ) -> tuple[Rows, int, bool, list[Partition]]:
@@ -241,12 +190,12 @@ class FetchHandler:
                 if request.replica_id >= 0:
                     partition = self._partitions.leader(topic, one.partition)
                     partitions.append(partition)
-                    row = self._read_as_replica(partition, request.replica_id, one, room - size, is_first=not size)
+                    row = self._replicas.read(partition, request.replica_id, one, room - size, is_first=not size)
                 else:
                     self._check_may_read(connection, topic)
                     partition = self._partitions.leader(topic, one.partition)
                     partitions.append(partition)
-                    row = self._read(partition, one, request.read_committed, room - size, is_first=not size)
+                    row = self._read(partition, one, request, room - size, is_first=not size)
             except NotLeader as error:
                 leader = self._partitions.current_leader(topic, one.partition)
                 row, failed = PartitionRow(one.partition, error.code, current_leader=leader), True
@@ -256,7 +205,8 @@ class FetchHandler:
                 self._figures.errors[ApiKey.FETCH, error.code] += 1
             else:
                 size += row.records.length if row.records is not None else 0
-                failed = failed or row.diverging is not None or row.error != ErrorCode.NONE
+                failed = failed or row.error != ErrorCode.NONE or row.diverging is not None
+                failed = failed or row.preferred_replica != READ_HERE  # nothing to wait for, either
             rows.append((topic, row))
         return rows, size, failed, partitions
 
@@ -278,28 +228,41 @@ class FetchHandler:
             raise
 
     def _read(
-        self, partition: Partition, wanted: FetchPartition, read_committed: bool, room: int, *, is_first: bool
+        self, partition: Partition, wanted: FetchPartition, request: FetchRequest, room: int, *, is_first: bool
     ) -> PartitionRow:
-        partition.check_leader(wanted.current_leader_epoch)
+        if request.rack and self._reads_closest:
+            elsewhere = self._check_closest(partition, wanted, request.rack)
+            if elsewhere != READ_HERE:
+                return _row(partition, None, None)._replace(preferred_replica=elsewhere)
+        else:
+            partition.check_leader(wanted.current_leader_epoch)
         # A batch larger than what the client asked for is still sent if it is the first: else nobody could read it.
         records = None
         if room > 0 or is_first:
             bytes_max = min(wanted.bytes_max, room)
-            records = self._records(partition, wanted.fetch_offset, bytes_max, read_committed)
+            records = self._records(partition, wanted.fetch_offset, bytes_max, request.read_committed)
             if records is not None and records.length > bytes_max and not is_first:
                 records = None
         aborted: tuple[AbortedTransaction, ...] | None = None
-        if read_committed:
+        if request.read_committed:
             aborted = partition.aborted_transactions(wanted.fetch_offset, records)
-        return PartitionRow(
-            partition.index,
-            ErrorCode.NONE,
-            partition.high_watermark,
-            partition.last_stable_offset,
-            partition.log.log_start_offset,
-            aborted,
-            records=records,
-        )
+        return _row(partition, aborted, records)
+
+    def _check_closest(self, partition: Partition, wanted: FetchPartition, rack: str) -> int:
+        """READ_HERE, from the leader or from a copy that is kept up; else the broker to read from (KIP-392)."""
+        leadership = partition.leadership
+        if leadership is None:
+            self._check_copy(partition, wanted)
+            return READ_HERE
+        partition.check_leader(wanted.current_leader_epoch)
+        racks = {one.node_id: one.rack for one in self._broker.image.live_brokers().values()}
+        return closest_replica(rack, self._broker.settings.rack, racks, leadership, wanted.fetch_offset)
+
+    def _check_copy(self, partition: Partition, wanted: FetchPartition) -> None:
+        partition.check_follows(wanted.current_leader_epoch)
+        membership = self._broker.membership
+        if membership is None or membership.may_be_fenced or wanted.fetch_offset > partition.log_end_offset:
+            raise NotLeader(f"{partition} is not kept up here: ask its leader")
 
     @staticmethod
     def encode(header: RequestHeader, session: FetchSession | None, rows: Rows) -> Parts:
@@ -308,6 +271,20 @@ class FetchHandler:
             session_id = session.session_id
             rows = session.news(iter(rows))
         return encode_response(header.version, header.correlation_id, list(_by_topic(rows)), session_id=session_id)
+
+
+def _row(
+    partition: Partition, aborted: tuple[AbortedTransaction, ...] | None, records: LogSlice | None
+) -> PartitionRow:
+    return PartitionRow(
+        partition.index,
+        ErrorCode.NONE,
+        partition.high_watermark,
+        partition.last_stable_offset,
+        partition.log.log_start_offset,
+        aborted,
+        records=records,
+    )
 
 
 def _all_wanted(request: FetchRequest) -> list[tuple[TopicKey, FetchPartition]]:

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 from headrace.core.cluster.events import ControllerChanged, Event, SessionChanged, TopicCreated
 from headrace.core.cluster.values import NO_CONTROLLER
 from headrace.model.errors import HeadraceError
+from headrace.model.settings import Settings
 
 if TYPE_CHECKING:
     from headrace.broker.controller import Controller
@@ -24,15 +25,19 @@ LOOK_S = 2.0
 
 
 class ControlLoop:
-    def __init__(self, controller: "Controller", session: "BrokerSession", node_id: int) -> None:
+    def __init__(self, controller: "Controller", session: "BrokerSession", settings: Settings) -> None:
         self._controller = controller
         self._session = session
-        self._node_id = node_id
+        self._node_id = settings.node_id
+        self._balances = settings.flag("auto.leader.rebalance.enable")
+        self._balance_every_s = settings.integer("leader.imbalance.check.interval.seconds")
+        self._balance_at_s = 0.0
         self._wake = asyncio.Event()
         self._task: asyncio.Task[None] | None = None
 
     def start(self) -> None:
         self._wake.set()
+        self._balance_at_s = asyncio.get_running_loop().time() + self._balance_every_s
         self._task = asyncio.create_task(self._run(), name="control loop")
 
     async def stop(self) -> None:
@@ -68,4 +73,15 @@ class ControlLoop:
         if controller.image.controller == NO_CONTROLLER and lease is not None and await controller.take_control(lease):
             log.info("broker %d is the controller now", self._node_id)
         if controller.image.controller == self._node_id:
-            await controller.elect_where_needed()
+            await controller.states.elect_where_needed()
+            await self._balance_when_due()
+
+    async def _balance_when_due(self) -> None:
+        """Leadership goes back to the first replicas: after a failover, some brokers lead too much and some nothing."""
+        now_s = asyncio.get_running_loop().time()
+        if not self._balances or now_s < self._balance_at_s:
+            return
+        self._balance_at_s = now_s + self._balance_every_s
+        moved = await self._controller.states.balance_leaders()
+        if moved:
+            log.info("the first replicas of %d partitions lead them again", moved)

@@ -13,6 +13,7 @@ from uuid import UUID
 from headrace.broker.partition import Partition
 from headrace.broker.replication.copying import append_copies, cut, learn
 from headrace.broker.replication.fetch_session import FollowerSession
+from headrace.broker.replication.throttles import Throttles
 from headrace.client.peer import Peer, PeerLost
 from headrace.core.replica.follower import EpochEnd
 from headrace.model.errors import ErrorCode, HeadraceError
@@ -36,28 +37,42 @@ Connect = Callable[[int], Awaitable[Peer]]
 # After a refusal: the leader may not have heard of its election yet, which takes milliseconds; or it is gone for good.
 REFUSED_PAUSE_S = 0.02
 REFUSED_PAUSE_S_MAX = 1.0
+PATIENCE_MS_MIN = 20  # a fetch that waits for less is not worth its round trip
+# What a replica that is far behind takes of a partition at a time: a disk and a network are then busy most of the time,
+# and checking and writing it keeps other requests waiting for a few milliseconds.
+BULK_BYTES_MAX = 4 * 1024 * 1024
+YIELD_BYTES = 256 * 1024
 CLIENT_ID = "replica"
 
 
 class Followed:
     """A partition that we fetch, and for how long not, after a refusal."""
 
-    __slots__ = ("not_before_s", "partition", "pause_s")
+    __slots__ = ("_bytes_min", "bytes_max", "not_before_s", "partition", "pause_s")
 
-    def __init__(self, partition: Partition) -> None:
+    def __init__(self, partition: Partition, bytes_max: int) -> None:
         self.partition = partition
         self.pause_s = 0.0
         self.not_before_s = 0.0
+        self._bytes_min = self.bytes_max = bytes_max
+
+    def got(self, count: int) -> None:
+        """A full answer means that more is there: the next one is larger. Who keeps up asks for little again."""
+        if count >= self.bytes_max:
+            self.bytes_max = max(min(2 * self.bytes_max, BULK_BYTES_MAX), self._bytes_min)
+        elif count < self._bytes_min:
+            self.bytes_max = self._bytes_min
 
 
 class Fetcher:
-    def __init__(self, broker: "Broker", leader: int, connect: Connect) -> None:
+    def __init__(self, broker: "Broker", leader: int, connect: Connect, throttles: Throttles) -> None:
         settings = broker.settings
         self._broker = broker
         self._clock = broker.clock
         self._loop = asyncio.get_running_loop()
         self._leader = leader
         self._connect = connect
+        self._throttles = throttles
         self._followed: dict[Key, Followed] = {}
         self._changed = asyncio.Event()
         self._session = FollowerSession()
@@ -73,7 +88,7 @@ class Fetcher:
     # What to fetch
 
     def add(self, partition: Partition) -> None:
-        self._followed[(partition.topic_id, partition.index)] = Followed(partition)
+        self._followed[(partition.topic_id, partition.index)] = Followed(partition, self._partition_bytes_max)
         self._look_again()
 
     def drop(self, key: Key) -> None:
@@ -156,6 +171,7 @@ class Fetcher:
         wanted: dict[Key, WantedPartition] = {}
         for key, followed in self._followed.items():
             partition = followed.partition
+            followed.not_before_s = max(followed.not_before_s, now_s + self._throttles.wait_s(partition))
             if followed.not_before_s <= now_s and partition.failure is None:
                 end = partition.log_end_offset
                 wanted[key] = WantedPartition(
@@ -163,7 +179,7 @@ class Fetcher:
                     end,
                     partition.log.epochs.epoch_of(end - 1) if end > partition.log_start_offset else -1,
                     partition.log_start_offset,
-                    self._partition_bytes_max,
+                    followed.bytes_max,
                 )
         return wanted
 
@@ -181,11 +197,10 @@ class Fetcher:
             self._session.forget()
             self._peer = await self._connect(self._leader)
         news = self._session.news(wanted)
-        waiting = any(followed.not_before_s > self._loop.time() for followed in self._followed.values())
         request = ReplicaFetch(
             self._broker.node_id,
             self._broker.controller.broker_epoch,
-            int(REFUSED_PAUSE_S * 1000) if waiting else self._wait_ms,
+            self._patience_ms(),
             self._bytes_min,
             self._bytes_max,
             *news,
@@ -195,6 +210,12 @@ class Fetcher:
                 return decode_response(await self._peer.exchange(encode_request(request, 0, CLIENT_ID)))
         except TimeoutError:
             raise PeerLost(f"no answer for {self._timeout_s:.0f} s") from None
+
+    def _patience_ms(self) -> int:
+        """How long the leader may wait for news: until it is the turn of a partition that is not asked for now."""
+        now_s = self._loop.time()
+        due_s = [one.not_before_s - now_s for one in self._followed.values() if one.not_before_s > now_s]
+        return min([self._wait_ms, *(max(int(1000 * wait_s), PATIENCE_MS_MIN) for wait_s in due_s)])
 
     def _disconnect(self) -> None:
         if self._peer is not None:
@@ -212,6 +233,8 @@ class Fetcher:
             try:
                 self._take_row(followed, row)
                 touched.append(followed.partition)
+                if len(row.records) >= YIELD_BYTES:
+                    await asyncio.sleep(0)  # producers and consumers are served between two large pieces
             except HeadraceError as error:
                 log.warning("%s cannot be copied from broker %d: %s", followed.partition, self._leader, error)
                 self._set_back(followed)
@@ -235,6 +258,8 @@ class Fetcher:
             cut(self._broker.partitions, partition, EpochEnd(*row.diverging))
             return
         if row.records:
+            followed.got(len(row.records))
+            self._throttles.copied(partition, len(row.records))
             append_copies(partition, row.records, self._clock.wall_ms())
         learn(partition, row.high_watermark, row.log_start_offset)
 

@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING
 
 from headrace.broker.partition import Partition
 from headrace.broker.replication.fetcher import Connect, Fetcher
+from headrace.broker.replication.throttles import Throttles
 from headrace.core.cluster.events import BrokerRegistered, Event, PartitionsAdded, PartitionsChanged, TopicCreated
 from headrace.core.cluster.image import TopicImage
 from headrace.core.cluster.values import NO_LEADER
@@ -14,9 +15,10 @@ if TYPE_CHECKING:
 
 
 class Fetchers:
-    def __init__(self, broker: "Broker", connect: Connect) -> None:
+    def __init__(self, broker: "Broker", connect: Connect, throttles: Throttles) -> None:
         self._broker = broker
         self._connect = connect
+        self._throttles = throttles
         self._by_leader: dict[int, Fetcher] = {}
         self._leader_of: dict[Partition, int] = {}
 
@@ -46,7 +48,7 @@ class Fetchers:
 
     def _fetcher(self, leader: int) -> Fetcher:
         if leader not in self._by_leader:
-            self._by_leader[leader] = Fetcher(self._broker, leader, self._connect)
+            self._by_leader[leader] = Fetcher(self._broker, leader, self._connect, self._throttles)
         return self._by_leader[leader]
 
     def _drop(self, partition: Partition) -> None:

@@ -90,7 +90,7 @@ class IsrKeeper:
         if not self._unsettled:
             return
         asked = dict(self._unsettled)
-        refused = await self._broker.controller.change_isrs([proposal for proposal, _ in asked.values()])
+        refused = await self._broker.controller.states.change_isrs([proposal for proposal, _ in asked.values()])
         for partition, (proposal, proposed) in asked.items():
             if _is_over(partition, proposal):
                 self._unsettled.pop(partition, None)

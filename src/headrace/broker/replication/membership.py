@@ -9,8 +9,10 @@ from typing import TYPE_CHECKING
 
 from headrace.broker.replication.control import ControlLoop
 from headrace.broker.replication.fetchers import Fetchers
+from headrace.broker.replication.health import Health
 from headrace.broker.replication.isr_keeper import IsrKeeper
 from headrace.broker.replication.session import BrokerSession
+from headrace.broker.replication.throttles import Throttles
 from headrace.core.cluster.events import Event
 from headrace.metadata.store import Store
 from headrace.model.errors import HeadraceError
@@ -28,9 +30,11 @@ class Membership:
     def __init__(self, broker: "Broker", store: Store) -> None:
         self._broker = broker
         self._session = BrokerSession(store, broker)
-        self._control = ControlLoop(broker.controller, self._session, broker.node_id)
+        self._control = ControlLoop(broker.controller, self._session, broker.settings)
         self.isr_keeper = IsrKeeper(broker)
-        self._fetchers = Fetchers(broker, broker.connect)
+        self.throttles = Throttles(broker)
+        self._health = Health(broker, self._session)
+        self._fetchers = Fetchers(broker, broker.connect, self.throttles)
         self._watch: asyncio.Task[None] | None = None
         self._news = asyncio.Event()
         self._is_working = False
@@ -41,13 +45,16 @@ class Membership:
         await self._session.begin()
         self._session.keep(self.superseded.set)
         self._is_working = True
+        self.throttles.start()
         self._fetchers.start()
         self.isr_keeper.start()
         self._control.start()
+        self._health.start()
 
     def follow(self, event: Event) -> None:
         if not self._is_working:
             return  # what begins now would outlive the stop
+        self.throttles.follow(event)
         self._fetchers.follow(event)
         self.isr_keeper.follow(event)
         self._control.follow(event)
@@ -80,6 +87,7 @@ class Membership:
     async def stop(self) -> None:
         """Copy nothing and decide nothing any more."""
         self._is_working = False
+        await self._health.stop()
         await self._control.stop()
         await self.isr_keeper.stop()
         await self._fetchers.stop()

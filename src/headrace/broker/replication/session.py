@@ -31,6 +31,7 @@ class BrokerSession:
         self._session: Session | None = None
         self._task: asyncio.Task[None] | None = None
         self._is_stopping = False
+        self._leads = True
 
     @property
     def lease(self) -> LeaseId | None:
@@ -42,7 +43,7 @@ class BrokerSession:
         while True:
             session = await Session.open(self._store, self._clock, self._ttl_ms)
             try:
-                await self._controller.begin_session(session.lease, stopping=self._is_stopping)
+                await self._controller.begin_session(session.lease, stopping=self._leads_nothing)
             except LeaseExpired:
                 continue  # the store was slow to say that it had begun
             self._session = session
@@ -68,11 +69,23 @@ class BrokerSession:
                 log.warning("no new session yet: %s", error)
                 await asyncio.sleep(RETRY_S)
 
+    @property
+    def _leads_nothing(self) -> bool:
+        return self._is_stopping or not self._leads
+
     async def say_stopping(self) -> None:
         """This broker wants to lead nothing any more."""
         self._is_stopping = True
+        await self._say()
+
+    async def say_leading(self, leads: bool) -> None:
+        """Whether this broker wants to lead and be in sync, for now."""
+        self._leads = leads
+        await self._say()
+
+    async def _say(self) -> None:
         if self.lease is not None:
-            await self._controller.begin_session(self.lease, stopping=True)
+            await self._controller.begin_session(self.lease, stopping=self._leads_nothing)
 
     async def end(self) -> None:
         """Gone, and everybody knows at once instead of after a while."""

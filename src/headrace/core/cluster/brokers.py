@@ -30,6 +30,18 @@ class DuplicateBroker(RequestError):
     retriable = True
 
 
+class UnknownBroker(RequestError):
+    """No broker has this id."""
+
+    code = ErrorCode.BROKER_ID_NOT_REGISTERED
+
+
+class BrokerInUse(RequestError):
+    """The broker cannot be forgotten yet."""
+
+    code = ErrorCode.INVALID_REQUEST
+
+
 def register(
     image: ClusterImage,
     *,
@@ -81,6 +93,19 @@ def begin_session(
         {facts.session_key(node_id): facts.encode_session(stopping=stopping, lease=lease)},
         unchanged=(facts.broker_key(node_id),),
     )
+
+
+def unregister(image: ClusterImage, node_id: int) -> Decision[None]:
+    """A broker that is gone, and holds nothing, is forgotten."""
+    known = image.brokers.get(node_id)
+    if known is None:
+        raise UnknownBroker(f"no broker has the id {node_id}")
+    if known.is_live:
+        raise BrokerInUse(f"broker {node_id} runs; stop it first")
+    for topic in image.topics.values():
+        if any(node_id in state.replicas for state in topic.partitions):
+            raise BrokerInUse(f"broker {node_id} holds replicas, of {topic.name} for one; move them to others first")
+    return Decision(None, {facts.broker_key(node_id): None})
 
 
 def take_control(image: ClusterImage, node_id: int) -> Decision[bool]:

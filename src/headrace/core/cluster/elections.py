@@ -82,6 +82,17 @@ def elect_preferred(
     return {name: decisions.get(name, Decision(0, {})) for name in wanted}
 
 
+def out_of_place(image: ClusterImage, condition: Condition) -> dict[str, list[int]]:
+    """Partitions by topic that their first replica could lead, and does not."""
+    found = {
+        topic.name: [
+            index for index, state in enumerate(topic.partitions) if preferred(state, condition).leader != state.leader
+        ]
+        for topic in image.topics.values()
+    }
+    return {name: indexes for name, indexes in found.items() if indexes}
+
+
 def elect_unclean(
     wanted: Mapping[str, Collection[int]], image: ClusterImage, condition: Condition, rules: RulesOf
 ) -> dict[str, Decision[int] | RequestError]:
@@ -149,6 +160,26 @@ def come_back(
         decision = _changing(topic, change, guards=())
         decisions[topic.name] = Decision(None, decision.writes)
     return {name: decisions.get(name, Decision(None, {})) for name in names}
+
+
+def resign(
+    wanted: Mapping[str, Collection[int]], image: ClusterImage, node_id: int, condition: Condition, rules: RulesOf
+) -> dict[str, Decision[int] | RequestError]:
+    """A broker whose copies of these partitions are unusable leaves them to others, where there are others.
+
+    Where there is nobody else that holds everything, it stays what it is: whoever repairs its disk loses nothing.
+    """
+    others = Condition(frozenset(condition.live) - {node_id}, condition.stopping)
+
+    def resigned(state: PartitionState, to: Rules) -> PartitionState:
+        able = any(others.can_lead(one) for one in (*state.isr, *state.elr))
+        return without(state, node_id, others, to) if able else state
+
+    decisions: dict[str, Decision[int] | RequestError] = {}
+    for topic in _known(wanted, image):
+        change = partial(resigned, to=rules(topic))
+        decisions[topic.name] = _changing(topic, change, wanted[topic.name], guards=())
+    return {name: decisions.get(name, Decision(0, {})) for name in wanted}
 
 
 def _known(names: Iterable[str], image: ClusterImage) -> Iterable[TopicImage]:

@@ -54,6 +54,7 @@ REQUESTS: dict[ApiKey, dict[str, Any]] = {
         "group_id": "g",
         "topics": [{"name": "t", "partitions": [{"partition_index": 0, "committed_offset": 1}]}],
     },
+    ApiKey.UNREGISTER_BROKER: {"broker_id": 9},
     ApiKey.DESCRIBE_TRANSACTIONS: {"transactional_ids": ("x",)},
     ApiKey.LIST_TRANSACTIONS: {},
     ApiKey.DESCRIBE_ACLS: {"resource_type_filter": 1, "pattern_type_filter": 1, "operation": 1, "permission_type": 1},

@@ -108,7 +108,7 @@ async def test_a_commit_that_never_comes_is_not_waited_for_without_end(
     kit.append("t", "a", "b")
     kit.partition("t").high_watermark = 1
     assert found(await ask(kit, LATEST, version, **timeout)) == (0, 1, -1)
-    assert not kit.partition("t")._append_waiters, "who gave up waits no more"
+    assert not kit.partition("t").waiters.appends, "who gave up waits no more"
 
 
 async def test_rule_08_read_committed_ends_at_the_last_stable_offset(

@@ -63,7 +63,7 @@ async def test_who_may_not_delete_records_does_not_make_the_broker_wait(kit: Han
     asked = [{"name": "t", "partitions": [{"partition_index": 0, "offset": 3}]}]
     waiting = asyncio.create_task(kit.ask(ApiKey.DELETE_RECORDS, topics=asked, timeout=60_000))
     await asyncio.sleep(0)
-    assert not kit.partition("t")._append_waiters
+    assert not kit.partition("t").waiters.appends
     assert (await waiting).topics[0].partitions[0].error_code.value == 29
 
 

@@ -1,0 +1,89 @@
+"""Fetch, as followers send it: what they hold moves the watermark, and they see what is not committed yet."""
+
+from typing import TYPE_CHECKING
+from uuid import UUID
+
+from headrace.broker.connection import Connection
+from headrace.broker.partition import Partition
+from headrace.model.errors import ErrorCode
+from headrace.protocol.api import ApiKey
+from headrace.protocol.fetch import FetchPartition, FetchRequest, PartitionRow
+from headrace.security.access import CLUSTER_NAME, Operation, ResourceType, access_for
+
+if TYPE_CHECKING:
+    from headrace.broker.broker import Broker
+
+REPLICATE = access_for(ApiKey.FETCH, ResourceType.CLUSTER, Operation.CLUSTER_ACTION)
+
+TopicKey = str | UUID
+
+
+class ReplicaReads:
+    def __init__(self, broker: "Broker") -> None:
+        self._broker = broker
+        self._clock = broker.clock
+        self._partitions = broker.partitions
+        self._authorizer = broker.authorizer
+        self._internal_listener = broker.settings.internal_listener
+
+    def check(self, connection: Connection) -> ErrorCode | None:
+        """Who fetches as a replica sees what is not committed, and moves the watermark: brokers only."""
+        if connection.listener != self._internal_listener or not self._authorizer.allows(
+            connection.principal, connection.client_host, REPLICATE, CLUSTER_NAME
+        ):
+            return ErrorCode.CLUSTER_AUTHORIZATION_FAILED
+        return None
+
+    def note_progress(self, request: FetchRequest, wanted: list[tuple[TopicKey, FetchPartition]]) -> None:
+        """Each fetch of a follower says what it holds, also of partitions that have nothing new for it."""
+        now_ms = self._clock.monotonic_ms()
+        for topic, one in wanted:
+            partition = self._partitions.held(topic, one.partition)
+            if partition is None or partition.leadership is None or partition.failure is not None:
+                continue  # the row says so
+            if one.current_leader_epoch == partition.leader_epoch:
+                partition.replica_fetched(
+                    request.replica_id, request.replica_epoch, one.fetch_offset, one.last_fetched_epoch, now_ms
+                )
+                self._has_fetched(partition, request.replica_id)
+
+    def _has_fetched(self, partition: Partition, broker: int) -> None:
+        membership = self._broker.membership
+        if membership is not None:
+            membership.isr_keeper.fetched(partition, broker)
+
+    def read(
+        self, partition: Partition, replica: int, wanted: FetchPartition, room: int, *, is_first: bool
+    ) -> PartitionRow:
+        partition.check_leader(wanted.current_leader_epoch)
+        partition.check_follower(replica)
+        row = PartitionRow(
+            partition.index,
+            ErrorCode.NONE,
+            partition.high_watermark,
+            partition.high_watermark,
+            partition.log.log_start_offset,
+        )
+        diverging = partition.divergence(wanted.fetch_offset, wanted.last_fetched_epoch)
+        if diverging is not None:
+            return row._replace(diverging=diverging)
+        if wanted.fetch_offset < partition.log.log_start_offset:
+            return row._replace(error=ErrorCode.OFFSET_OUT_OF_RANGE)
+        if (room <= 0 and not is_first) or self._is_held_back(partition, replica):
+            return row
+        bytes_max = min(wanted.bytes_max, room)
+        records = partition.read_uncommitted(wanted.fetch_offset, bytes_max)
+        if records is not None and records.length > bytes_max and not is_first:
+            records = None
+        if records is not None:
+            self._sends(partition, replica, records.length)
+        return row._replace(records=records)
+
+    def _is_held_back(self, partition: Partition, replica: int) -> bool:
+        membership = self._broker.membership
+        return membership is not None and membership.throttles.holds_back(partition, replica)
+
+    def _sends(self, partition: Partition, replica: int, count: int) -> None:
+        membership = self._broker.membership
+        if membership is not None:
+            membership.throttles.sent(partition, replica, count)

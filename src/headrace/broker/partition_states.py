@@ -1,0 +1,117 @@
+"""The states of partitions as facts: who leads them, who is in sync, where replicas are moving to.
+
+Decides nothing itself: decisions are those of `core/cluster`; here they are committed, one change at a time.
+"""
+
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+
+from headrace.broker.fact_writer import FactWriter
+from headrace.core.cluster import elections
+from headrace.core.cluster.image import ClusterImage
+from headrace.core.cluster.isr_changes import IsrOutcome, IsrProposal, by_block, change_isrs
+from headrace.core.cluster.succession import Condition, Rules
+from headrace.core.cluster.values import Decision, TopicImage
+from headrace.model.configs import log_config
+from headrace.model.errors import HeadraceError, RequestError
+
+
+class PartitionStates:
+    def __init__(
+        self,
+        facts: FactWriter,
+        image: ClusterImage,
+        node_id: int,
+        broker_configs: Callable[[], Mapping[str, str]],
+    ) -> None:
+        self._facts = facts
+        self._image = image
+        self._node_id = node_id
+        self._broker_configs = broker_configs
+
+    async def elect_where_needed(self) -> None:
+        """As controller: leaders for the partitions whose leader is gone, ISRs without those who are."""
+        names = elections.topics_in_need(self._image, elections.condition_of(self._image))
+        if names:
+            rows = await self._facts.change_each(
+                [(name, None) for name in names],
+                lambda wishes: elections.elect(
+                    wishes,
+                    self._image,
+                    elections.condition_of(self._image),
+                    self._rules_of,
+                    node_id=self._node_id,
+                ),
+            )
+            _raise_first(rows.values())
+
+    async def elect_leaders(self, wanted: Mapping[str, Collection[int]], *, unclean: bool) -> None:
+        """By request: the first replicas lead, or anybody where nobody does. The facts tell what became of it."""
+
+        def decide(wishes: Mapping[str, Collection[int]]) -> Mapping[str, Decision[int] | RequestError]:
+            condition = elections.condition_of(self._image)
+            if unclean:
+                return elections.elect_unclean(wishes, self._image, condition, self._rules_of)
+            return elections.elect_preferred(wishes, self._image, condition)
+
+        _raise_first((await self._facts.change_each(list(wanted.items()), decide)).values())
+
+    async def balance_leaders(self) -> int:
+        """The first replicas lead what they can; returns how many partitions that concerned."""
+        wanted = elections.out_of_place(self._image, elections.condition_of(self._image))
+        if wanted:
+            await self.elect_leaders(wanted, unclean=False)
+        return sum(map(len, wanted.values()))
+
+    async def reassign(self, wanted: Mapping[str, Mapping[int, tuple[int, ...] | None]]) -> None:
+        rows = await self._facts.change_each(
+            list(wanted.items()), lambda wishes: elections.reassign(wishes, self._image)
+        )
+        _raise_first(rows.values())
+
+    async def change_isrs(self, proposals: Sequence[IsrProposal]) -> list[IsrProposal]:
+        """Those proposals that are known to be refused; of the others, the facts tell."""
+        rows = await self._facts.change_each(
+            list(by_block(proposals).items()),
+            lambda wanted: change_isrs(wanted, self._image, self._node_id, self._rules_of),
+        )
+        _raise_first(row for row in rows.values() if not isinstance(row, RequestError))  # that a topic is gone is told
+        return [one for row in rows.values() if isinstance(row, IsrOutcome) for one in row.refused]
+
+    async def resign(self, wanted: Mapping[str, Collection[int]]) -> None:
+        """This broker cannot use its copies: it neither leads nor counts as in sync, where others do."""
+
+        def decide(wishes: Mapping[str, Collection[int]]) -> Mapping[str, Decision[int] | RequestError]:
+            condition = elections.condition_of(self._image)
+            return elections.resign(wishes, self._image, self._node_id, condition, self._rules_of)
+
+        _raise_first((await self._facts.change_each(list(wanted.items()), decide)).values())
+
+    async def come_back(self, *, has_lost_all: bool, alone: bool) -> None:
+        """After an unclean stop: hand over what this broker leads, and be in sync only where nothing can be lost."""
+        node_id = self._node_id
+        live = {node_id} if alone else self._image.live_brokers().keys() - {node_id}
+        rows = await self._facts.change_each(
+            [(name, None) for name in elections.topics_held_by(self._image, node_id)],
+            lambda names: elections.come_back(
+                names,
+                self._image,
+                node_id,
+                Condition(frozenset(live)),
+                self._rules_of,
+                lambda topic: has_lost_all or not self._is_on_disk_when_acked(topic),
+            ),
+        )
+        _raise_first(rows.values())
+
+    def _rules_of(self, topic: TopicImage) -> Rules:
+        return elections.rules_of(topic, self._broker_configs())
+
+    def _is_on_disk_when_acked(self, topic: TopicImage) -> bool:
+        config = log_config(topic.configs, self._broker_configs())
+        return config.flush_policy == "fsync" or config.flush_messages <= 1
+
+
+def _raise_first(rows: Iterable[object]) -> None:
+    for row in rows:
+        if isinstance(row, HeadraceError):
+            raise row

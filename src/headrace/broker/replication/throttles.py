@@ -1,0 +1,63 @@
+"""The rates at which this broker copies, and lets copy, replicas that are being moved; as the configs have them now."""
+
+from typing import TYPE_CHECKING
+
+from headrace.broker.partition import Partition
+from headrace.core.cluster.events import ConfigsChanged, Event
+from headrace.core.cluster.values import ResourceType
+from headrace.core.replica.throttle import Throttle, is_listed
+
+if TYPE_CHECKING:
+    from headrace.broker.broker import Broker
+
+LEADER_RATE = "leader.replication.throttled.rate"
+FOLLOWER_RATE = "follower.replication.throttled.rate"
+
+
+class Throttles:
+    def __init__(self, broker: "Broker") -> None:
+        self._broker = broker
+        self._clock = broker.clock
+        self._sending = Throttle()  # of what others copy from us
+        self._copying = Throttle()
+
+    def start(self) -> None:
+        configs = self._broker.controller.broker_configs()
+        for throttle, key in ((self._sending, LEADER_RATE), (self._copying, FOLLOWER_RATE)):
+            throttle.limit(int(configs[key]) if key in configs else None)
+
+    def follow(self, event: Event) -> None:
+        if isinstance(event, ConfigsChanged) and event.resource.type == ResourceType.BROKER:
+            self.start()
+
+    # As leader
+
+    def holds_back(self, partition: Partition, follower: int) -> bool:
+        """Whether a follower gets nothing now; it asks again before long."""
+        return self._slows_sending(partition, follower) and self._sending.wait_ms(self._clock.monotonic_ms()) > 0
+
+    def sent(self, partition: Partition, follower: int, count: int) -> None:
+        if self._slows_sending(partition, follower):
+            self._sending.copied(count, self._clock.monotonic_ms())
+
+    def _slows_sending(self, partition: Partition, follower: int) -> bool:
+        """The list names who sends: the replicas that may lead."""
+        listed = partition.log.config.leader_replication_throttled_replicas
+        return is_listed(listed, partition.index, self._broker.node_id) and follower not in partition.isr
+
+    # As follower
+
+    def wait_s(self, partition: Partition) -> float:
+        """How long not to ask for this partition."""
+        if not self._slows_copying(partition):
+            return 0.0
+        return self._copying.wait_ms(self._clock.monotonic_ms()) / 1000
+
+    def copied(self, partition: Partition, count: int) -> None:
+        if self._slows_copying(partition):
+            self._copying.copied(count, self._clock.monotonic_ms())
+
+    def _slows_copying(self, partition: Partition) -> bool:
+        me = self._broker.node_id
+        listed = partition.log.config.follower_replication_throttled_replicas
+        return is_listed(listed, partition.index, me) and me not in partition.isr
