@@ -3,11 +3,14 @@
 <dir>/metadata.sqlite      the facts
 <dir>/broker-<id>/         the data of each broker, and its log beside it
 <dir>/cluster.json         while it runs: where the brokers are, and their processes
+<dir>/wish-<pid>.json      what another process wants of it: one broker more, or one less; removed when it is done
 """
 
 import json
 import os
+import re
 import signal
+import time
 from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from typing import IO, NamedTuple
@@ -18,11 +21,16 @@ from headrace.app.node_process import BrokerProcess
 from headrace.model.errors import HeadraceError
 
 STATE_FILE = "cluster.json"
+WISH_PREFIX = "wish-"
 HOST = "127.0.0.1"
 
 
 class AlreadyRunning(HeadraceError):
     """Another process runs the cluster of this directory."""
+
+
+class NotRunning(HeadraceError):
+    """No cluster runs in this directory, or it cannot do what is asked."""
 
 
 class RunningNode(NamedTuple):
@@ -43,7 +51,7 @@ class ClusterState(NamedTuple):
 class MachineCluster:
     def __init__(self, directory: str, nodes: int, listen_base: int, settings: Mapping[str, str]) -> None:
         self._directory = os.path.abspath(directory)
-        self._ids = range(1, nodes + 1)
+        self._ids = _ids_in(self._directory, nodes)
         self._listen_base = listen_base
         self._settings = {
             "default.replication.factor": str(min(nodes, 3)),
@@ -62,15 +70,17 @@ class MachineCluster:
                 f"process {running.supervisor} runs the cluster in {self._directory}; `headrace cluster down` stops it"
             )
         os.makedirs(self._directory, exist_ok=True)
-        socket_path = os.path.join(self._directory, "metadata.socket")
-        self._metadata = MetadataProcess(socket_path, os.path.join(self._directory, "metadata.sqlite"))
+        for left in _wishes(self._directory):
+            os.remove(left)
+        self._metadata = MetadataProcess(self._socket_path, os.path.join(self._directory, "metadata.sqlite"))
         with ThreadPoolExecutor(len(self._ids)) as pool:
-            started = pool.map(lambda node_id: (node_id, self._start_broker(node_id, socket_path)), self._ids)
+            started = pool.map(lambda node_id: (node_id, self._start_broker(node_id, self._socket_path)), self._ids)
             self._brokers = dict(started)
-        nodes = tuple(RunningNode(one, self._address(one), broker.pid) for one, broker in self._brokers.items())
-        state = ClusterState(os.getpid(), nodes)
-        self._write_state(state)
-        return state
+        return self._write_state()
+
+    @property
+    def _socket_path(self) -> str:
+        return os.path.join(self._directory, "metadata.socket")
 
     def _address(self, node_id: int) -> str:
         return f"{HOST}:{self._listen_base + node_id}"
@@ -88,11 +98,53 @@ class MachineCluster:
         self._logs.append(log)
         return BrokerProcess(load_settings(None, {}, texts).settings, log.fileno())
 
-    def _write_state(self, state: ClusterState) -> None:
+    def _write_state(self) -> ClusterState:
+        nodes = tuple(RunningNode(one, self._address(one), broker.pid) for one, broker in self._brokers.items())
+        state = ClusterState(os.getpid(), nodes)
         path = os.path.join(self._directory, STATE_FILE)
         with open(path + ".tmp", "w") as file:
             json.dump({"supervisor": state.supervisor, "nodes": [node._asdict() for node in state.nodes]}, file)
         os.replace(path + ".tmp", path)
+        return state
+
+    # Wishes of other processes
+
+    def obey(self) -> list[RunningNode]:
+        """Do what others have asked for meanwhile; returns the brokers that are new."""
+        before = set(self._brokers)
+        for name in os.listdir(self._directory):
+            if name.startswith(WISH_PREFIX) and name.endswith(".json"):
+                self._obey(os.path.join(self._directory, name))
+        return [
+            RunningNode(one, self._address(one), self._brokers[one].pid) for one in self._brokers if one not in before
+        ]
+
+    def _obey(self, path: str) -> None:
+        with open(path) as file:
+            wish = json.load(file)
+        try:
+            answer: dict[str, object] = {"node": self._add() if wish["what"] == "add" else self._remove(wish["node"])}
+        except (HeadraceError, RuntimeError, OSError) as error:
+            answer = {"error": str(error)}
+        self._write_state()
+        with open(path + ".tmp", "w") as file:
+            json.dump(answer, file)
+        os.replace(path + ".tmp", path.removesuffix(".json") + ".done")
+        os.remove(path)
+
+    def _add(self) -> int:
+        node_id = max(self._brokers) + 1
+        self._brokers[node_id] = self._start_broker(node_id, self._socket_path)
+        return node_id
+
+    def _remove(self, node_id: int) -> int:
+        """Its data stays, under a name that the next start passes over."""
+        if node_id not in self._brokers:
+            raise HeadraceError(f"no broker {node_id} runs in {self._directory}")
+        self._brokers.pop(node_id).stop()
+        data = os.path.join(self._directory, f"broker-{node_id}")
+        os.rename(data, f"{data}.removed-{os.getpid()}")
+        return node_id
 
     def ended(self) -> dict[int, str]:
         """Brokers that ended although nobody stopped them, and how."""
@@ -112,6 +164,51 @@ class MachineCluster:
         state = read_state(self._directory)
         if state is not None and state.supervisor == os.getpid():
             os.remove(os.path.join(self._directory, STATE_FILE))
+
+
+def _ids_in(directory: str, nodes: int) -> list[int]:
+    """The brokers whose data are there, and new ones up to the wanted number."""
+    names = os.listdir(directory) if os.path.isdir(directory) else []
+    known = sorted(int(name[len("broker-") :]) for name in names if re.fullmatch(r"broker-\d+", name))
+    first_new = known[-1] + 1 if known else 1
+    return known + list(range(first_new, first_new + nodes - len(known)))
+
+
+def _wishes(directory: str) -> list[str]:
+    return [os.path.join(directory, name) for name in os.listdir(directory) if name.startswith(WISH_PREFIX)]
+
+
+def ask_to_add(directory: str, seconds_max: float) -> RunningNode:
+    """One broker more in the cluster that runs in the directory; returns when it serves."""
+    added = _ask(directory, {"what": "add"}, seconds_max)
+    state = read_state(directory)
+    assert state is not None, "it has answered"
+    return next(node for node in state.nodes if node.node_id == added)
+
+
+def ask_to_remove(directory: str, node_id: int, seconds_max: float) -> None:
+    """Stop a broker that is no longer needed, for good."""
+    _ask(directory, {"what": "remove", "node": node_id}, seconds_max)
+
+
+def _ask(directory: str, wish: dict[str, object], seconds_max: float) -> int:
+    if read_state(directory) is None:
+        raise NotRunning(f"no cluster runs in {directory}; `headrace cluster up` starts one")
+    path = os.path.join(directory, f"{WISH_PREFIX}{os.getpid()}")
+    with open(path + ".new", "w") as file:
+        json.dump(wish, file)
+    os.replace(path + ".new", path + ".json")
+    deadline = time.monotonic() + seconds_max
+    while not os.path.exists(path + ".done"):
+        if time.monotonic() > deadline or read_state(directory) is None:
+            raise NotRunning(f"the cluster in {directory} does not answer; look at the logs there")
+        time.sleep(0.05)
+    with open(path + ".done") as file:
+        answer = json.load(file)
+    os.remove(path + ".done")
+    if "error" in answer:
+        raise NotRunning(answer["error"])
+    return int(answer["node"])
 
 
 def read_state(directory: str) -> ClusterState | None:

@@ -1,4 +1,4 @@
-"""`headrace cluster …`: several brokers on this machine, up, looked at and down."""
+"""`headrace cluster …`: several brokers on this machine, up, looked at, more, fewer and down."""
 
 import signal
 import time
@@ -14,13 +14,20 @@ from headrace.cli.output import note, plural, print_json, print_table
 
 app = typer.Typer(
     name="cluster",
-    help="Run several brokers on this machine, and look at a cluster.",
+    help="Run several brokers on this machine; look at a cluster, and move its replicas.",
     no_args_is_help=True,
     epilog=EXIT_CODES_HELP,
 )
 
 NODES_MAX = 32  # each is a process with its own port; more do not fit on a machine that is worth having
 DOWN_SECONDS_MAX = 120.0
+ADD_SECONDS_MAX = 60.0
+DRAIN_ROUNDS_MAX = 10  # each drains what was created during the one before
+DryRun = Annotated[bool, typer.Option("--dry-run", help="Show the plan, and do nothing.")]
+Yes = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")]
+Throttle = Annotated[
+    int | None, typer.Option("--throttle", min=1, metavar="BYTES/S", help="Copy no faster than this, per broker.")
+]
 Directory = Annotated[Path, typer.Option("--dir", help="Where the cluster keeps its data.")]
 
 
@@ -54,6 +61,8 @@ def up(
             gone: dict[int, str] = {}
             while not stopping:
                 time.sleep(0.2)
+                for node in cluster.obey():
+                    print(f"broker {node.node_id}  {node.address}  pid {node.pid}", flush=True)
                 for node_id, reason in cluster.ended().items():
                     if node_id not in gone:
                         note(f"broker {node_id} has ended: {reason}; see {directory}/broker-{node_id}.log")
@@ -79,6 +88,96 @@ def down(directory: Directory = Path("cluster")) -> None:
             fail(f"process {state.supervisor} has not stopped", f"look at the logs in {directory}")
         time.sleep(0.1)
     note(f"{plural(len(state.nodes), 'broker')} stopped")
+
+
+@app.command(epilog=examples("headrace cluster add", "headrace cluster add && headrace cluster rebalance"))
+def add(directory: Directory = Path("cluster")) -> None:
+    """Start one more broker in the cluster that `up` runs; `rebalance` gives it something to do."""
+    from headrace.app.local_cluster import ask_to_add
+
+    with failures_told():
+        node = ask_to_add(str(directory), ADD_SECONDS_MAX)
+        print(f"broker {node.node_id}  {node.address}  pid {node.pid}")
+        note("new topics use it from now on; `headrace cluster rebalance` moves partitions to it")
+
+
+@app.command(
+    epilog=examples("headrace cluster remove 4 --dry-run", "headrace cluster remove 4 --yes --throttle 50000000")
+)
+def remove(
+    broker: Annotated[int, typer.Argument(help="The broker that is to leave.")],
+    directory: Annotated[
+        Path | None, typer.Option("--dir", help="Also stop it, where `up` runs the cluster in this directory.")
+    ] = None,
+    dry_run: DryRun = False,
+    yes: Yes = False,
+    throttle: Throttle = None,
+    bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
+    timeout: Timeout = DEFAULT_TIMEOUT_S,
+) -> None:
+    """Move everything off a broker, then let it go. Refused where data would be lost."""
+    from headrace.cli import cluster_moves as moves
+    from headrace.client import admin as client
+    from headrace.core.cluster.rebalancing import drained
+
+    with failures_told(bootstrap):
+        admin = client.connect(bootstrap, timeout)
+        for _ in range(DRAIN_ROUNDS_MAX):
+            seen = moves.view(admin, timeout)
+            staying = {one: rack for one, rack in seen.racks.items() if one != broker}
+            moves.check_nothing_is_lost(seen, broker)
+            changes = drained(seen.current, broker, staying)
+            if not changes:
+                break
+            moves.show_plan(seen, changes, timeout)
+            if dry_run:
+                return
+            moves.ask(f"Move them off broker {broker}?", yes=yes)
+            moves.carry_out(seen, changes, throttle, timeout, label=f"draining broker {broker}")
+            yes = True  # what was created meanwhile goes the same way
+        else:
+            fail(f"broker {broker} gets new partitions all the time", "stop whoever creates topics, then try again")
+        note(f"broker {broker} holds nothing")
+        if dry_run:
+            return
+        if broker in seen.racks and directory is not None:
+            from headrace.app.local_cluster import ask_to_remove
+
+            ask_to_remove(str(directory), broker, ADD_SECONDS_MAX)
+            moves.wait_until_gone(admin, broker, DOWN_SECONDS_MAX, timeout)
+        elif broker in seen.racks:
+            note(f"now stop its process; then `headrace cluster remove {broker}` strikes it from the list")
+            return
+        moves.unregister(seen, broker, timeout)
+
+
+@app.command(epilog=examples("headrace cluster rebalance --dry-run", "headrace cluster rebalance --yes"))
+def rebalance(
+    dry_run: DryRun = False,
+    yes: Yes = False,
+    throttle: Throttle = None,
+    bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
+    timeout: Timeout = DEFAULT_TIMEOUT_S,
+) -> None:
+    """Spread replicas and leadership evenly over the brokers that are there."""
+    from headrace.cli import cluster_moves as moves
+    from headrace.client import admin as client
+    from headrace.core.cluster.rebalancing import balanced
+
+    with failures_told(bootstrap):
+        seen = moves.view(client.connect(bootstrap, timeout), timeout)
+        away = {one for replicas in seen.current.values() for one in replicas} - seen.racks.keys()
+        if away:
+            fail(f"broker {min(away)} is away", "bring it back, or `headrace cluster remove` it first")
+        changes = balanced(seen.current, seen.racks)
+        if not changes:
+            note("nothing to do: replicas and leaders are spread evenly")
+            return
+        moves.show_plan(seen, changes, timeout)
+        if not dry_run:
+            moves.ask("Do it?", yes=yes)
+            moves.carry_out(seen, changes, throttle, timeout, label="rebalancing")
+            note(f"{plural(len(changes), 'partition')} changed")
 
 
 @app.command(epilog=examples("headrace cluster status --bootstrap localhost:9092"))
