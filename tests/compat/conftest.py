@@ -3,6 +3,10 @@
 The tests say what Kafka does, so they must pass against Apache Kafka itself as well:
 
     HEADRACE_TEST_BOOTSTRAP=127.0.0.1:9092 python -m pytest tests/compat
+
+and against three brokers, with three replicas of every topic:
+
+    HEADRACE_TEST_NODES=3 python -m pytest tests/compat
 """
 
 import os
@@ -12,7 +16,7 @@ from uuid import uuid4
 import pytest
 from confluent_kafka.admin import AdminClient, NewTopic
 
-from headrace.testing import LocalBroker
+from headrace.testing import LocalBroker, LocalCluster
 from tests.compat.client_driver import CLIENT_NAMES, SECONDS_MAX, Client
 
 # Room for a few records of several megabytes in one request.
@@ -21,6 +25,8 @@ BROKER_SETTINGS = {
     "message.max.bytes": str(16 * 1024 * 1024),
     "group.initial.rebalance.delay.ms": "0",  # no test gains by waiting for members that do not come
 }
+
+NODES = int(os.environ.get("HEADRACE_TEST_NODES", "1"))
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -33,6 +39,10 @@ def bootstrap() -> Iterator[str]:
     foreign = os.environ.get("HEADRACE_TEST_BOOTSTRAP")
     if foreign is not None:
         yield foreign
+        return
+    if NODES > 1:
+        with LocalCluster(NODES, memory=False, settings=BROKER_SETTINGS) as cluster:
+            yield cluster.bootstrap
         return
     with LocalBroker(memory=False, settings=BROKER_SETTINGS) as broker:
         yield broker.bootstrap
@@ -50,7 +60,7 @@ def new_topic(admin: AdminClient) -> Iterator[Callable[..., str]]:
 
     def create(*, partitions: int = 1, **configs: str) -> str:
         name = f"compat-{uuid4().hex[:12]}"
-        wanted = NewTopic(name, num_partitions=partitions, replication_factor=1, config=configs)
+        wanted = NewTopic(name, num_partitions=partitions, replication_factor=min(NODES, 3), config=configs)
         admin.create_topics([wanted])[name].result(SECONDS_MAX)
         created.append(name)
         return name

@@ -20,6 +20,7 @@ SECONDS_MAX = 60.0
 IN_FLIGHT_MAX = 100
 # Crashes must also hit the moment in which a log rolls, so keys fill its segments.
 KEY = bytes(2000)
+SHORT_KEY_BYTES = 200
 # Clients that come back at once: the time between two kills should be the broker's, not a back-off's. When every broker
 # is gone, librdkafka would otherwise forget its coordinators and wait for them.
 IMPATIENT = {
@@ -34,17 +35,20 @@ IMPATIENT = {
 class Loop(threading.Thread):
     """A client that goes on until it is told to stop. What goes wrong for good ends up in `failures`."""
 
-    def __init__(self, history: History, name: str, bootstrap: str, dice: Dice, places: Sequence[TopicPartition]):
+    def __init__(
+        self, history: History, name: str, settings: Mapping[str, Any], dice: Dice, places: Sequence[TopicPartition]
+    ) -> None:
+        """`settings` say where the brokers are, and what else all clients of the test have in common."""
         super().__init__(name=name)
         self.failures: list[str] = []
         self.crashes = 0
         self.history, self.dice, self.places = history, dice, places
-        self._broker_address = bootstrap
+        self._common_settings = settings
         self._stopping = threading.Event()
 
     def settings(self, **more: Any) -> dict[str, Any]:
         named = {key.replace("_", "."): value for key, value in more.items()}
-        return {"bootstrap.servers": self._broker_address, **IMPATIENT, **named}
+        return {**IMPATIENT, **named, **self._common_settings}
 
     def run(self) -> None:
         try:
@@ -73,9 +77,12 @@ class Loop(threading.Thread):
 class Sending(Loop):
     """An idempotent producer. Its clients are not dropped: what they were not told about, nobody could judge."""
 
-    def __init__(self, codec: str, *arguments: Any) -> None:
+    def __init__(self, codec: str, rest_s: float, *arguments: Any) -> None:
+        """`rest_s` is how long it rests after each record, with a short key then; without a rest keys fill segments."""
         super().__init__(*arguments)
         self._codec = codec
+        self._rest_s = rest_s
+        self._key = KEY if not rest_s else KEY[:SHORT_KEY_BYTES]
         self.producer: RecordedProducer | None = None
 
     def live(self) -> None:
@@ -89,8 +96,10 @@ class Sending(Loop):
         self.producer = RecordedProducer(self.history, self.new_name(), settings)
         turn = 0
         while self.goes_on and not self.producer.failures:
-            self.producer.send(self.places[turn % len(self.places)], KEY)
+            self.producer.send(self.places[turn % len(self.places)], self._key)
             turn += 1
+            if self._rest_s:
+                self._stopping.wait(self._rest_s)
         if not self.producer.flush(SECONDS_MAX):
             self.failures.append("not everything was delivered in the end")
         self.failures += self.producer.failures

@@ -1,121 +1,30 @@
 """`kill -9` of the broker under load, again and again: no promise is broken, to whatever kind of client."""
 
-import threading
-import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 from uuid import uuid4
 
 import pytest
 from confluent_kafka.admin import AdminClient, NewTopic
 
 from headrace.testing import LocalBroker
-from headrace.testing.history import Begin, Ended, History, Poll, TopicPartition, check, read_everything
-from tests.torture.clients import IMPATIENT, SECONDS_MAX, Following, Loop, Sending, Subscribed, Transacting
+from tests.torture.clients import IMPATIENT, SECONDS_MAX
 from tests.torture.plan import Dice, kills
+from tests.torture.stage import (
+    GROUP_SETTINGS,
+    PLACES,
+    Stage,
+    acknowledged,
+    committed,
+    create_topic,
+    running,
+    wait_for,
+)
 
-PLACES = [TopicPartition("crash", index) for index in range(3)]
 # A kill comes after this many acknowledgements at most; sometimes after none, while the broker still recovers.
 ACKS_BETWEEN_KILLS_MAX = 400
 TRANSACTIONS_BETWEEN_KILLS_MAX = 8
 SECONDS_IN_ALL_MAX = 3600  # under torture
-SETTINGS = {
-    "log.segment.bytes": str(1024 * 1024),  # the smallest there is, so that logs roll
-    "group.initial.rebalance.delay.ms": "0",
-    "group.min.session.timeout.ms": "500",
-    "group.consumer.min.session.timeout.ms": "500",
-    "group.consumer.session.timeout.ms": "1000",
-    "group.consumer.min.heartbeat.interval.ms": "100",
-    "group.consumer.heartbeat.interval.ms": "200",
-}
-CLASSIC = {"group.id": "classic", "session.timeout.ms": 1000, "heartbeat.interval.ms": 200}
-MODERN = {"group.id": "modern", "group.protocol": "consumer"}
-
-
-@dataclass
-class Stage:
-    """The clients of a test, and the history that they write together."""
-
-    bootstrap: str
-    dice: Dice
-    history: History = field(default_factory=History)
-
-    def _common(self, name: str) -> tuple[History, str, str, Dice, list[TopicPartition]]:
-        return self.history, name, self.bootstrap, Dice(self.dice.randrange(2**32)), PLACES
-
-    def senders_and_a_reader(self) -> list[Loop]:
-        return [
-            Sending("none", *self._common("plain")),
-            Sending("lz4", *self._common("compressed")),
-            Following(*self._common("following")),
-        ]
-
-    def coordinated(self) -> list[Loop]:
-        return [
-            Transacting(*self._common("transacting 1")),
-            Transacting(*self._common("transacting 2")),
-            Subscribed(CLASSIC, *self._common("classic 1")),
-            Subscribed(CLASSIC, *self._common("classic 2")),
-            Subscribed(MODERN, *self._common("modern 1")),
-            Subscribed(MODERN, *self._common("modern 2")),
-        ]
-
-
-@contextmanager
-def running(loops: list[Loop]) -> Iterator[None]:
-    for loop in loops:
-        loop.start()
-    try:
-        yield
-    finally:
-        for loop in loops:
-            loop.stop()
-        for loop in loops:
-            loop.join()
-
-
-def create_topic(bootstrap: str) -> None:
-    admin = AdminClient({"bootstrap.servers": bootstrap, "log_level": 0})
-    topic = PLACES[0].topic
-    admin.create_topics([NewTopic(topic, len(PLACES), 1)])[topic].result(SECONDS_MAX)
-
-
-def wait_for(what: str, loops: list[Loop], progress: Callable[[Any], int], count: int) -> None:
-    """Until the clients have got that much further, all together."""
-
-    def done() -> int:
-        return sum(map(progress, loops))
-
-    wanted, deadline = done() + count, time.monotonic() + SECONDS_MAX
-    pause = threading.Event()
-    while done() < wanted and not any(loop.failures for loop in loops):
-        assert time.monotonic() < deadline, f"{what} go on after a crash"
-        pause.wait(0.005)
-
-
-def acknowledged(loop: Loop) -> int:
-    return loop.acknowledged if isinstance(loop, Sending) else 0
-
-
-def committed(loop: Loop) -> int:
-    return loop.committed if isinstance(loop, Transacting) else 0
-
-
-def judge(broker: LocalBroker, stage: Stage, loops: list[Loop], number: int) -> None:
-    assert [failure for loop in loops for failure in loop.failures] == []
-    log = read_everything(stage.history, {"bootstrap.servers": broker.bootstrap, **IMPATIENT}, PLACES)
-    events = stage.history.events
-    ended = [event.committed for event in events if isinstance(event, Ended)]
-    print(
-        f"{number} kills, {len(log)} records in the log; transactions: {ended.count(True)} committed, "
-        f"{ended.count(False)} aborted, {sum(isinstance(one, Begin) for one in events) - len(ended)} cut short; "
-        f"{sum(len(one.records) for one in events if isinstance(one, Poll))} records polled; "
-        f"{sum(loop.crashes for loop in loops)} clients dropped"
-    )
-    assert check(events) == []
+SETTINGS = {"log.segment.bytes": str(1024 * 1024), **GROUP_SETTINGS}  # the smallest there is, so that logs roll
 
 
 @pytest.mark.slow
@@ -131,7 +40,7 @@ def test_kills_under_load_lose_double_and_reorder_nothing_that_was_acknowledged(
                 wait_for("producers", loops, acknowledged, dice.randrange(ACKS_BETWEEN_KILLS_MAX))
                 broker.kill()
                 broker.start()
-        judge(broker, stage, loops, number)
+        stage.judge(loops, f"{number} kills")
         assert len(list(Path(broker.data_dir, str(PLACES[0])).glob("*.log"))) > 1, "the log rolled on the way"
 
 
@@ -149,7 +58,7 @@ def test_kills_break_no_promise_to_transactions_and_groups(dice: Dice) -> None:
                 wait_for("transactions", loops, committed, dice.randrange(TRANSACTIONS_BETWEEN_KILLS_MAX))
                 broker.kill()
                 broker.start()
-        judge(broker, stage, loops, number)
+        stage.judge(loops, f"{number} kills")
 
 
 def test_a_topic_that_was_acknowledged_is_there_after_a_kill_and_a_deleted_one_is_not() -> None:

@@ -56,10 +56,12 @@ class LocalBroker:
         in_process: bool = False,
         port: int = 0,
         gateway: bool = False,
+        internal_ports: tuple[int, int] | None = None,
     ) -> None:
         """`memory` is the default unless a `data_dir` is given; `settings` are configs by Kafka's names.
 
-        With `gateway` REST and gRPC are served beside the broker, at `http_url` and `grpc_address`.
+        With `gateway` REST and gRPC are served beside the broker, at `http_url` and `grpc_address`. `internal_ports`
+        are where it listens for other brokers, and where they are told that it does.
         """
         if gateway and in_process:
             raise ValueError("a gateway stands beside a broker that is a process; leave one of the two out")
@@ -71,6 +73,7 @@ class LocalBroker:
         self._in_process = in_process
         self._wanted_port = port
         self._with_gateway = gateway
+        self._internal_ports = internal_ports
         self._reservation: socket.socket | None = None
         self._http_reservation: socket.socket | None = None
         self._grpc_reservation: socket.socket | None = None
@@ -158,7 +161,13 @@ class LocalBroker:
     def _settings(self) -> Settings:
         made = (self._http_reservation, self._grpc_reservation)
         ports = [one.getsockname()[1] for one in made if one is not None]
-        return node_settings(self._overrides, port=self.port, data_dir=self._data_dir, gateway_ports=ports)
+        return node_settings(
+            self._overrides,
+            port=self.port,
+            data_dir=self._data_dir,
+            gateway_ports=ports,
+            internal_ports=self._internal_ports,
+        )
 
     def stop(self) -> None:
         """A clean shutdown. Port and data stay reserved for `restart` until the `with` block ends."""
@@ -228,13 +237,26 @@ _GATEWAY_KEYS = ("host", "port", "grpc.host", "grpc.port")
 
 
 def node_settings(
-    overrides: Mapping[str, str], *, port: int, data_dir: str | None, gateway_ports: Sequence[int] = ()
+    overrides: Mapping[str, str],
+    *,
+    port: int,
+    data_dir: str | None,
+    gateway_ports: Sequence[int] = (),
+    internal_ports: tuple[int, int] | None = None,
 ) -> Settings:
     """Settings by the names a config file may use; where to listen and to write is LocalBroker's own decision."""
     for name in ("listeners", "listen", "log.dirs", "log.dir", "storage", "storage_path", *_GATEWAY_KEYS):
         if name in overrides:
             raise InvalidConfig(f"{name}: LocalBroker decides this; use its arguments port, memory, data_dir, gateway")
     own = {"listeners": f"PLAINTEXT://{HOST}:{port}"}
+    if internal_ports is not None:
+        bound, told = internal_ports
+        own = {
+            "listeners": f"PLAINTEXT://{HOST}:{port},INTERNAL://{HOST}:{bound}",
+            "advertised.listeners": f"PLAINTEXT://{HOST}:{port},INTERNAL://{HOST}:{told}",
+            "listener.security.protocol.map": "PLAINTEXT:PLAINTEXT,INTERNAL:PLAINTEXT",
+            "inter.broker.listener.name": "INTERNAL",
+        }
     own |= {"storage": "memory"} if data_dir is None else {"storage": "disk", "log.dirs": data_dir}
     if gateway_ports:
         http, grpc = gateway_ports

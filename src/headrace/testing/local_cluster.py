@@ -4,19 +4,30 @@
         producer = Producer({"bootstrap.servers": cluster.bootstrap})
         cluster.kill(cluster.leader("orders", 0))
 
-Decides where the brokers listen and keep their data. What each of them is, `local_broker.py` says.
+    with LocalCluster(3, links=True) as cluster:
+        cluster.partition(1, 2)
+        cluster.heal()
+
+Decides where the brokers listen and keep their data. What each of them is, `local_broker.py` says; how wires between
+them are cut, `links.py`.
 """
 
 import os
 import shutil
 import signal
+import socket
 import tempfile
 from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
 from types import TracebackType
 
 from headrace.app.metadata_process import MetadataProcess
-from headrace.testing.local_broker import LocalBroker
+from headrace.testing.links import STORE, Links
+from headrace.testing.local_broker import LocalBroker, reserve_port
+from headrace.testing.local_etcd import LocalEtcd
+from headrace.testing.small_disk import fill_disk, free_disk, mount_small_disk, unmount
+
+METADATA = STORE  # what `partition` calls the store of facts
 
 
 class LocalCluster:
@@ -30,9 +41,26 @@ class LocalCluster:
         settings: Mapping[str, str] | None = None,
         data_dir: str | os.PathLike[str] | None = None,
         ports: Mapping[int, int] | None = None,
+        racks: Mapping[int, str] | None = None,
+        etcd: int = 0,
+        links: bool = False,
+        disk_bytes: int | None = None,
     ) -> None:
-        """With `memory` each broker loses its records with its process, and copies them anew from the others."""
-        self._memory = memory and data_dir is None
+        """With `memory` each broker loses its records with its process, and copies them anew from the others.
+
+        `etcd` is how many members of a real etcd keep the facts, instead of one process with an embedded store.
+        `links` make `partition` possible; `disk_bytes` gives each broker a disk of that size (a tmpfs, which needs
+        root), and makes `disk_full` possible.
+        """
+        self._memory = memory and data_dir is None and disk_bytes is None
+        if etcd and links:
+            raise ValueError("links lead to the embedded store; leave etcd or links out")
+        self._racks = dict(racks or {})
+        self._etcd = LocalEtcd(etcd) if etcd else None
+        self._with_links = links
+        self._links: Links | None = None
+        self._disk_bytes = disk_bytes
+        self._reserved: list[socket.socket] = []
         self._given_dir = None if data_dir is None else os.fspath(data_dir)
         self._settings = {"default.replication.factor": str(min(nodes, 3)), **(settings or {})}
         self._ports = dict(ports or {})
@@ -51,20 +79,42 @@ class LocalCluster:
         self._folder = self._given_dir or tempfile.mkdtemp(prefix="headrace-")
         os.makedirs(self._folder, exist_ok=True)
         socket_path = os.path.join(self._folder, "metadata.socket")
-        file = None if self._memory else os.path.join(self._folder, "metadata.sqlite")
-        self._metadata = MetadataProcess(socket_path, file)
+        if self._etcd is not None:
+            self._etcd.start()
+        else:
+            file = None if self._memory else os.path.join(self._folder, "metadata.sqlite")
+            self._metadata = MetadataProcess(socket_path, file)
+        if self._with_links:
+            self._links = Links(lambda: {one: broker.pid for one, broker in self.brokers.items() if broker.running})
         for node_id in self._ids:
+            if self._disk_bytes is not None:
+                mount_small_disk(self._data_of(node_id), self._disk_bytes)
             self.brokers[node_id] = self._broker(node_id, socket_path)
         with ThreadPoolExecutor(len(self.brokers)) as pool:
             list(pool.map(LocalBroker.start, self.brokers.values()))
 
+    def _data_of(self, node_id: int) -> str:
+        return os.path.join(self._folder, f"broker-{node_id}")
+
     def _broker(self, node_id: int, socket_path: str) -> LocalBroker:
-        own = {"node.id": str(node_id), "metadata": f"unix://{socket_path}"}
+        internal_ports = None
+        if self._links is not None:
+            reserved = reserve_port(0)
+            self._reserved.append(reserved)
+            listens: int = reserved.getsockname()[1]
+            internal_ports = (listens, self._links.to_broker(node_id, listens))
+            own_path = os.path.join(self._folder, f"metadata-{node_id}.socket")
+            self._links.to_store(node_id, own_path, socket_path)
+            socket_path = own_path
+        facts = f"unix://{socket_path}" if self._etcd is None else f"etcd://{','.join(self._etcd.endpoints)}"
+        own = {"node.id": str(node_id), "metadata": facts}
+        own |= {"broker.rack": self._racks[node_id]} if node_id in self._racks else {}
         return LocalBroker(
             memory=self._memory,
-            data_dir=None if self._memory else os.path.join(self._folder, f"broker-{node_id}"),
+            data_dir=None if self._memory else self._data_of(node_id),
             settings={**self._settings, **own},
             port=self._ports.get(node_id, 0),
+            internal_ports=internal_ports,
         )
 
     # Faults
@@ -88,6 +138,38 @@ class LocalCluster:
     def resume(self, node_id: int) -> None:
         os.kill(self.brokers[node_id].pid, signal.SIGCONT)
 
+    def partition(self, one: int, other: int, *, one_way: bool = False) -> None:
+        """Nothing arrives any more between these two brokers, or only from the second at the first.
+
+        `METADATA` stands for the store of facts, on either side. Clients reach everybody.
+        """
+        links = self._cuttable()
+        links.cut(one, other)
+        if not one_way:
+            links.cut(other, one)
+
+    def heal(self) -> None:
+        """Every cut is over."""
+        self._cuttable().heal()
+
+    def _cuttable(self) -> Links:
+        if self._links is None:
+            raise RuntimeError("brokers have wires that can be cut only in LocalCluster(links=True)")
+        return self._links
+
+    def disk_full(self, node_id: int) -> None:
+        """Something else takes all the room that the broker's disk has left."""
+        fill_disk(self._small_disk(node_id))
+
+    def disk_freed(self, node_id: int) -> None:
+        """That something is gone."""
+        free_disk(self._small_disk(node_id))
+
+    def _small_disk(self, node_id: int) -> str:
+        if self._disk_bytes is None:
+            raise RuntimeError("brokers have a disk of their own only in LocalCluster(disk_bytes=…)")
+        return self._data_of(node_id)
+
     # Asking
 
     def leader(self, topic: str, partition: int = 0) -> int:
@@ -110,9 +192,21 @@ class LocalCluster:
             except Exception as error:
                 first_trouble = first_trouble or error
         self.brokers = {}
+        if self._links is not None:
+            self._links.close()
+            self._links = None
+        for reserved in self._reserved:
+            reserved.close()
+        self._reserved = []
         if self._metadata is not None:
             self._metadata.stop()
             self._metadata = None
+        if self._etcd is not None:
+            self._etcd.close()
+            self._etcd = None
+        if self._disk_bytes is not None:
+            for node_id in self._ids:
+                unmount(self._data_of(node_id))
         if self._given_dir is None and self._folder:
             shutil.rmtree(self._folder, ignore_errors=True)
         if first_trouble is not None:

@@ -1,4 +1,4 @@
-"""The pytest plugin: `kafka_broker` for a session, `kafka_topic` for a test.
+"""The pytest plugin: `kafka_broker` or `kafka_cluster` for a session, `kafka_topic` for a test.
 
 Loaded in every pytest run of an environment that has headrace, so it imports nothing before it is used.
 
@@ -15,6 +15,7 @@ import pytest
 
 if TYPE_CHECKING:
     from headrace.testing.local_broker import LocalBroker
+    from headrace.testing.local_cluster import LocalCluster
 
 ADMIN_SECONDS_MAX = 30.0  # creating a topic takes milliseconds; past this the broker is gone
 
@@ -23,7 +24,7 @@ TopicFactory = Callable[..., str]
 
 @pytest.fixture(scope="session")
 def kafka_broker_settings() -> Mapping[str, str]:
-    """Override this fixture to start `kafka_broker` with other configs, by Kafka's names."""
+    """Override this fixture to start `kafka_broker` or `kafka_cluster` with other configs, by Kafka's names."""
     return {}
 
 
@@ -34,6 +35,15 @@ def kafka_broker(kafka_broker_settings: Mapping[str, str]) -> Generator["LocalBr
 
     with LocalBroker(settings=kafka_broker_settings) as broker:
         yield broker
+
+
+@pytest.fixture(scope="session")
+def kafka_cluster(kafka_broker_settings: Mapping[str, str]) -> Generator["LocalCluster", None, None]:
+    """Three brokers in memory for the whole session; a test that kills one starts it again before it ends."""
+    from headrace.testing.local_cluster import LocalCluster
+
+    with LocalCluster(3, settings=kafka_broker_settings) as cluster:
+        yield cluster
 
 
 @pytest.fixture(scope="session")

@@ -96,7 +96,10 @@ class TransactionRuntime(CoordinatorRuntime[TransactionMachine]):
             if self._leads(shard):
                 self.carry_out(shard, shard.machine.markers_written(prepared, self.now()))
         except HeadraceError as error:
-            log.error("the transaction of %r stays open until a restart: %s", prepared.transactional_id, error)
+            if self._leads(shard):
+                log.error("the transaction of %r stays open until a restart: %s", prepared.transactional_id, error)
+            else:
+                log.info("the transaction of %r is left to the next coordinator: %s", prepared.transactional_id, error)
 
     async def _bring_marker(self, shard: Shard[TransactionMachine], place: TopicPartition, outcome: Outcome) -> None:
         pause_s = MARKER_RETRY_S

@@ -1,0 +1,153 @@
+"""Three brokers with wires that are cut, disks that fill up and files that fail; readers in racks; leaders in place."""
+
+import json
+import resource
+import time
+from collections.abc import Callable, Iterator
+
+import pytest
+from confluent_kafka import Consumer, TopicPartition
+from confluent_kafka.admin import AdminClient, NewTopic
+
+from headrace.testing import LocalCluster
+from headrace.testing.local_cluster import METADATA
+from tests.integration.test_local_cluster import PATIENCE_S, Sender, create, everything, wait_for_isr
+
+DISK_BYTES = 96 * 1024 * 1024
+
+
+@pytest.fixture(scope="module")
+def cluster() -> Iterator[LocalCluster]:
+    settings = {
+        "replica.lag.time.max.ms": "1000",
+        "replica.selector.class": "org.apache.kafka.common.replica.RackAwareReplicaSelector",
+        "leader.imbalance.check.interval.seconds": "1",
+    }
+    racks = {1: "a", 2: "b", 3: "b"}
+    with LocalCluster(3, memory=False, settings=settings, racks=racks, links=True) as running:
+        yield running
+
+
+def wait_until(condition: Callable[[], bool], what: str) -> None:
+    deadline = time.monotonic() + PATIENCE_S
+    while not condition():
+        assert time.monotonic() < deadline, what
+        time.sleep(0.1)
+
+
+def test_d9_a_leader_that_is_cut_off_is_replaced_and_fenced(cluster: LocalCluster) -> None:
+    create(cluster, "cut")
+    sender = Sender(cluster, "cut")
+    sender.send(10)
+    leader = cluster.leader("cut")
+    for other in (METADATA, *(one for one in cluster.brokers if one != leader)):
+        cluster.partition(leader, other)
+    others = ",".join(broker.bootstrap for one, broker in cluster.brokers.items() if one != leader)
+    admin = AdminClient({"bootstrap.servers": others})
+
+    def told() -> int:
+        number: int = admin.list_topics("cut", timeout=PATIENCE_S).topics["cut"].partitions[0].leader
+        return number
+
+    wait_until(lambda: told() not in (leader, -1), "somebody else leads")
+    sender.send(10)
+    cluster.heal()
+    sender.send(10)
+    wait_for_isr(cluster, "cut", 3)
+    assert everything(cluster, "cut", 30) == sender.acked
+
+
+def test_d9_a_broker_that_the_store_does_not_hear_is_replaced(cluster: LocalCluster) -> None:
+    create(cluster, "unheard")
+    sender = Sender(cluster, "unheard")
+    sender.send(10)
+    cluster.partition(cluster.leader("unheard"), METADATA, one_way=True)
+    sender.send(10)
+    cluster.heal()
+    wait_for_isr(cluster, "unheard", 3)
+    assert everything(cluster, "unheard", 20) == sender.acked
+
+
+def test_a_broker_whose_files_fail_leaves_leading_to_others(cluster: LocalCluster) -> None:
+    create(cluster, "failing")
+    sender = Sender(cluster, "failing")
+    sender.send(20)
+    leader = cluster.leader("failing")
+    limit = resource.prlimit(cluster.brokers[leader].pid, resource.RLIMIT_FSIZE, (1024, resource.RLIM_INFINITY))
+    sender.send(20)
+    assert cluster.leader("failing") not in (leader, -1)
+    resource.prlimit(cluster.brokers[leader].pid, resource.RLIMIT_FSIZE, limit)
+    cluster.kill(leader)
+    cluster.restart(leader)
+    wait_for_isr(cluster, "failing", 3)
+    assert everything(cluster, "failing", 40) == sender.acked
+
+
+def test_kip_392_a_consumer_reads_in_its_own_rack(cluster: LocalCluster) -> None:
+    admin = AdminClient({"bootstrap.servers": cluster.bootstrap})
+    admin.create_topics([NewTopic("near", 1, replica_assignment=[[1, 2]])])["near"].result(PATIENCE_S)
+    sender = Sender(cluster, "near")
+    sender.send(20)
+    wait_for_isr(cluster, "near", 2)
+    read_from: set[int] = set()
+
+    def statistics(text: str) -> None:
+        read_from.add(json.loads(text)["topics"]["near"]["partitions"]["0"]["broker"])
+
+    consumer = Consumer(
+        {
+            "bootstrap.servers": cluster.bootstrap,
+            "group.id": "near",
+            "client.rack": "b",
+            "statistics.interval.ms": 50,
+            "stats_cb": statistics,
+        }
+    )
+    consumer.assign([TopicPartition("near", 0, 0)])
+    seen: list[str] = []
+    deadline = time.monotonic() + PATIENCE_S
+    while (len(seen) < 20 or 2 not in read_from) and time.monotonic() < deadline:
+        message = consumer.poll(0.1)
+        if message is not None and message.error() is None:
+            seen.append((message.value() or b"").decode())
+    sender.send(5)
+    while len(seen) < 25 and time.monotonic() < deadline:
+        message = consumer.poll(0.1)
+        if message is not None and message.error() is None:
+            seen.append((message.value() or b"").decode())
+    consumer.close()
+    assert seen == sender.acked
+    assert 2 in read_from, "the replica in the consumer's rack, although broker 1 leads"
+
+
+def test_leadership_goes_back_to_the_first_replica_by_itself(cluster: LocalCluster) -> None:
+    admin = AdminClient({"bootstrap.servers": cluster.bootstrap})
+    admin.create_topics([NewTopic("home", 1, replica_assignment=[[3, 1, 2]])])["home"].result(PATIENCE_S)
+    assert cluster.leader("home") == 3
+    cluster.stop(3)
+    wait_until(lambda: cluster.leader("home") in (1, 2), "somebody else leads")
+    cluster.restart(3)
+    wait_until(lambda: cluster.leader("home") == 3, "the first replica leads again")
+
+
+@pytest.fixture
+def small_disks() -> Iterator[LocalCluster]:
+    try:
+        with LocalCluster(3, disk_bytes=DISK_BYTES, settings={"replica.lag.time.max.ms": "1000"}) as running:
+            yield running
+    except PermissionError as error:
+        pytest.skip(str(error))
+
+
+def test_d7_a_broker_without_room_leaves_leading_to_others_until_it_has_some(small_disks: LocalCluster) -> None:
+    create(small_disks, "full")
+    sender = Sender(small_disks, "full")
+    sender.send(10)
+    leader = small_disks.leader("full")
+    small_disks.disk_full(leader)
+    wait_until(lambda: small_disks.leader("full") not in (leader, -1), "somebody with room leads")
+    sender.send(10)
+    small_disks.disk_freed(leader)
+    wait_for_isr(small_disks, "full", 3)
+    sender.send(10)
+    assert everything(small_disks, "full", 30) == sender.acked
