@@ -1,0 +1,64 @@
+"""The files of `deploy/` are kept in step with the command line: each command is parsed, each config is accepted."""
+
+import shlex
+from pathlib import Path
+
+import pytest
+import yaml
+
+from headrace.app.config_file import load_settings
+from headrace.cli.start import parser
+
+ROOT = Path(__file__).parents[2]
+DEPLOY = ROOT / "deploy"
+CONFIGS = sorted([*DEPLOY.glob("config/*.yaml"), *DEPLOY.glob("docker/node*.yaml")])
+COMPOSE = yaml.safe_load((DEPLOY / "docker/docker-compose.yml").read_text())
+SERVICES = sorted(COMPOSE["services"])
+
+
+def parsed(words: list[str]) -> str | None:
+    """The config file that a `headrace start …` names; a usage error ends the test."""
+    assert words[0] == "start"
+    config: str | None = parser().parse_args(words[1:]).config
+    return config
+
+
+@pytest.mark.parametrize("path", CONFIGS, ids=lambda path: path.name)
+def test_a_node_would_start_with_this_config(path: Path) -> None:
+    loaded = load_settings(str(path), {})
+    assert loaded.remarks() == []
+
+
+def test_the_unit_starts_a_node_with_the_config_that_the_page_names() -> None:
+    lines = (DEPLOY / "systemd/headrace.service").read_text().splitlines()
+    command = next(line for line in lines if line.startswith("ExecStart=")).removeprefix("ExecStart=")
+    program, *words = shlex.split(command)
+    assert program.endswith("/headrace")
+    assert parsed(words) == "/etc/headrace/node.yaml"
+
+
+def test_the_image_starts_a_node() -> None:
+    steps = dict(
+        line.split(maxsplit=1)
+        for line in (DEPLOY / "docker/Dockerfile").read_text().splitlines()
+        if line.startswith(("ENTRYPOINT", "CMD"))
+    )
+    assert yaml.safe_load(steps["ENTRYPOINT"]) == ["headrace"]
+    assert parsed(yaml.safe_load(steps["CMD"])) is None
+
+
+@pytest.mark.parametrize("name", SERVICES)
+def test_a_service_of_the_compose_file_is_a_node_of_one_cluster(name: str) -> None:
+    service = COMPOSE["services"][name]
+    config = parsed(service["command"])
+    mounts = dict(volume.split(":")[:2] for volume in service["volumes"])
+    mounted = {there: here for here, there in mounts.items()}
+    assert config in mounted
+    settings = load_settings(str(DEPLOY / "docker" / mounted[str(config)]), {}).settings
+    members = settings.cluster.initial_members
+    assert [one.api_addr for one in members] == [f"{other}:9092" for other in SERVICES]
+    assert settings.node_id == SERVICES.index(name) + 1
+    assert settings.data_dir in mounted, "what it keeps outlives the container"
+    published = {int(port.split(":")[1]) for port in service["ports"]}
+    assert published == {one.port for one in settings.listeners if one.name == "OUTSIDE"}
+    assert service["hostname"] == name
