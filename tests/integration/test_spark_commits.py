@@ -18,7 +18,7 @@ from headrace.client.blocking.cluster import ClientSettings, Cluster  # noqa: E4
 from headrace.client.blocking.fetching import fetch_from  # noqa: E402
 from headrace.client.blocking.offsets import LATEST, list_offsets  # noqa: E402
 from headrace.client.blocking.topics import ensure_topic  # noqa: E402
-from headrace.client.blocking.transactional import init_producer, open_transactions  # noqa: E402
+from headrace.client.blocking.transactional import Owner, init_producer, open_transactions  # noqa: E402
 from headrace.client.connection import Connection  # noqa: E402
 from headrace.model.ids import TopicPartition  # noqa: E402
 from headrace.records.committed import visible_batches  # noqa: E402
@@ -84,8 +84,9 @@ class WatchedCluster(Cluster):
 class Stage:
     """One query that writes one batch, as often as it has to."""
 
-    def __init__(self, broker: LocalBroker) -> None:
+    def __init__(self, broker: LocalBroker, *, fenced: bool = False) -> None:
         self.broker = broker
+        self.fenced = fenced  # the driver decides as the owner that was made when it started, as a pipeline's does
         self.query = uuid4().hex
         self.topic = f"out-{self.query[:8]}"
         self.options = write_options({"kafka.bootstrap.servers": broker.bootstrap, "topic": self.topic})
@@ -105,18 +106,23 @@ class Stage:
                 owners.append(owner)
         return Decision(batch, run, tuple(owners))
 
-    def commit(self, decision: Decision, point: Point | None = None) -> None:
+    def started(self) -> Owner | None:
+        """What a driver takes over when it starts."""
+        return init_producer(self.cluster, f"copy-{self.query}", 60_000) if self.fenced else None
+
+    def commit(self, decision: Decision, point: Point | None = None, fence: Owner | None = None) -> None:
         watched = WatchedCluster(self.cluster.settings, point or Point(-1, BEFORE, lambda: None))
         try:
-            Decider(watched, self.query).commit(decision)
+            Decider(watched, self.query, fence).commit(decision)
         finally:
             watched.close()
 
     def attempt(self, run: str, batch: int, rows: dict[int, list[bytes]], tries: int = 3) -> None:
         """As a query does that is started again when a batch fails."""
         for number in range(tries):
+            fence = self.started()
             try:
-                self.commit(self.tasks(f"{run}.{number}", batch, rows))
+                self.commit(self.tasks(f"{run}.{number}", batch, rows), fence=fence)
                 return
             except CommitFailed:
                 continue
@@ -147,9 +153,9 @@ def places() -> Iterator[tuple[int, str]]:
         yield number, AFTER
 
 
-def _failure_of(stage: Stage, decision: Decision, point: Point) -> list[BaseException]:
+def _failure_of(stage: Stage, decision: Decision, point: Point, fence: Owner | None) -> list[BaseException]:
     try:
-        stage.commit(decision, point)
+        stage.commit(decision, point, fence)
     except BaseException as error:
         return [error]
     return []
@@ -183,11 +189,13 @@ def test_a_driver_that_dies_at_any_request_loses_and_repeats_nothing(broker):
     assert reached > 30
 
 
-def test_a_driver_that_wakes_up_late_at_any_request_changes_nothing(broker):
+@pytest.mark.parametrize("fenced", [False, True], ids=["taking-over", "fenced"])
+def test_a_driver_that_wakes_up_late_at_any_request_changes_nothing(broker, fenced):
     """Two drivers of one query: the first is held up at a request, the second does the batch, the first goes on."""
     reached = 0
     for number, side in places():
-        stage = Stage(broker)
+        stage = Stage(broker, fenced=fenced)
+        fence = stage.started()
         held, go_on = threading.Event(), threading.Event()
 
         def hold(held=held, go_on=go_on) -> None:
@@ -198,8 +206,8 @@ def test_a_driver_that_wakes_up_late_at_any_request_changes_nothing(broker):
         decision = stage.tasks("r1", 0, BATCH)
         failures: list[BaseException] = []
 
-        def zombie(stage=stage, decision=decision, point=point, failures=failures, held=held) -> None:
-            failures += _failure_of(stage, decision, point)
+        def zombie(stage=stage, decision=decision, point=point, failures=failures, held=held, fence=fence) -> None:
+            failures += _failure_of(stage, decision, point, fence)
             held.set()
 
         thread = threading.Thread(target=zombie)

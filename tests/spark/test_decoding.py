@@ -11,7 +11,8 @@ import pytest
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 
-from headrace.spark.pipeline.plan import DEAD_ERROR, DEAD_OFFSET, DEAD_TOPIC, HEADERS, Planned, plan, records
+from headrace.spark.pipeline.letters import DEAD_ERROR, DEAD_OFFSET, DEAD_TOPIC
+from headrace.spark.pipeline.plan import HEADERS, Planned, plan, records
 from headrace.spark.pipeline.protobuf import compile_proto, find_message
 from headrace.spark.pipeline.spec import Decoding, Format, Pipeline, Sink, SinkKind, Source
 

@@ -8,25 +8,31 @@ from uuid import uuid4
 import pytest
 from confluent_kafka import Consumer
 
+from headrace.model.errors import InvalidConfig
+from headrace.spark.pipeline.beginning import BACKFILL_SUFFIX, check_backfill_apart, pin_backfill, unfinished_backfill
 from headrace.spark.pipeline.checking import check
-from headrace.spark.pipeline.plan import DEAD_ERROR, DEAD_OFFSET, plan
+from headrace.spark.pipeline.letters import DEAD_ERROR, DEAD_OFFSET
 from headrace.spark.pipeline.problems import PipelineRefused
-from headrace.spark.pipeline.sinks import start_queries
+from headrace.spark.pipeline.running import Running
+from headrace.spark.pipeline.sinks import Place
 from headrace.spark.pipeline.spec import Pipeline
-from headrace.spark.pipeline.worker import open_stream
+from headrace.spark.pipeline.state import PipelineState
 from headrace.spark.pipeline.yaml_file import parse_pipeline
 from tests.spark.kit import SparkKit
 
 WAIT_S = 120
 
 
-def totals(topic: str, sink: str, *, name: str = "totals", sql: str | None = None) -> Pipeline:
+def totals(
+    topic: str, sink: str, *, name: str = "totals", sql: str | None = None, starting: str = "earliest"
+) -> Pipeline:
     return parse_pipeline(
         f"""\
 pipeline: {name}
 sources:
   orders:
     topic: {topic}
+    starting: {starting}
     format: json
     schema: id bigint, customer string, amount double
     reject:
@@ -41,24 +47,30 @@ trigger: available-now
     )
 
 
-def run(kit: SparkKit, pipeline: Pipeline, checkpoint: Path) -> None:
-    planned = plan(kit.session, pipeline, lambda source: open_stream(kit.session, pipeline, kit.bootstrap, source))
-    for query in start_queries(pipeline, planned, kit.bootstrap, str(checkpoint)):
-        assert query.awaitTermination(WAIT_S), "it reads what is there and ends"
+def run(kit: SparkKit, pipeline: Pipeline, folder: Path, **how: bool) -> PipelineState:
+    """As its process does, in the session that all tests share."""
+    state = PipelineState(pipeline.name, folder)
+    run_in(kit, pipeline, state, **how)
+    return state
+
+
+def run_in(kit: SparkKit, pipeline: Pipeline, state: PipelineState, **how: bool) -> None:
+    place = Place(kit.bootstrap, str(state.checkpoint))
+    Running(pipeline, state, place, lambda: None).run(kit.session, **how)
 
 
 def order(number: int) -> bytes:
     return json.dumps({"id": number, "customer": f"c{number % 3}", "amount": float(number)}).encode()
 
 
-def committed(kit: SparkKit, topic: str, count: int) -> list[Any]:
+def committed(kit: SparkKit, topic: str, count: int, patience_s: int = WAIT_S) -> list[Any]:
     consumer = Consumer(
         {"bootstrap.servers": kit.bootstrap, "group.id": uuid4().hex, "auto.offset.reset": "earliest",
          "isolation.level": "read_committed", "enable.partition.eof": True}
     )  # fmt: skip
     consumer.subscribe([topic])
     messages: list[Any] = []
-    for _ in range(WAIT_S):
+    for _ in range(patience_s):
         if len(messages) >= count:
             break
         messages += [one for one in consumer.consume(count, 1) if one.error() is None]
@@ -66,14 +78,14 @@ def committed(kit: SparkKit, topic: str, count: int) -> list[Any]:
     return messages
 
 
-def test_rows_go_to_a_topic_and_what_does_not_fit_to_the_dead_letters(kit: SparkKit, checkpoint: Path) -> None:
+def test_rows_go_to_a_topic_and_what_does_not_fit_to_the_dead_letters(kit: SparkKit, tmp_path: Path) -> None:
     topic = kit.topic(2)
     out, dead = kit.topic(name=f"{topic}.out"), kit.topic(name=f"{topic}.dead")
     kit.produce(topic, [order(number) for number in range(100)])
     kit.produce(topic, [b"{broken", order(-5)], partition=0)
     pipeline = totals(topic, f"topic: {out}\n  key: customer")
-    run(kit, pipeline, checkpoint)
-    run(kit, pipeline, checkpoint)  # nothing new: nothing is written twice
+    run(kit, pipeline, tmp_path)
+    run(kit, pipeline, tmp_path)  # nothing new: nothing is written twice
     rows = committed(kit, out, 100)
     assert {json.loads(one.value())["id"] for one in rows} == set(range(100))
     assert {one.key() for one in rows} == {b"C0", b"C1", b"C2"}
@@ -83,25 +95,81 @@ def test_rows_go_to_a_topic_and_what_does_not_fit_to_the_dead_letters(kit: Spark
     assert {one[DEAD_ERROR] for one in notes} >= {b"rejected: the amount is negative"}
     assert all(int(one[DEAD_OFFSET]) >= 0 for one in notes)
     kit.produce(topic, [order(number) for number in range(100, 110)])
-    run(kit, pipeline, checkpoint)
+    run(kit, pipeline, tmp_path)
     assert len(committed(kit, out, 110)) == 110
 
 
 @pytest.mark.parametrize("kind", ["delta", "iceberg"])
-def test_a_table_takes_each_batch_once(kit: SparkKit, checkpoint: Path, tmp_path: Path, kind: str) -> None:
+def test_a_table_takes_each_batch_once(kit: SparkKit, tmp_path: Path, kind: str) -> None:
     topic = kit.topic(2)
     table = tmp_path / "table"
     pipeline = totals(topic, f"{kind}: {table}")
     dead = kit.topic(name=f"{topic}.dead")
     for start in (0, 50):
         kit.produce(topic, [*(order(number) for number in range(start, start + 50)), b"{broken"])
-        run(kit, pipeline, checkpoint)
+        run(kit, pipeline, tmp_path)
     assert [one.value() for one in committed(kit, dead, 2)] == [b"{broken", b"{broken"]
     files = _files(kind, str(table))
     assert kit.session.read.parquet(*files).count() == 100
-    _forget_last_commit(checkpoint)
-    run(kit, pipeline, checkpoint)  # the batch comes again, as after a crash behind the table's commit
+    _forget_last_commit(PipelineState(pipeline.name, tmp_path).checkpoint)
+    run(kit, pipeline, tmp_path)  # the batch comes again, as after a crash behind the table's commit
     assert sorted(row.id for row in kit.session.read.parquet(*_files(kind, str(table))).collect()) == list(range(100))
+    assert len(committed(kit, dead, 3, patience_s=3)) == 2, "its letters were there already, too"
+    PipelineState(pipeline.name, tmp_path).forget()
+    run(kit, pipeline, tmp_path)  # from the beginning, as asked: its batches are new ones, though numbered the same
+    assert kit.session.read.parquet(*_files(kind, str(table))).count() == 200
+
+
+def ids(messages: list[Any]) -> list[int]:
+    return sorted(json.loads(one.value())["id"] for one in messages)
+
+
+def test_history_is_read_up_to_an_exact_offset_and_the_stream_goes_on_from_there(kit: SparkKit, tmp_path: Path) -> None:
+    topic = kit.topic(2)
+    out = kit.topic(name=f"{topic}.out")
+    pipeline = totals(topic, f"topic: {out}", starting="latest")
+    kit.produce(topic, [order(number) for number in range(60)])
+    state = PipelineState(pipeline.name, tmp_path)
+    pin_backfill(state, state, pipeline, kit.bootstrap, "earliest")
+    kit.produce(topic, [order(number) for number in range(60, 80)])  # comes too late to be history
+    pin_backfill(state, state, pipeline, kit.bootstrap, "latest")  # what was decided stays so
+    run(kit, pipeline, tmp_path, only_backfill=True)
+    assert ids(committed(kit, out, 60)) == list(range(60))
+    assert unfinished_backfill(state) is None
+    run(kit, pipeline, tmp_path)
+    assert ids(committed(kit, out, 81, patience_s=20)) == list(range(80))
+
+
+def test_a_stream_that_runs_already_gets_the_history_before_it(kit: SparkKit, tmp_path: Path) -> None:
+    topic = kit.topic(2)
+    table = tmp_path / "table"
+    kit.topic(name=f"{topic}.dead")
+    pipeline = totals(topic, f"delta: {table}", starting="latest")
+    kit.produce(topic, [*(order(number) for number in range(60)), b"{broken"])
+    main = run(kit, pipeline, tmp_path)  # begins at the end: sees nothing of these
+    kit.produce(topic, [order(number) for number in range(60, 80)])
+    run(kit, pipeline, tmp_path)
+    check_backfill_apart(main, pipeline)
+    beside = PipelineState(pipeline.name + BACKFILL_SUFFIX, tmp_path)
+    pin_backfill(beside, main, pipeline, kit.bootstrap, "earliest")
+    run_in(kit, pipeline, beside, only_backfill=True)
+    run_in(kit, pipeline, beside, only_backfill=True)
+    rows = kit.session.read.parquet(*_files("delta", str(table))).collect()
+    assert sorted(row.id for row in rows) == list(range(80))
+    assert len(committed(kit, f"{topic}.dead", 2, patience_s=3)) == 1
+    progress = beside.read("progress")
+    assert (progress["rows_in_total"], progress["rows_out_total"], progress["dead_letters_total"]) == (61, 60, 1)
+
+
+def test_a_parquet_folder_of_another_checkpoint_is_not_written_to_in_vain(kit: SparkKit, tmp_path: Path) -> None:
+    topic = kit.topic(1)
+    pipeline = totals(topic, f"parquet: {tmp_path / 'table'}")
+    kit.produce(topic, [order(1)])
+    state = run(kit, pipeline, tmp_path)
+    assert kit.session.read.parquet(str(tmp_path / "table")).count() == 1
+    state.forget()
+    with pytest.raises(InvalidConfig, match="whose checkpoint is gone"):
+        run(kit, pipeline, tmp_path)
 
 
 def _files(kind: str, table: str) -> list[str]:
@@ -128,6 +196,6 @@ def test_check_says_on_which_line_the_sql_is_wrong(spark: Any) -> None:
     wrong = totals("t", "console: yes", sql="select id,\n    nothing from orders")
     with pytest.raises(PipelineRefused) as refused:
         check(spark, wrong)
-    assert "pipeline.yaml:11: " in str(refused.value)
+    assert "pipeline.yaml:12: " in str(refused.value)
     assert "nothing" in str(refused.value)
     assert check(spark, totals("t", "console: yes")).output.columns == ["id", "customer", "twice"]

@@ -63,9 +63,12 @@ class Decision(NamedTuple):
 class Decider:
     """The decisions of one query."""
 
-    def __init__(self, cluster: Cluster, query_id: str) -> None:
+    def __init__(self, cluster: Cluster, query_id: str, fence: Owner | None = None) -> None:
+        """`fence`: an owner who was made when the query was started and does the deciding. Whoever has taken its id
+        over since, from wherever, has ended this query's right to decide."""
         self._cluster = cluster
         self._query = f"{PREFIX}-{query_id}"
+        self._fence = fence
 
     def last(self, *, stable: bool) -> Decision | None:
         """The newest decision. Without `stable` one that is being written just now is not waited for."""
@@ -91,7 +94,7 @@ class Decider:
     def commit(self, proposed: Decision) -> None:
         """Make this attempt the one that counts, unless another one does already."""
         ensure_topic(self._cluster, TOPIC)
-        driver = init_producer(self._cluster, self._query, DECISION_TIMEOUT_MS)
+        driver = self._driver()
         before = self.last(stable=True)
         if before is not None and before.batch_id >= proposed.batch_id:
             self._abort(set(proposed.transactions) - set(before.transactions))
@@ -108,7 +111,7 @@ class Decider:
         """Of an attempt that failed: what is not part of a decision is undone. Spark calls this also after a commit
         that succeeded and whose driver failed right behind it, so the decision is asked."""
         ensure_topic(self._cluster, TOPIC)
-        init_producer(self._cluster, self._query, DECISION_TIMEOUT_MS)
+        self._driver()
         before = self.last(stable=True)
         if before is None or before.batch_id < batch_id:
             self._abort(set(transactions))
@@ -119,6 +122,9 @@ class Decider:
         for transactional_id in open_transactions(self._cluster, f"{self._query}-"):
             if transactional_id not in kept:
                 init_producer(self._cluster, transactional_id, DECISION_TIMEOUT_MS)
+
+    def _driver(self) -> Owner:
+        return self._fence or init_producer(self._cluster, self._query, DECISION_TIMEOUT_MS)
 
     def _group(self, number: int) -> str:
         return f"{self._query}.{number}" if number else self._query

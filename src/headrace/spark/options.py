@@ -37,7 +37,7 @@ _STARTS = (
     "startingOffsetsByTimestampStrategy",
 )
 _ENDS = ("endingOffsets", "endingTimestamp", "endingOffsetsByTimestamp")
-_STREAM = ("maxOffsetsPerTrigger", "minOffsetsPerTrigger", "maxTriggerDelay")
+_STREAM = ("maxOffsetsPerTrigger", "minOffsetsPerTrigger", "maxTriggerDelay", "untilOffsets")
 _TUNING = ("fetchOffset.numRetries", "fetchOffset.retryIntervalMs", "kafkaConsumer.pollTimeoutMs")
 _OWN_READ = ("commitGroup", "pushFilters")
 READ_OPTIONS = (*_SHARED, *_STARTS, *_ENDS, *_STREAM, *_TUNING, *_OWN_READ)
@@ -75,6 +75,7 @@ class ReadOptions:
     max_offsets_per_trigger: int | None
     min_offsets_per_trigger: int | None
     max_trigger_delay_s: float
+    until: Bound | None
     commit_group: str | None
     fetch_bytes: int
     push_filters: bool
@@ -188,6 +189,7 @@ def read_options(given: Mapping[str, str], *, streaming: bool) -> ReadOptions:
         max_offsets_per_trigger=options.positive("maxOffsetsPerTrigger"),
         min_offsets_per_trigger=options.positive("minOffsetsPerTrigger"),
         max_trigger_delay_s=options.duration_s("maxTriggerDelay", 15 * 60.0),  # the connector's default
+        until=_until(options),
         commit_group=options.text("commitGroup", options.properties.get("group.id")),
         fetch_bytes=_fetch_bytes(options),
         push_filters=options.flag("pushFilters", False),
@@ -218,6 +220,16 @@ def _bound(options: Options, side: str, default: str) -> Bound:
         side=side,
         default=default,
     )
+
+
+def _until(options: Options) -> Bound | None:
+    text = options.text("untilOffsets")
+    if text is None:
+        return None
+    bound = bound_of(offsets=text, side="until")
+    if bound.word is not None or min(bound.offsets.values()) < 0:
+        raise InvalidConfig(f'untilOffsets: {text!r} names no offsets; write JSON such as {{"topic": {{"0": 23}}}}')
+    return bound
 
 
 def _subscription(options: Options) -> Subscription:

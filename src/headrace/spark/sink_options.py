@@ -4,11 +4,20 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from headrace.client.blocking.cluster import ClientSettings
+from headrace.client.blocking.transactional import Owner
 from headrace.model.errors import InvalidConfig
 from headrace.records.compression import Codec
 from headrace.spark.options import STREAM_PATIENCE_S, Options
 
-WRITE_OPTIONS = ("topic", "includeHeaders", "deliveryGuarantee", "transactionTimeoutMs")
+WRITE_OPTIONS = (
+    "topic",
+    "includeHeaders",
+    "deliveryGuarantee",
+    "transactionTimeoutMs",
+    "txnAppId",
+    "txnVersion",
+    "producerFence",
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -20,6 +29,8 @@ class WriteOptions:
     codec: int
     batch_bytes: int
     acks: int
+    numbered: tuple[str, int] | None  # of a batch job: whose batch it is, and which, so that none counts twice
+    fence: Owner | None
 
 
 # The most that a broker allows unless it is told otherwise (transaction.max.timeout.ms): a driver that dies while it
@@ -56,4 +67,33 @@ def write_options(given: Mapping[str, str]) -> WriteOptions:
         codec=Codec[codec_name],
         batch_bytes=int(batch_bytes),
         acks=_ACKS[acks],
+        numbered=_numbered(options, exactly_once),
+        fence=_fence(options),
     )
+
+
+def _numbered(options: Options, exactly_once: bool) -> tuple[str, int] | None:
+    """As Delta names them: what a foreachBatch says so that a batch which comes again is left out."""
+    owner, number = options.text("txnAppId"), options.text("txnVersion")
+    if owner is None and number is None:
+        return None
+    if not owner or number is None or not number.isdecimal():
+        raise InvalidConfig("txnAppId and txnVersion: give both, a name and a whole number that grows with each batch")
+    if not exactly_once:
+        raise InvalidConfig("txnAppId: only exactly-once remembers batches; set deliveryGuarantee=exactly-once")
+    return owner, int(number)
+
+
+def fence_text(owner: Owner) -> str:
+    return f"{owner.transactional_id},{owner.producer_id},{owner.epoch}"
+
+
+def _fence(options: Options) -> Owner | None:
+    text = options.text("producerFence")
+    if text is None:
+        return None
+    name, _, numbers = text.partition(",")
+    producer_id, _, epoch = numbers.partition(",")
+    if not name or not producer_id.isdecimal() or not epoch.isdecimal():
+        raise InvalidConfig(f"producerFence: {text!r} is not a transactional id, a producer id and an epoch")
+    return Owner(name, int(producer_id), int(epoch))

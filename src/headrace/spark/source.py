@@ -15,7 +15,7 @@ from headrace.spark.options import read_options
 from headrace.spark.schema import check_schema, full_schema
 from headrace.spark.sink_options import write_options
 from headrace.spark.stream_reader import HeadraceStreamReader
-from headrace.spark.writers import HeadraceBatchWriter, HeadraceStreamWriter
+from headrace.spark.writers import HeadraceBatchWriter, HeadraceNumberedWriter, HeadraceStreamWriter
 
 
 class HeadraceDataSource(DataSource):
@@ -37,7 +37,8 @@ class HeadraceDataSource(DataSource):
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:
         if overwrite:
             raise InvalidConfig("mode: a topic cannot be overwritten; use append")
-        return HeadraceBatchWriter(write_options(self.options), schema)
+        options = write_options(self.options)
+        return (HeadraceNumberedWriter if options.numbered else HeadraceBatchWriter)(options, schema)
 
     def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamArrowWriter:
         return HeadraceStreamWriter(write_options(self.options), schema)

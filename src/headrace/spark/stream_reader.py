@@ -32,7 +32,8 @@ class HeadraceStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         cluster = cluster_for(options.client)
         self._locator = Locator(cluster, options.subscription, read_committed=options.read_committed)
         self._watch = TopicWatch(self._locator, options)
-        self._target: Positions | None = None  # where a query with Trigger.AvailableNow ends
+        # Where the query ends, if it does: at untilOffsets, or with Trigger.AvailableNow at what is there now.
+        self._target: Positions | None = dict(options.until.offsets) if options.until else None
         self._latest: Positions = {}
         self._last_batch_at = float("-inf")  # the first batch waits for nothing, as in the connector
         self._in_group: Positions = {}
@@ -48,7 +49,9 @@ class HeadraceStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return ReadMaxRows(rows_max) if rows_max else ReadAllAvailable()
 
     def prepareForTriggerAvailableNow(self) -> None:
-        self._target = self._locator.latest(self._locator.partitions(self._locator.topics()))
+        ends = self._locator.latest(self._locator.partitions(self._locator.topics()))
+        until = ends if self._target is None else self._target
+        self._target = {one: min(end, until.get(one, 0)) for one, end in ends.items()}
 
     def latestOffset(self, start: Json, limit: ReadLimit) -> Json:
         """The end of the next batch; `start` itself when there is nothing to do."""

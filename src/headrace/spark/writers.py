@@ -48,28 +48,37 @@ class HeadraceStreamWriter(DataSourceStreamArrowWriter):
             return TaskDone(write_rows(self._options, iterator))
         context = _task()
         query_id, batch_id, run_id = (_property(context, name) for name in (_QUERY_ID, _BATCH_ID, _RUN_ID))
-        decided = Decider(cluster_for(self._options.client), query_id).last(stable=False)
-        if decided is not None and decided.batch_id >= int(batch_id):
-            for _ in iterator:  # the batch counts already; a repetition has nothing to write
-                pass
-            return TaskDone(0, None, query_id, run_id, skipped=True)
-        name = f"{PREFIX}-{query_id}-{run_id[:8]}-{int(batch_id) % BATCHES_PER_ID}-{_attempt_of(context)}"
-        owner, rows = write_in_transaction(self._options, iterator, name)
-        return TaskDone(rows, owner, query_id, run_id)
+        return _write_once(self._options, iterator, query_id, run_id, int(batch_id))
 
     def commit(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:
-        done = [one for one in _done(messages) if one.owner is not None or one.skipped]
-        if not self._options.exactly_once or not done:
-            return  # nothing was written
-        transactions = tuple(sorted(one.owner for one in done if one.owner is not None))
-        decider = Decider(cluster_for(self._options.client), done[0].query_id)
-        decider.commit(Decision(batchId, done[0].run_id, transactions))
+        if self._options.exactly_once:
+            _decide(self._options, messages, batchId)
 
     def abort(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:
-        done = [one for one in _done(messages) if one.owner is not None]
-        if self._options.exactly_once and done:
-            decider = Decider(cluster_for(self._options.client), done[0].query_id)
-            decider.abort([one.owner for one in done if one.owner is not None], batchId)
+        if self._options.exactly_once:
+            _undo(self._options, messages, batchId)
+
+
+class HeadraceNumberedWriter(DataSourceArrowWriter):
+    """A batch job that says which batch it is: what a `foreachBatch` writes, and writes again after a failure."""
+
+    def __init__(self, options: WriteOptions, schema: StructType) -> None:
+        check_writable(schema, options.topic)
+        assert options.numbered is not None, "the batch has a number"
+        self._options = options
+        self._owner, self._number = options.numbered
+        self._job = uuid4().hex
+
+    def write(self, iterator: Iterator[Any]) -> WriterCommitMessage:
+        # The query's own run if Spark tells it: its transactional ids are used again, those of a job never.
+        run_id = _task().getLocalProperty(_RUN_ID) or self._job
+        return _write_once(self._options, iterator, self._owner, str(run_id), self._number)
+
+    def commit(self, messages: Sequence[WriterCommitMessage | None]) -> None:
+        _decide(self._options, messages, self._number)
+
+    def abort(self, messages: Sequence[WriterCommitMessage | None]) -> None:
+        _undo(self._options, messages, self._number)
 
 
 class HeadraceBatchWriter(DataSourceArrowWriter):
@@ -96,6 +105,33 @@ class HeadraceBatchWriter(DataSourceArrowWriter):
         for one in _done(messages):
             if one.owner is not None:
                 end_transaction(cluster_for(self._options.client), one.owner, commit=commit)
+
+
+def _write_once(options: WriteOptions, rows: Iterator[Any], query_id: str, run_id: str, batch_id: int) -> TaskDone:
+    """A task's rows in a transaction of their own, unless the batch counts already."""
+    decided = Decider(cluster_for(options.client), query_id).last(stable=False)
+    if decided is not None and decided.batch_id >= batch_id:
+        for _ in rows:  # a repetition has nothing to write
+            pass
+        return TaskDone(0, None, query_id, run_id, skipped=True)
+    name = f"{PREFIX}-{query_id}-{run_id[:8]}-{batch_id % BATCHES_PER_ID}-{_attempt_of(_task())}"
+    owner, count = write_in_transaction(options, rows, name)
+    return TaskDone(count, owner, query_id, run_id)
+
+
+def _decide(options: WriteOptions, messages: Sequence[WriterCommitMessage | None], batch_id: int) -> None:
+    done = [one for one in _done(messages) if one.owner is not None or one.skipped]
+    if done:  # else nothing was written
+        transactions = tuple(sorted(one.owner for one in done if one.owner is not None))
+        decider = Decider(cluster_for(options.client), done[0].query_id, options.fence)
+        decider.commit(Decision(batch_id, done[0].run_id, transactions))
+
+
+def _undo(options: WriteOptions, messages: Sequence[WriterCommitMessage | None], batch_id: int) -> None:
+    done = [one for one in _done(messages) if one.owner is not None]
+    if done:
+        decider = Decider(cluster_for(options.client), done[0].query_id, options.fence)
+        decider.abort([one.owner for one in done if one.owner is not None], batch_id)
 
 
 def _done(messages: Sequence[WriterCommitMessage | None]) -> list[TaskDone]:

@@ -77,6 +77,18 @@ def test_a_stream_has_no_end_and_sane_limits():
         read(streaming=True, minOffsetsPerTrigger="5", maxOffsetsPerTrigger="4")
 
 
+def test_a_stream_may_be_told_where_to_stop():
+    bound = read(streaming=True, untilOffsets='{"orders": {"0": 23}}').until
+    assert bound is not None
+    assert bound.offsets == {TopicPartition("orders", 0): 23}
+    assert read(streaming=True).until is None
+    for wrong in ("latest", '{"orders": {"0": -1}}', "23"):
+        with pytest.raises(InvalidConfig, match="untilOffsets"):
+            read(streaming=True, untilOffsets=wrong)
+    with pytest.raises(InvalidConfig, match="a batch query has no triggers"):
+        read(untilOffsets='{"orders": {"0": 23}}')
+
+
 def test_the_address_and_one_subscription_are_needed():
     with pytest.raises(InvalidConfig, match=r"kafka\.bootstrap\.servers"):
         read_options({"subscribe": "orders"}, streaming=False)

@@ -14,14 +14,17 @@ from headrace.spark.pipeline.state import AlreadyRunning, PipelineState, all_sta
 
 SPARK = {
     "batchId": 7,
-    "processedRowsPerSecond": 123.456,
     "durationMs": {"triggerExecution": 250},
-    "observedMetrics": {"headrace_rows": {"count": 90}, "headrace_dead_letters": {"count": 10}},
+    "observedMetrics": {
+        "headrace_read_orders": {"count": 100, "newest_ms": 1_000},
+        "headrace_rows": {"count": 90},
+        "headrace_dead_letters": {"count": 10},
+    },
     "stateOperators": [{"numRowsTotal": 5, "memoryUsedBytes": 1000, "numRowsDroppedByWatermark": 3}],
     "sources": [
         {
-            "numInputRows": 100,
-            "endOffset": json.dumps({"orders": {"0": 10, "1": 20}}),
+            "numInputRows": 200,  # of two branches
+            "endOffset": json.dumps({"orders": {"0": 10, "1": 20}, "#ids": {"orders": "c447f544"}}),
             "latestOffset": json.dumps({"orders": {"0": 15, "1": 20}}),
         }
     ],
@@ -30,7 +33,7 @@ SPARK = {
 
 def test_progress_says_what_an_operator_wants_to_know() -> None:
     progress = progress_of("p", SPARK, at_ms=1_000)
-    assert (progress.batch, progress.rows_in, progress.rows_in_per_s) == (7, 100, 123.5)
+    assert (progress.batch, progress.rows_in, progress.rows_in_per_s) == (7, 100, 400.0)
     assert (progress.rows_out, progress.dead_letters, progress.late_rows) == (90, 10, 3)
     assert (progress.batch_ms, progress.lag_records, progress.state_rows) == (250, 5, 5)
     assert Progress.from_json(json.loads(json.dumps(progress.to_json()))) == progress

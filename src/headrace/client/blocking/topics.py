@@ -1,5 +1,6 @@
 """Making a topic that a client needs for itself."""
 
+from collections.abc import Mapping
 from datetime import timedelta
 
 from headrace.client.blocking.cluster import Cluster, check
@@ -9,9 +10,9 @@ _DEFAULT_REPLICATION = -1  # as the cluster's own default has it
 _CREATION = timedelta(seconds=30)
 
 
-def ensure_topic(cluster: Cluster, name: str) -> None:
-    """The topic exists afterwards, with one partition if this call made it."""
-    from kio.schema.create_topics.v5.request import CreatableTopic, CreateTopicsRequest
+def ensure_topic(cluster: Cluster, name: str, configs: Mapping[str, str] | None = None) -> None:
+    """The topic exists afterwards, with one partition and these configs if this call made it."""
+    from kio.schema.create_topics.v5.request import CreatableTopic, CreatableTopicConfig, CreateTopicsRequest
     from kio.schema.create_topics.v5.response import CreateTopicsResponse
     from kio.schema.types import TopicName
     from kio.static.primitive import i16, i32, i32Timedelta
@@ -21,7 +22,7 @@ def ensure_topic(cluster: Cluster, name: str) -> None:
         num_partitions=i32(1),
         replication_factor=i16(_DEFAULT_REPLICATION),
         assignments=(),
-        configs=(),
+        configs=tuple(CreatableTopicConfig(name=key, value=value) for key, value in (configs or {}).items()),
     )
     request = CreateTopicsRequest(topics=(topic,), timeout=i32Timedelta.parse(_CREATION))
 

@@ -9,6 +9,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
 from headrace.spark.pipeline.decoding import ERROR, RAW_COLUMNS, decoded
+from headrace.spark.pipeline.letters import DEAD_HEADERS
+from headrace.spark.pipeline.progress import READ
 from headrace.spark.pipeline.spec import Format, Pipeline, SinkKind, Source
 
 if TYPE_CHECKING:
@@ -17,14 +19,6 @@ if TYPE_CHECKING:
 OpenSource = Callable[[Source], "DataFrame"]
 
 HEADERS = "array<struct<key:string,value:binary>>"
-# Dead letters keep the record's own headers; these come behind them and say what happened.
-DEAD_ERROR = "headrace.error"
-DEAD_PIPELINE = "headrace.pipeline"
-DEAD_TOPIC = "headrace.topic"
-DEAD_PARTITION = "headrace.partition"
-DEAD_OFFSET = "headrace.offset"
-DEAD_TIMESTAMP = "headrace.timestamp"
-DEAD_HEADERS = (DEAD_ERROR, DEAD_PIPELINE, DEAD_TOPIC, DEAD_PARTITION, DEAD_OFFSET, DEAD_TIMESTAMP)
 
 
 class Planned(NamedTuple):
@@ -39,7 +33,7 @@ def plan(spark: "SparkSession", pipeline: Pipeline, open_source: OpenSource) -> 
         if not source.is_stream:
             views[source.name] = open_source(source)
             continue
-        rows = decoded(source, open_source(source))
+        rows = _observed(source, decoded(source, open_source(source)))
         if pipeline.dead_letters is None:
             views[source.name] = _view(source, _stopped_by_errors(pipeline, rows))
         else:
@@ -57,6 +51,14 @@ def transformed(spark: "SparkSession", pipeline: Pipeline, views: Mapping[str, "
     for name, view in views.items():
         view.createOrReplaceTempView(name)
     return spark.sql(pipeline.sql)
+
+
+def _observed(source: Source, rows: "DataFrame") -> "DataFrame":
+    """How many records were read, and how new the newest is, shows up in the query's progress."""
+    from pyspark.sql import functions as f
+
+    newest = f.max(f.unix_millis("_timestamp")).alias("newest_ms")
+    return rows.observe(f"{READ}{source.name}", f.count(f.lit(1)).alias("count"), newest)
 
 
 def _view(source: Source, rows: "DataFrame") -> "DataFrame":
@@ -85,15 +87,16 @@ def dead_letters(pipeline: Pipeline, rows: "DataFrame") -> "DataFrame":
     """Records for the dead-letter topic: the original bytes, key and headers, then what happened and where."""
     from pyspark.sql import functions as f
 
-    notes: list[tuple[str, Column]] = [
-        (DEAD_ERROR, f.col(ERROR)),
-        (DEAD_PIPELINE, f.lit(pipeline.name)),
-        (DEAD_TOPIC, f.col("_topic")),
-        (DEAD_PARTITION, f.col("_partition").cast("string")),
-        (DEAD_OFFSET, f.col("_offset").cast("string")),
-        (DEAD_TIMESTAMP, f.unix_millis("_timestamp").cast("string")),
-    ]
-    said = f.array(*(f.struct(f.lit(name).alias("key"), text.cast("binary").alias("value")) for name, text in notes))
+    notes: tuple[Column, ...] = (
+        f.col(ERROR),
+        f.lit(pipeline.name),
+        f.col("_topic"),
+        f.col("_partition").cast("string"),
+        f.col("_offset").cast("string"),
+        f.unix_millis("_timestamp").cast("string"),
+    )
+    named = zip(DEAD_HEADERS, notes, strict=True)
+    said = f.array(*(f.struct(f.lit(name).alias("key"), text.cast("binary").alias("value")) for name, text in named))
     headers = f.concat(f.coalesce(f.col("_headers"), f.array().cast(HEADERS)), said.cast(HEADERS))
     return rows.select(
         f.lit(pipeline.dead_letters).alias("topic"),

@@ -4,13 +4,18 @@ Pure: a progress of Spark's (JSON) in, a Progress out. Whoever runs the query wr
 """
 
 import json
-from collections.abc import Mapping
-from dataclasses import asdict, dataclass
-from typing import Any
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
+from typing import Any, NamedTuple
+
+from headrace.spark.pipeline.restarting import TAKEN_OVER
 
 # What the query counts as it goes, by the name under which Spark tells it.
 OUTPUT_COUNT, DEAD_COUNT = "headrace_rows", "headrace_dead_letters"
-RUNNING, STALLED, STOPPED, FAILED = "running", "stalled", "stopped", "failed"
+READ = "headrace_read_"  # and the source: how many records, and the time of the newest one in milliseconds
+RUNNING, STALLED, RESTARTING = "running", "stalled", "restarting"  # somebody keeps it going
+STOPPED, FAILED, FENCED = "stopped", "failed", "fenced"  # nobody does
+STANDINGS = (RUNNING, STALLED, RESTARTING, STOPPED, FAILED, FENCED)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -25,8 +30,14 @@ class Progress:
     late_rows: int
     batch_ms: int
     lag_records: int
+    lag_s: float  # while records wait: how old the newest one is that the slowest source has read
     state_rows: int
     state_bytes: int
+    rows_in_total: int = 0  # since the pipeline's folder was made, over restarts
+    rows_out_total: int = 0
+    dead_letters_total: int = 0
+    late_rows_total: int = 0
+    batches_total: int = 0
 
     def to_json(self) -> dict[str, Any]:
         return asdict(self)
@@ -35,54 +46,100 @@ class Progress:
     def from_json(cls, value: Mapping[str, Any]) -> "Progress":
         return cls(**{name: value[name] for name in cls.__dataclass_fields__})
 
+    def after(self, before: "Progress | None") -> "Progress":
+        """With the totals of everything up to this batch."""
+        return replace(
+            self,
+            rows_in_total=(before.rows_in_total if before else 0) + self.rows_in,
+            rows_out_total=(before.rows_out_total if before else 0) + self.rows_out,
+            dead_letters_total=(before.dead_letters_total if before else 0) + self.dead_letters,
+            late_rows_total=(before.late_rows_total if before else 0) + self.late_rows,
+            batches_total=(before.batches_total if before else 0) + (before is None or before.batch != self.batch),
+        )
+
 
 def progress_of(pipeline: str, spark: Mapping[str, Any], at_ms: int) -> Progress:
     """From Spark's `StreamingQueryProgress` as a dictionary."""
     operators = spark.get("stateOperators") or []
     observed = spark.get("observedMetrics") or {}
+    lag_records = _lag(spark.get("sources") or [])
+    rows_in, batch_ms = _rows_in(spark, observed), int((spark.get("durationMs") or {}).get("triggerExecution", 0))
     return Progress(
         pipeline=pipeline,
         at_ms=at_ms,
         batch=int(spark.get("batchId", -1)),
-        rows_in=sum(int(source.get("numInputRows") or 0) for source in spark.get("sources") or []),
-        rows_in_per_s=round(float(spark.get("processedRowsPerSecond") or 0.0), 1),
+        rows_in=rows_in,
+        rows_in_per_s=round(rows_in * 1000 / batch_ms, 1) if batch_ms else 0.0,
         rows_out=_count(observed, OUTPUT_COUNT),
         dead_letters=_count(observed, DEAD_COUNT),
         late_rows=sum(int(one.get("numRowsDroppedByWatermark") or 0) for one in operators),
-        batch_ms=int((spark.get("durationMs") or {}).get("triggerExecution", 0)),
-        lag_records=sum(_lag(source) for source in spark.get("sources") or []),
+        batch_ms=batch_ms,
+        lag_records=lag_records,
+        lag_s=_lag_s(observed, at_ms) if lag_records else 0.0,
         state_rows=sum(int(one.get("numRowsTotal") or 0) for one in operators),
         state_bytes=sum(int(one.get("memoryUsedBytes") or 0) for one in operators),
     )
 
 
+def _rows_in(spark: Mapping[str, Any], observed: Mapping[str, Any]) -> int:
+    """Spark counts a source once for every branch that reads it: rows and dead letters are two."""
+    counts = [_count(observed, name) for name in observed if name.startswith(READ)]
+    return sum(counts) if counts else sum(int(one.get("numInputRows") or 0) for one in spark.get("sources") or [])
+
+
 def _count(observed: Mapping[str, Any], name: str) -> int:
-    row = observed.get(name) or {}
-    return int(row.get("count") or 0) if isinstance(row, Mapping) else int(row[0])
+    return int((observed.get(name) or {}).get("count") or 0)
 
 
-def _lag(source: Mapping[str, Any]) -> int:
-    """Offsets that are there and not read: those of our source, `{"topic": {"0": 17}}`, and of Spark's own."""
-    latest, end = (_offsets(source.get(name)) for name in ("latestOffset", "endOffset"))
-    return sum(max(offset - end.get(place, offset), 0) for place, offset in latest.items())
+def _lag_s(observed: Mapping[str, Any], at_ms: int) -> float:
+    newest = [(row or {}).get("newest_ms") for name, row in observed.items() if name.startswith(READ)]
+    times = [int(at) for at in newest if at is not None]
+    return round(max(at_ms - min(times), 0) / 1000, 1) if times else 0.0
+
+
+def _lag(sources: Sequence[Mapping[str, Any]]) -> int:
+    """Offsets that are there and not read, of each partition once: rows and dead letters read it one by one."""
+    waiting: dict[tuple[str, str], int] = {}
+    for source in sources:
+        latest, end = (_offsets(source.get(name)) for name in ("latestOffset", "endOffset"))
+        for place, offset in latest.items():
+            waiting[place] = max(waiting.get(place, 0), offset - end.get(place, offset))
+    return sum(waiting.values())
 
 
 def _offsets(value: Any) -> dict[tuple[str, str], int]:
     try:
         topics = json.loads(value) if isinstance(value, str) else value
-        topics = topics.get("positions", topics)
         return {
             (topic, partition): int(offset)
             for topic, partitions in topics.items()
+            if not topic.startswith("#")  # notes of the source (positions.py)
             for partition, offset in partitions.items()
         }
     except (AttributeError, TypeError, ValueError):
         return {}
 
 
-def standing(*, is_held: bool, newest: Progress | None, started_ms: int, now_ms: int, stalled_after_ms: int) -> str:
-    """Whether it runs, or only seems to."""
+class Ended(NamedTuple):
+    """How its process ended last."""
+
+    exit_code: int
+    at_ms: int
+
+
+def standing(
+    *,
+    is_held: bool,
+    newest: Progress | None,
+    started_ms: int,
+    now_ms: int,
+    stalled_after_ms: int,
+    ended: Ended | None = None,
+) -> str:
+    """Whether it runs, or only seems to; `ended` if its process has ended by itself since it was started."""
     if not is_held:
-        return STOPPED
-    last_ms = newest.at_ms if newest is not None else started_ms
+        return STOPPED if ended is None else FENCED if ended.exit_code == TAKEN_OVER else FAILED
+    if ended is not None and ended.at_ms >= started_ms:
+        return RESTARTING
+    last_ms = max(newest.at_ms if newest is not None else 0, started_ms)
     return STALLED if now_ms - last_ms > stalled_after_ms else RUNNING

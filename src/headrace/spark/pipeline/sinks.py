@@ -1,16 +1,26 @@
 """Where the rows go. Each sink starts the query that `plan.py` has built; all but the console write exactly once.
 
-A topic takes rows and dead letters in one commit of the same writer. Beside a table, dead letters are a second query
-with a checkpoint of its own: each of the two writes what belongs to it exactly once.
+topic             rows and dead letters are one write of one query: both are there, or neither
+delta, iceberg    one query; a batch's letters are decided first and its rows committed behind them, each under the
+                  query's id and the batch's number, and Spark repeats the batch until both are done
+parquet, console  Spark's own sinks take rows only, so dead letters are a second query with a checkpoint of its own
 """
 
-from collections.abc import Callable
+import json
+from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING
 from uuid import uuid4
 
+from headrace.client.blocking.cluster import ClientSettings
+from headrace.client.blocking.transactional import Owner
+from headrace.model.errors import InvalidConfig
+from headrace.spark.pipeline.fencing import check_owner
 from headrace.spark.pipeline.plan import Planned, records
 from headrace.spark.pipeline.progress import DEAD_COUNT, OUTPUT_COUNT
 from headrace.spark.pipeline.spec import Pipeline, SinkKind
+from headrace.spark.reading import cluster_for
+from headrace.spark.sink_options import fence_text
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -20,14 +30,52 @@ if TYPE_CHECKING:
 
     from headrace.spark.lake.table import LakeTable
 
+AVAILABLE_NOW = ("once", "available-now")
+_ROW, _LETTER = "_headrace_row", "_headrace_letter"
 
-def start_queries(pipeline: Pipeline, planned: Planned, bootstrap: str, checkpoint: str) -> list["StreamingQuery"]:
-    """The pipeline's query, and beside a table one for its dead letters."""
-    queries = [_start(pipeline, _writer(pipeline, planned, bootstrap), pipeline.name, checkpoint)]
-    if planned.dead is not None and pipeline.sink.kind is not SinkKind.TOPIC:
-        letters = _to_headrace(counted(planned.dead, DEAD_COUNT), bootstrap)
-        queries.append(_start(pipeline, letters, f"{pipeline.name}-dead-letters", f"{checkpoint}-dead-letters"))
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Where a pipeline runs: its cluster, its checkpoint, and the right to decide over its batches. Picklable."""
+
+    bootstrap: str
+    checkpoint: str
+    fence: Owner | None = None
+
+    def writing(self) -> dict[str, str]:
+        """Options of the format headrace for whatever this pipeline writes."""
+        options = {
+            "kafka.bootstrap.servers": self.bootstrap,
+            "deliveryGuarantee": "exactly-once",
+            "includeHeaders": "true",
+        }
+        return options | ({"producerFence": fence_text(self.fence)} if self.fence is not None else {})
+
+    def query_id(self) -> str:
+        """As Spark wrote it down when the checkpoint was made: a new checkpoint counts its batches anew."""
+        text = (Path(self.checkpoint) / "metadata").read_text(encoding="utf-8")
+        return str(json.loads(text)["id"])
+
+
+def start_queries(pipeline: Pipeline, planned: Planned, place: Place) -> list["StreamingQuery"]:
+    """The pipeline's query, and beside one of Spark's own sinks one for its dead letters."""
+    check_target(pipeline, place)
+    queries = [_start(pipeline, _writer(pipeline, planned, place), pipeline.name, place.checkpoint)]
+    if planned.dead is not None and pipeline.sink.kind in (SinkKind.PARQUET, SinkKind.CONSOLE):
+        letters = counted(planned.dead, DEAD_COUNT).writeStream.format("headrace").options(**place.writing())
+        name, checkpoint = f"{pipeline.name}-dead-letters", f"{place.checkpoint}-dead-letters"
+        queries.append(_start(pipeline, letters, name, checkpoint))
     return queries
+
+
+def check_target(pipeline: Pipeline, place: Place) -> None:
+    """Spark's file sink takes the batches of a new checkpoint for ones that it has, and writes nothing, in silence."""
+    log = Path(pipeline.sink.target) / "_spark_metadata"
+    if pipeline.sink.kind is SinkKind.PARQUET and log.is_dir() and not (Path(place.checkpoint) / "metadata").exists():
+        raise InvalidConfig(
+            f"{pipeline.sink.target} was written by an earlier run whose checkpoint is gone: its batches would be "
+            "taken for ours. Name another folder, or remove this one"
+        )
 
 
 def _start(pipeline: Pipeline, writer: "DataStreamWriter", name: str, checkpoint: str) -> "StreamingQuery":
@@ -36,15 +84,15 @@ def _start(pipeline: Pipeline, writer: "DataStreamWriter", name: str, checkpoint
 
 
 def _triggered(pipeline: Pipeline, writer: "DataStreamWriter") -> "DataStreamWriter":
-    if pipeline.trigger in ("once", "available-now"):
+    if pipeline.trigger in AVAILABLE_NOW:
         return writer.trigger(availableNow=True)
     return writer.trigger(processingTime=pipeline.trigger)
 
 
-def _writer(pipeline: Pipeline, planned: Planned, bootstrap: str) -> "DataStreamWriter":
+def _writer(pipeline: Pipeline, planned: Planned, place: Place) -> "DataStreamWriter":
     match pipeline.sink.kind:
         case SinkKind.TOPIC:
-            return _to_topic(pipeline, planned, bootstrap)
+            return _to_topic(pipeline, planned, place)
         case SinkKind.CONSOLE:
             output = counted(planned.output, OUTPUT_COUNT)
             return output.writeStream.format("console").option("truncate", "false").options(**pipeline.sink.options)
@@ -53,8 +101,7 @@ def _writer(pipeline: Pipeline, planned: Planned, bootstrap: str) -> "DataStream
             writer = output.writeStream.format("parquet").option("path", pipeline.sink.target)
             return writer.partitionBy(*pipeline.sink.partition_by) if pipeline.sink.partition_by else writer
         case SinkKind.DELTA | SinkKind.ICEBERG:
-            output = counted(planned.output, OUTPUT_COUNT)
-            return output.writeStream.foreachBatch(lake_batch(pipeline))
+            return _to_table(pipeline, planned, place)
 
 
 def counted(rows: "DataFrame", name: str) -> "DataFrame":
@@ -64,33 +111,63 @@ def counted(rows: "DataFrame", name: str) -> "DataFrame":
     return rows.observe(name, f.count(f.lit(1)).alias("count"))
 
 
-def _to_topic(pipeline: Pipeline, planned: Planned, bootstrap: str) -> "DataStreamWriter":
+def _to_topic(pipeline: Pipeline, planned: Planned, place: Place) -> "DataStreamWriter":
     rows = counted(records(pipeline, planned.output), OUTPUT_COUNT)
     if planned.dead is not None:
         rows = rows.unionByName(counted(planned.dead, DEAD_COUNT))
-    return _to_headrace(rows, bootstrap).options(**pipeline.sink.options)
+    return rows.writeStream.format("headrace").options(**place.writing()).options(**pipeline.sink.options)
 
 
-def _to_headrace(records: "DataFrame", bootstrap: str) -> "DataStreamWriter":
-    options = {"kafka.bootstrap.servers": bootstrap, "deliveryGuarantee": "exactly-once", "includeHeaders": "true"}
-    return records.writeStream.format("headrace").options(**options)
+# Tables
 
 
-def lake_batch(pipeline: Pipeline) -> Callable[["DataFrame", int], None]:
+def _to_table(pipeline: Pipeline, planned: Planned, place: Place) -> "DataStreamWriter":
+    output = counted(planned.output, OUTPUT_COUNT)
+    if planned.dead is None:
+        return output.writeStream.foreachBatch(lambda rows, number: _add_to_table(pipeline, place, rows, number))
+    both = _together(output, counted(planned.dead, DEAD_COUNT))
+    return both.writeStream.foreachBatch(lambda rows, number: _add_both(pipeline, place, rows, number))
+
+
+def _together(output: "DataFrame", dead: "DataFrame") -> "DataFrame":
+    """Rows and letters in one query: each line of it is one or the other."""
+    from pyspark.sql import functions as f
+
+    def only(frame: "DataFrame", column: str) -> "DataFrame":
+        return frame.select(f.struct(*(f.col(f"`{name}`") for name in frame.columns)).alias(column))
+
+    return only(output, _ROW).unionByName(only(dead, _LETTER), allowMissingColumns=True)
+
+
+def _add_both(pipeline: Pipeline, place: Place, both: "DataFrame", number: int) -> None:
+    from pyspark.sql import functions as f
+
+    both.persist()  # read and decoded once, though it is written twice
+    try:
+        letters = both.where(f.col(_LETTER).isNotNull()).select(f"{_LETTER}.*")
+        batch = {"txnAppId": place.query_id(), "txnVersion": str(number)}
+        letters.write.format("headrace").mode("append").options(**place.writing(), **batch).save()
+        rows = both.where(f.col(_ROW).isNotNull()).select(f"{_ROW}.*")
+        _add_to_table(pipeline, place, rows, number)
+    finally:
+        both.unpersist()
+
+
+def _add_to_table(pipeline: Pipeline, place: Place, rows: "DataFrame", number: int) -> None:
     """What happens to a micro-batch of a table: files first, then one commit that names them and the batch."""
+    from headrace.spark.lake.table import Batch, commit_once
+    from headrace.spark.lake.writing import arrow_schema, write_files
 
-    def write(rows: "DataFrame", number: int) -> None:
-        from headrace.spark.lake.table import Batch, commit_once
-        from headrace.spark.lake.writing import arrow_schema, write_files
-
-        table = open_lake_table(pipeline, arrow_schema(rows))
-        if table.last_batch(pipeline.group) >= number:
-            return
-        folder = f"{table.location.removeprefix('file://')}/data/{pipeline.name}-{number}-{uuid4().hex}"
-        files = write_files(rows, folder, pipeline.sink.partition_by)
-        commit_once(table, files, Batch(pipeline.group, number))
-
-    return write
+    table = open_lake_table(pipeline, arrow_schema(rows))
+    owner = f"{pipeline.group}-{place.query_id()}"
+    if table.last_batch(owner) >= number:
+        return
+    folder = f"{table.location.removeprefix('file://')}/data/{pipeline.name}-{number}-{uuid4().hex}"
+    files = write_files(rows, folder, pipeline.sink.partition_by)
+    # A copy that is fenced right behind this meets the table's own memory: the same batch is taken once.
+    if place.fence is not None:
+        check_owner(cluster_for(ClientSettings(bootstrap=place.bootstrap)), place.fence)
+    commit_once(table, files, Batch(owner, number))
 
 
 def open_lake_table(pipeline: Pipeline, schema: "pa.Schema") -> "LakeTable":

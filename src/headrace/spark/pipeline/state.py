@@ -1,9 +1,10 @@
 """The folder of a pipeline on this machine: its checkpoint, what it says, how it fares, who runs it.
 
-<state>/<name>/pipeline.yaml    the file as it was when the pipeline was started
-               checkpoint/      Spark's own
-               run.json         how it was started
-               progress.json    the newest progress, whole at any time
+<state>/<name>/checkpoint/      Spark's own
+               identity.json    tells the folder, and with it the checkpoint, from any other
+               starts.json      where the stream began; backfill.json where history ends (beginning.py)
+               run.json         how it was started; failure.json how it ended last
+               progress.json    the newest progress, whole at any time; recent.json some before it, for plots
                log              what the supervisor and Spark say
                lock             held by the one that runs it
 """
@@ -16,6 +17,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
+from uuid import uuid4
 
 from headrace.model.errors import InvalidConfig
 
@@ -49,22 +51,28 @@ class PipelineState:
         return self.folder / "log"
 
     @property
-    def file(self) -> Path:
-        return self.folder / "pipeline"
-
-    @property
     def exists(self) -> bool:
         return self.folder.is_dir()
 
     def make(self) -> None:
         self.folder.mkdir(parents=True, exist_ok=True)
 
-    def write(self, what: str, value: Any) -> None:
-        """A small JSON file, whole at any time."""
+    def write(self, what: str, value: Any, *, durable: bool = False) -> None:
+        """A small JSON file, whole at any time; `durable` is for what must not be decided a second time."""
+        self.make()
         path = self.folder / f"{what}.json"
         temporary = path.with_suffix(".tmp")
-        temporary.write_text(json.dumps(value), encoding="utf-8")
+        with temporary.open("w", encoding="utf-8") as file:
+            file.write(json.dumps(value))
+            if durable:
+                file.flush()
+                os.fsync(file.fileno())
         temporary.replace(path)
+        if durable:
+            _sync(self.folder)
+
+    def clear(self, what: str) -> None:
+        (self.folder / f"{what}.json").unlink(missing_ok=True)
 
     def read(self, what: str) -> Any | None:
         try:
@@ -107,12 +115,33 @@ class PipelineState:
         finally:
             os.close(descriptor)
 
+    def identity(self) -> str:
+        """Tells this folder, with its checkpoint, from every other one. Outlives a reset."""
+        known = self.read("identity")
+        if known is None:
+            known = uuid4().hex
+            self.write("identity", known, durable=True)
+        return str(known)
+
     def forget(self) -> None:
-        """Begin anew: the next start reads from where the file says."""
+        """Begin anew: the next start reads from where the file says.
+
+        Checkpoints go first, each by a rename: one that is half removed would be taken for one of an earlier time.
+        """
         for folder in self.folder.glob("checkpoint*"):
+            folder.rename(folder.with_name(f"forgotten-{uuid4().hex}"))
+        for what in ("progress", "recent", "run", "failure", "starts", "backfill"):
+            self.clear(what)
+        for folder in self.folder.glob("forgotten-*"):
             shutil.rmtree(folder, ignore_errors=True)
-        for what in ("progress", "run"):
-            (self.folder / f"{what}.json").unlink(missing_ok=True)
+
+
+def _sync(folder: Path) -> None:
+    descriptor = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
 
 
 def all_states(root: Path | None = None) -> list[PipelineState]:

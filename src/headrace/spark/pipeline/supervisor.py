@@ -8,7 +8,7 @@ import sys
 import threading
 import time
 
-from headrace.spark.pipeline.restarting import Restarts
+from headrace.spark.pipeline.restarting import DONE, Restarts
 from headrace.spark.pipeline.state import PipelineState
 
 log = logging.getLogger(__name__)
@@ -33,15 +33,17 @@ class Supervisor:
         """Until the pipeline is done, is refused, or somebody asks to stop; returns its last exit code."""
         restarts = Restarts()
         with self._state.held():
+            self._state.clear("failure")
             while True:
                 began = time.monotonic()
                 code = self._run_once()
                 again = restarts.after(code, time.monotonic() - began)
+                if code != DONE:
+                    self._state.write("failure", {"exit_code": code, "at_ms": int(time.time() * 1000)})
                 if again is None or self._stop.is_set():
                     return code
                 pause_s, restarts = again
                 log.warning("pipeline %s ended with %d; starting again in %.0f s", self._state.name, code, pause_s)
-                self._state.write("failure", {"exit_code": code, "at_ms": int(time.time() * 1000)})
                 self._stop.wait(pause_s)
                 if self._stop.is_set():
                     return code

@@ -1,131 +1,86 @@
-"""The process that runs one pipeline: opens Spark, starts the query, tells how it fares, ends when asked.
+"""The process that runs one pipeline: claims it, opens Spark, runs its queries, ends when asked.
 
-Exit codes: 0 it is done or was asked to stop, 2 the file makes no sense (do not try again), 1 anything else.
+Exit codes: 0 it is done or was asked to stop, 2 it makes no sense, 3 another copy has taken over (both: do not try
+again), 1 anything else.
 """
 
 import argparse
-import json
 import logging
 import signal
 import sys
-import threading
-import time
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
 
+from headrace.client.blocking.cluster import ClientSettings, Cluster
+from headrace.client.blocking.transactional import Owner
+from headrace.client.refusals import Refused
 from headrace.model.errors import HeadraceError, InvalidConfig
-from headrace.spark.pipeline.plan import open_table, plan
-from headrace.spark.pipeline.progress import Progress, progress_of
+from headrace.spark.pipeline.beginning import BACKFILL_SUFFIX, pin_backfill
+from headrace.spark.pipeline.fencing import Claim, Fenced, check_owner, claim, this_copy
 from headrace.spark.pipeline.reading import read_any
-from headrace.spark.pipeline.sinks import start_queries
-from headrace.spark.pipeline.spec import Pipeline, Source
+from headrace.spark.pipeline.restarting import DONE, FAILED, REFUSED, TAKEN_OVER
+from headrace.spark.pipeline.running import Running
+from headrace.spark.pipeline.sinks import Place
+from headrace.spark.pipeline.spec import Pipeline
 from headrace.spark.pipeline.state import PipelineState
 from headrace.spark.session import open_session
 
-if TYPE_CHECKING:
-    from confluent_kafka import Producer
-    from pyspark.sql import DataFrame, SparkSession
-    from pyspark.sql.streaming.query import StreamingQuery
-
 log = logging.getLogger(__name__)
 
-PROGRESS_TOPIC = "__headrace_pipelines"
-# Often enough that a status looks alive, seldom enough to cost nothing.
-LOOK_S = 0.5
-DONE, FAILED, REFUSED = 0, 1, 2
+# A broker that is away for a while is waited for here, as the source does.
+PATIENCE_S = 300.0
+LOOK_PATIENCE_S = 2.0  # while somebody may want to stop us
 
 
-def open_stream(spark: "SparkSession", pipeline: Pipeline, bootstrap: str, source: Source) -> "DataFrame":
-    if not source.is_stream:
-        return open_table(spark, source)
-    return spark.readStream.format("headrace").options(**source_options(pipeline, bootstrap, source)).load()
+def run(pipeline: Pipeline, given: argparse.Namespace) -> int:
+    main_state = PipelineState(pipeline.name, given.state)
+    state = PipelineState(pipeline.name + BACKFILL_SUFFIX, given.state) if given.beside else main_state
+    cluster = Cluster(ClientSettings(bootstrap=given.bootstrap, patience_s=PATIENCE_S, client_id="headrace-pipeline"))
+    claimed = claim(cluster, state.name, this_copy(state.identity(), str(state.folder)), take_over=given.take_over)
+    if given.backfill_from is not None:
+        pin_backfill(state, main_state, pipeline, given.bootstrap, given.backfill_from)
+    place = Place(given.bootstrap, str(state.checkpoint), claimed.owner)
+    running = Running(pipeline, state, place, lambda: _look_for_newer(given.bootstrap, claimed.owner))
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, running.ask_to_stop)
+    try:
+        spark = open_session(pipeline.group, master=given.master, remote=given.remote, settings=pipeline.spark)
+        running.run(spark, only_backfill=given.backfill_from is not None)
+    except InvalidConfig:
+        raise
+    except Exception as error:
+        return _ended(claimed, error)
+    return DONE
 
 
-def source_options(pipeline: Pipeline, bootstrap: str, source: Source) -> dict[str, str]:
-    return {
-        "kafka.bootstrap.servers": bootstrap,
-        **({"subscribePattern": source.pattern} if source.pattern else {"subscribe": ",".join(source.topics)}),
-        "startingOffsets": source.starting,
-        "includeHeaders": "true",
-        "commitGroup": pipeline.group,
-        **source.options,
-    }
+def _look_for_newer(bootstrap: str, owner: Owner) -> None:
+    """Fenced if there is a newer copy; a broker that is away says nothing about that."""
+    cluster = Cluster(ClientSettings(bootstrap=bootstrap, patience_s=LOOK_PATIENCE_S, client_id="headrace-pipeline"))
+    try:
+        check_owner(cluster, owner)
+    except (OSError, Refused) as error:
+        log.warning("could not ask whether another copy runs: %s", error)
+    finally:
+        cluster.close()
 
 
-class Worker:
-    def __init__(self, pipeline: Pipeline, state: PipelineState, bootstrap: str) -> None:
-        self._pipeline = pipeline
-        self._state = state
-        self._bootstrap = bootstrap
-        self._stop = threading.Event()
-        self._producer: Producer | None = None
-        self._told = ""
-
-    def ask_to_stop(self, *_: object) -> None:
-        self._stop.set()
-
-    def run(self, spark: "SparkSession") -> None:
-        pipeline = self._pipeline
-        planned = plan(spark, pipeline, lambda source: open_stream(spark, pipeline, self._bootstrap, source))
-        queries = start_queries(pipeline, planned, self._bootstrap, str(self._state.checkpoint))
-        started_ms = int(time.time() * 1000)
-        self._state.write("run", {"started_ms": started_ms, "stalled_after_ms": pipeline.stalled_after_ms})
-        log.info("pipeline %s runs as query %s", pipeline.name, queries[0].id)
-        while all(query.isActive for query in queries) and not self._stop.wait(LOOK_S):
-            self._tell(queries[0])
-        if not self._stop.is_set() and all(query.exception() is None for query in queries):
-            for query in queries:  # one of them has read what there was; so will the other
-                query.awaitTermination()
-        for query in queries:
-            self._drain(query)
-        self._tell(queries[0])
-        if self._producer is not None:
-            self._producer.flush(5)
-        for query in queries:
-            failure = query.exception()
-            if failure is not None:
-                raise failure
-
-    def _drain(self, query: "StreamingQuery") -> None:
-        """A batch under way is finished: what it has read is written, and the next start has nothing to repeat."""
-        while query.isActive and query.status.get("isTriggerActive"):
-            time.sleep(LOOK_S / 5)
-        query.stop()
-
-    def _tell(self, query: "StreamingQuery") -> None:
-        """Once for each batch; Spark repeats the last one while nothing happens."""
-        newest = query.lastProgress
-        value: dict[str, Any] = json.loads(newest.json) if newest is not None else {}
-        if value and value["timestamp"] != self._told:
-            self._told = value["timestamp"]
-            self._publish(progress_of(self._pipeline.name, value, int(time.time() * 1000)))
-
-    def _publish(self, progress: Progress) -> None:
-        self._state.write("progress", progress.to_json())
-        if self._producer is None:
-            from headrace.client.factory import make_producer
-
-            self._producer = make_producer(self._bootstrap)
-        self._producer.produce(PROGRESS_TOPIC, json.dumps(progress.to_json()).encode(), key=progress.pipeline.encode())
-        self._producer.poll(0)
+def _ended(claimed: Claim, error: Exception) -> int:
+    """Whatever ended the queries, the question is whether another copy was behind it."""
+    newer = claimed.lost_to()
+    if newer is not None:
+        log.error("another copy has taken over: %s", newer)
+        return TAKEN_OVER
+    if isinstance(error, (HeadraceError, Fenced)):
+        log.error("%s", error)
+    else:
+        log.error("the pipeline ended", exc_info=error)
+    return FAILED
 
 
 def main(arguments: list[str]) -> int:
-    parser = argparse.ArgumentParser(prog="python -m headrace.spark.pipeline.worker", description=__doc__)
-    parser.add_argument("file", type=Path)
-    parser.add_argument("--bootstrap", required=True)
-    parser.add_argument("--state", type=Path, required=True, help="the folder that holds the pipeline's folder")
-    parser.add_argument("--master")
-    parser.add_argument("--remote")
-    given = parser.parse_args(arguments)
+    given = _arguments().parse_args(arguments)
     logging.basicConfig(level=logging.INFO, stream=sys.stderr, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
     try:
-        pipeline = read_any(given.file)
-        worker = Worker(pipeline, PipelineState(pipeline.name, given.state), given.bootstrap)
-        for number in (signal.SIGTERM, signal.SIGINT):
-            signal.signal(number, worker.ask_to_stop)
-        spark = open_session(pipeline.group, master=given.master, remote=given.remote, settings=pipeline.spark)
-        worker.run(spark)
+        return run(read_any(given.file), given)
     except InvalidConfig as error:
         log.error("%s", error)
         return REFUSED
@@ -135,7 +90,19 @@ def main(arguments: list[str]) -> int:
     except Exception:
         log.exception("the pipeline ended")
         return FAILED
-    return DONE
+
+
+def _arguments() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog="python -m headrace.spark.pipeline.worker", description=__doc__)
+    parser.add_argument("file", type=Path)
+    parser.add_argument("--bootstrap", required=True)
+    parser.add_argument("--state", type=Path, required=True, help="the folder that holds the pipeline's folder")
+    parser.add_argument("--master")
+    parser.add_argument("--remote")
+    parser.add_argument("--take-over", action="store_true")
+    parser.add_argument("--backfill-from", metavar="START", help="read history from there, and end")
+    parser.add_argument("--beside", action="store_true", help="with a checkpoint beside the stream's")
+    return parser
 
 
 if __name__ == "__main__":

@@ -1,0 +1,68 @@
+"""What the commands of `headrace pipeline` share: their arguments, and how they find a pipeline."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from headrace.cli.exit_codes import USAGE
+from headrace.cli.failures import fail, fail_not_found
+
+if TYPE_CHECKING:
+    from headrace.spark.pipeline.spec import Pipeline
+    from headrace.spark.pipeline.state import PipelineState
+
+File = Annotated[Path, typer.Argument(metavar="FILE", help="A pipeline: .yaml or .py")]
+Name = Annotated[str, typer.Argument(metavar="NAME", help="A pipeline that was started.")]
+Master = Annotated[str | None, typer.Option("--master", help="A Spark cluster, e.g. spark://host:7077.")]
+Remote = Annotated[str | None, typer.Option("--remote", help="A Spark Connect server, e.g. sc://host:15002.")]
+TakeOver = Annotated[bool, typer.Option("--take-over", help="Although it belongs to another folder: that one is gone.")]
+
+
+@contextmanager
+def spark_needed() -> Iterator[None]:
+    try:
+        yield
+    except ModuleNotFoundError as error:
+        fail(f"pipelines need {error.name}, which is not installed", "pip install 'headrace[spark,lake]'")
+
+
+def read_file(file: Path) -> "Pipeline":
+    from headrace.spark.pipeline.problems import PipelineRefused
+    from headrace.spark.pipeline.reading import read_any
+
+    try:
+        return read_any(file)
+    except PipelineRefused as refused:
+        fail(str(refused), "`headrace pipeline init` writes a file to start from", USAGE)
+
+
+def known_state(name: str) -> "PipelineState":
+    from headrace.spark.pipeline.state import PipelineState
+
+    state = PipelineState(name)
+    if not state.exists:
+        fail_not_found(f"no pipeline {name} was ever started here", "`headrace pipeline list` shows what there is")
+    return state
+
+
+def worker_arguments(
+    file: Path, bootstrap: str, master: str | None, remote: str | None, *, take_over: bool = False
+) -> list[str]:
+    from headrace.spark.pipeline.state import state_root
+
+    arguments = [str(file.absolute()), "--bootstrap", bootstrap, "--state", str(state_root())]
+    arguments += (["--master", master] if master else []) + (["--remote", remote] if remote else [])
+    return arguments + (["--take-over"] if take_over else [])
+
+
+def exit_with(code: int, name: str) -> None:
+    """The worker's last word; what it had to say about it, it has said."""
+    from headrace.spark.pipeline.restarting import TAKEN_OVER
+
+    if code == TAKEN_OVER:
+        fail(f"another copy of {name} has taken over", "stop that one first")
+    if code:
+        raise typer.Exit(code)

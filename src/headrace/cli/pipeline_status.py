@@ -1,0 +1,159 @@
+"""`headrace pipeline status|list|metrics`: how pipelines fare, as a table, as plots that move, for Prometheus."""
+
+import time
+from collections.abc import Sequence
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from headrace.cli.failures import failures_told
+from headrace.cli.options import Json
+from headrace.cli.output import console, note, print_json, print_table
+from headrace.cli.pipeline_options import known_state
+
+if TYPE_CHECKING:
+    from rich.console import RenderableType
+
+    from headrace.spark.pipeline.state import PipelineState
+
+BLOCKS = " ▁▂▃▄▅▆▇█"
+PLOT_WIDTH = 40
+LOOK_S = 1.0
+COLUMNS = ("pipeline", "state", "process", "batch", "rows/s", "batch ms", "lag", "lag s", "dead", "late")
+FIELDS = ("batch", "rows_in_per_s", "batch_ms", "lag_records", "lag_s", "dead_letters_total", "late_rows_total")
+PLOTS = (("rows/s", "rows_in_per_s"), ("batch ms", "batch_ms"), ("lag", "lag_records"), ("dead", "dead_letters"))
+
+
+def standing_of(state: "PipelineState") -> dict[str, Any]:
+    from headrace.spark.pipeline.progress import Ended, Progress, standing
+
+    run, progress, failure = state.read("run") or {}, state.read("progress"), state.read("failure")
+    newest = Progress.from_json(progress) if progress else None
+    holder, now_ms = state.holder(), int(time.time() * 1000)
+    said = standing(
+        is_held=holder is not None,
+        ended=Ended(**failure) if failure else None,
+        newest=newest,
+        started_ms=run.get("started_ms", now_ms),  # Spark itself is still starting
+        now_ms=now_ms,
+        stalled_after_ms=run.get("stalled_after_ms", 0),
+    )
+    return {"pipeline": state.name, "state": said, "process": holder, "progress": progress, **run}
+
+
+def _states(name: str | None) -> list["PipelineState"]:
+    from headrace.spark.pipeline.state import all_states
+
+    return [known_state(name)] if name else all_states()
+
+
+def status(
+    name: Annotated[str | None, typer.Argument(metavar="NAME", help="One pipeline; all without it.")] = None,
+    as_json: Json = False,
+    watch: Annotated[bool, typer.Option("--watch", "-w", help="Keep showing it, with plots, until Ctrl-C.")] = False,
+) -> None:
+    """How pipelines fare: rows, rates, lag, dead letters."""
+    if watch:
+        _watch(name)
+        return
+    rows = [standing_of(state) for state in _states(name)]
+    if as_json:
+        print_json(rows)
+    else:
+        print_table(COLUMNS, [_cells(row) for row in rows], numbers=len(FIELDS))
+
+
+def _cells(row: dict[str, Any]) -> tuple[object, ...]:
+    progress = row["progress"] or {}
+    return (row["pipeline"], row["state"], row["process"] or "-", *(progress.get(one, "-") for one in FIELDS))
+
+
+def list_(as_json: Json = False) -> None:
+    """The pipelines that were started on this machine."""
+    status(None, as_json)
+
+
+# Plots
+
+
+def sparkline(values: Sequence[float], width: int = PLOT_WIDTH) -> str:
+    """One character a value, the newest last, the highest block for the largest of them."""
+    shown = list(values)[-width:]
+    top = max(shown, default=0)
+    steps = len(BLOCKS) - 1
+    return "".join(BLOCKS[min(steps, -int(-value * steps // top)) if top > 0 and value > 0 else 0] for value in shown)
+
+
+def _watch(name: str | None) -> None:
+    from rich.live import Live
+
+    try:
+        with Live(console=console(), auto_refresh=False) as live:
+            while True:
+                live.update(plots([(standing_of(state), state.read("recent") or []) for state in _states(name)]))
+                live.refresh()
+                time.sleep(LOOK_S)
+    except KeyboardInterrupt:
+        return
+
+
+def plots(rows: Sequence[tuple[dict[str, Any], list[dict[str, Any]]]]) -> "RenderableType":
+    """A block for each pipeline: its standing, and a line for each figure with its course and its newest value."""
+    from rich.table import Table
+
+    table = Table.grid(padding=(0, 2))
+    for row, recent in rows:
+        progress = row["progress"] or {}
+        lag = f"lag {progress.get('lag_s', 0)} s, {progress.get('dead_letters_total', 0)} dead letters in all"
+        table.add_row(row["pipeline"], row["state"], f"batch {progress.get('batch', '-')}", lag)
+        for label, field in PLOTS:
+            course = [float(one.get(field, 0)) for one in recent]
+            newest = f"{course[-1]:,.0f}" if course else "-"
+            table.add_row("", label, newest, sparkline(course))
+    return table
+
+
+# Prometheus
+
+
+def metrics(
+    listen: Annotated[
+        str | None, typer.Option("--listen", metavar="HOST:PORT", help="Serve them at /metrics until Ctrl-C.")
+    ] = None,
+) -> None:
+    """Every pipeline's progress and state for Prometheus: printed (for its textfile collector), or served."""
+    if listen is None:
+        print(_metrics_text(), end="")
+        return
+    from headrace.model.settings import split_address
+
+    with failures_told():
+        server = ThreadingHTTPServer(split_address(listen), _MetricsHandler)
+        note(f"metrics at http://{server.server_address[0]!s}:{server.server_address[1]}/metrics")
+        try:
+            server.serve_forever()
+        except KeyboardInterrupt:
+            return
+        finally:
+            server.server_close()
+
+
+def _metrics_text() -> str:
+    from headrace.spark.pipeline.metrics import prometheus_text
+
+    return prometheus_text([standing_of(state) for state in _states(None)])
+
+
+class _MetricsHandler(BaseHTTPRequestHandler):
+    def do_GET(self) -> None:
+        found = self.path.partition("?")[0] == "/metrics"
+        body = (_metrics_text() if found else "there is only /metrics\n").encode()
+        self.send_response(200 if found else 404)
+        self.send_header("Content-Type", "text/plain; version=0.0.4; charset=utf-8")
+        self.send_header("Content-Length", str(len(body)))
+        self.end_headers()
+        self.wfile.write(body)
+
+    def log_message(self, format: str, *args: object) -> None:
+        """A scrape every few seconds is no news."""

@@ -1,0 +1,110 @@
+"""One running copy of a pipeline, wherever its copies are: the cluster that it reads from says which one.
+
+A pipeline has a transactional id at its cluster. Starting takes the id over, which fences whoever had it: the broker
+refuses his next decision over a batch. Under the id stands which state folder the pipeline belongs to:
+
+    the same folder     a copy that was left behind, or one on another machine that shares the folder: the newest wins
+    another folder      has another checkpoint and would write everything a second time: it is refused
+
+The note is the committed offset of a group, written in a transaction of the id itself, so only its owner can write it.
+"""
+
+import json
+import os
+import socket
+import time
+from typing import NamedTuple
+
+from headrace.client.blocking.cluster import Cluster
+from headrace.client.blocking.offsets import Committed, committed_offsets
+from headrace.client.blocking.topics import ensure_topic
+from headrace.client.blocking.transactional import Owner, add_group_offsets, describe, end_transaction, init_producer
+from headrace.client.refusals import Refused
+from headrace.model.errors import HeadraceError, InvalidConfig
+from headrace.spark.deciding import DECISION_TIMEOUT_MS, PLACE, TOPIC
+
+PREFIX = "headrace-pipeline-copy-"
+
+
+class BelongsElsewhere(InvalidConfig):
+    """The pipeline belongs to a state folder on another machine, or to another one of this."""
+
+
+class Fenced(HeadraceError):
+    """Another copy of the pipeline has taken over; this one must write nothing any more."""
+
+
+class Copy(NamedTuple):
+    """A running copy, as others may see it."""
+
+    folder_id: str
+    host: str
+    folder: str
+    process: int
+    since_ms: int
+
+    def __str__(self) -> str:
+        return f"process {self.process} at {self.host}, folder {self.folder}"
+
+
+def this_copy(folder_id: str, folder: str) -> Copy:
+    return Copy(folder_id, socket.gethostname(), folder, os.getpid(), int(time.time() * 1000))
+
+
+class Claim:
+    """The right of one copy to decide over the batches of a pipeline."""
+
+    def __init__(self, cluster: Cluster, pipeline: str, copy: Copy, owner: Owner) -> None:
+        self._cluster, self._pipeline, self._copy = cluster, pipeline, copy
+        self.owner = owner
+
+    def lost_to(self) -> Copy | None:
+        """The other copy that has the pipeline now; None if none has.
+
+        Being fenced is not enough to tell: a decision that took longer than its time is ended by the broker, which
+        takes the id over for that. Then the pipeline is started again and claims it anew.
+        """
+        newest = holder(self._cluster, self._pipeline)
+        return newest if newest is not None and newest != self._copy else None
+
+
+def check_owner(cluster: Cluster, owner: Owner) -> None:
+    """Fenced if somebody else has the id. Asks only, so another copy may start right behind the answer."""
+    assert owner.transactional_id is not None
+    known = describe(cluster, owner.transactional_id)
+    if known is not None and (known.producer_id, known.producer_epoch) != (owner.producer_id, owner.epoch):
+        raise Fenced(f"{owner.transactional_id.removeprefix(PREFIX)}: another copy of the pipeline has taken over")
+
+
+def holder(cluster: Cluster, pipeline: str) -> Copy | None:
+    """The copy that claimed the pipeline last, running or not."""
+    group = PREFIX + pipeline
+    found = cluster.patiently(
+        f"asking who runs {pipeline}", lambda: committed_offsets(cluster, group, [PLACE], stable=True).get(PLACE)
+    )
+    return Copy(*json.loads(found.metadata)) if found is not None else None
+
+
+def claim(cluster: Cluster, pipeline: str, copy: Copy, *, take_over: bool = False) -> Claim:
+    """From here on no other copy decides. BelongsElsewhere if the pipeline is not this folder's."""
+    ensure_topic(cluster, TOPIC)
+    _check_folder(pipeline, holder(cluster, pipeline), copy, take_over=take_over)
+    owner = init_producer(cluster, PREFIX + pipeline, DECISION_TIMEOUT_MS)
+    # Two that start for the first time see nobody; whoever came second fences the first, and sees it here if it wrote.
+    _check_folder(pipeline, holder(cluster, pipeline), copy, take_over=take_over)
+    try:
+        note = {PLACE: Committed(copy.since_ms, json.dumps(copy))}
+        add_group_offsets(cluster, owner, PREFIX + pipeline, note)
+        end_transaction(cluster, owner, commit=True)
+    except Refused as refusal:
+        raise Fenced(f"{pipeline}: another copy started at the same moment ({refusal})") from refusal
+    return Claim(cluster, pipeline, copy, owner)
+
+
+def _check_folder(pipeline: str, known: Copy | None, copy: Copy, *, take_over: bool) -> None:
+    if known is None or known.folder_id == copy.folder_id or take_over:
+        return
+    raise BelongsElsewhere(
+        f"{pipeline} belongs to the folder {known.folder} at {known.host}, with its checkpoint: a second one would "
+        "write everything again. Run it there, give this one another name, or say --take-over if that folder is gone"
+    )

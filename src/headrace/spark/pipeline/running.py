@@ -1,0 +1,133 @@
+"""The queries of one pipeline while they run: history first if there is any, then the stream, until asked to stop."""
+
+import logging
+import os
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from headrace.spark.pipeline.beginning import (
+    finish_backfill,
+    from_offsets,
+    pin_starts,
+    source_options,
+    unfinished_backfill,
+    until_offsets,
+)
+from headrace.spark.pipeline.plan import open_table, plan
+from headrace.spark.pipeline.sinks import Place, start_queries
+from headrace.spark.pipeline.spec import Pipeline, Source
+from headrace.spark.pipeline.state import PipelineState
+from headrace.spark.pipeline.telling import Teller
+from headrace.spark.positions import Json
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql.streaming.query import StreamingQuery
+
+log = logging.getLogger(__name__)
+
+# Often enough that a status looks alive, seldom enough to cost nothing.
+LOOK_S = 0.5
+# How long a copy that was left behind goes on reading before it notices. It cannot commit anything in that time.
+FENCE_LOOK_S = 5.0
+# Spark gives the Python process of a streaming source ten seconds to start, which it cannot be told to change, and on a
+# busy machine that is too short. Nothing has been read then, and a new process of ours would take longer still.
+SOURCE_TOO_SLOW = "failed to connect back"
+STARTS_MAX = 5
+
+Options = dict[str, str]
+
+
+def open_stream(spark: "SparkSession", source: Source, options: Options) -> "DataFrame":
+    if not source.is_stream:
+        return open_table(spark, source)
+    return spark.readStream.format("headrace").options(**options).load()
+
+
+class Running:
+    def __init__(self, pipeline: Pipeline, state: PipelineState, place: Place, check_fence: Callable[[], None]) -> None:
+        self._pipeline, self._state, self._place = pipeline, state, place
+        self._check_fence = check_fence
+        self._stop = threading.Event()
+        self._teller = Teller(state, place.bootstrap)
+
+    def ask_to_stop(self, *_: object) -> None:
+        self._stop.set()
+
+    def run(self, spark: "SparkSession", *, only_backfill: bool = False) -> None:
+        starts = pin_starts(self._state, self._pipeline, self._place.bootstrap)
+        until = unfinished_backfill(self._state)
+        try:
+            if until is not None:
+                self._run_backfill(spark, starts, until)
+            if not only_backfill and not self._stop.is_set():
+                self._run(spark, self._pipeline, lambda source: self._from(source, starts))
+        finally:
+            self._teller.close()
+
+    def _from(self, source: Source, starts: dict[str, Json]) -> Options:
+        return from_offsets(self._options(source), starts.get(source.name, {}))
+
+    def _options(self, source: Source) -> Options:
+        own = {"commitGroup": f"headrace-pipeline-{self._state.name}"}  # a backfill beside the stream has its own
+        return {**source_options(self._pipeline, self._place.bootstrap, source), **own, **source.options}
+
+    def _run_backfill(self, spark: "SparkSession", starts: dict[str, Json], until: dict[str, Json]) -> None:
+        log.info("history first, up to %s", until)
+        bounded = replace(self._pipeline, trigger="available-now")
+        self._run(spark, bounded, lambda source: until_offsets(self._from(source, starts), until[source.name]))
+        if not self._stop.is_set():
+            finish_backfill(self._state)
+
+    def _run(self, spark: "SparkSession", pipeline: Pipeline, options: Callable[[Source], Options]) -> None:
+        for attempt in range(1, STARTS_MAX + 1):
+            try:
+                self._run_once(spark, pipeline, options)
+            except Exception as error:
+                if attempt == STARTS_MAX or SOURCE_TOO_SLOW not in str(error):
+                    raise
+                log.warning("the machine is too busy for Spark to start the source in time; once more")
+            else:
+                return
+
+    def _run_once(self, spark: "SparkSession", pipeline: Pipeline, options: Callable[[Source], Options]) -> None:
+        planned = plan(
+            spark, pipeline, lambda source: open_stream(spark, source, options(source) if source.is_stream else {})
+        )
+        queries = start_queries(pipeline, planned, self._place)
+        started_ms = int(time.time() * 1000)
+        self._state.write("run", {"started_ms": started_ms, "stalled_after_ms": pipeline.stalled_after_ms})
+        log.info("pipeline %s runs as query %s", self._state.name, queries[0].id)
+        try:
+            self._watch(queries)
+        finally:
+            for query in queries:
+                self._drain(query)
+            self._teller.tell(queries)
+        for query in queries:
+            failure = query.exception()
+            if failure is not None:
+                raise failure
+
+    def _watch(self, queries: list["StreamingQuery"]) -> None:
+        looked = time.monotonic()
+        parent = os.getppid()
+        while all(query.isActive for query in queries) and not self._stop.wait(LOOK_S):
+            self._teller.tell(queries)
+            if os.getppid() != parent:  # whoever supervised is gone, and nobody can stop this one any more
+                self._stop.set()
+            if time.monotonic() - looked > FENCE_LOOK_S:
+                self._check_fence()
+                looked = time.monotonic()
+        if not self._stop.is_set() and all(query.exception() is None for query in queries):
+            for query in queries:  # one of them has read what there was; so will the other
+                query.awaitTermination()
+
+    def _drain(self, query: "StreamingQuery") -> None:
+        """A batch under way is finished: what it has read is written, and the next start has nothing to repeat."""
+        while query.isActive and query.status.get("isTriggerActive"):
+            time.sleep(LOOK_S / 5)
+        query.stop()

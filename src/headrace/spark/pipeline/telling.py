@@ -1,0 +1,72 @@
+"""Tells how a pipeline fares, after every batch: in its folder, and to the topic of all pipelines' progress."""
+
+import json
+import logging
+import time
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+from headrace.spark.pipeline.progress import Progress, progress_of
+from headrace.spark.pipeline.state import PipelineState
+
+if TYPE_CHECKING:
+    from confluent_kafka import Producer
+    from pyspark.sql.streaming.query import StreamingQuery
+
+log = logging.getLogger(__name__)
+
+PROGRESS_TOPIC = "__headrace_pipelines"
+# What a plot in a terminal shows: two minutes at a batch a second.
+RECENT_MAX = 120
+
+
+class Teller:
+    def __init__(self, state: PipelineState, bootstrap: str) -> None:
+        self._state, self._bootstrap = state, bootstrap
+        self._told: dict[str, str] = {}  # the time of the last progress that was told, by run of a query
+        self._producer: Producer | None = None
+        known = state.read("progress")
+        self._newest: Progress | None = Progress.from_json(known) if known else None
+        self._recent: list[dict[str, Any]] = state.read("recent") or []
+
+    def tell(self, queries: Sequence["StreamingQuery"]) -> None:
+        """What is new. The first query is the pipeline's; one beside it counts dead letters only."""
+        main, *beside = queries
+        letters = sum(progress_of("", one, 0).dead_letters for query in beside for one in self._news(query))
+        for one in self._news(main):
+            progress = progress_of(self._state.name, one, int(time.time() * 1000))
+            self._publish(replace(progress, dead_letters=progress.dead_letters + letters).after(self._newest))
+            letters = 0
+        if letters and self._newest is not None:
+            total = self._newest.dead_letters_total + letters
+            self._publish(replace(self._newest, dead_letters=letters, dead_letters_total=total))
+
+    def _news(self, query: "StreamingQuery") -> list[dict[str, Any]]:
+        """Spark keeps the last hundred batches, and repeats the last one while nothing happens."""
+        run = str(query.runId)
+        news = [json.loads(one.json) for one in query.recentProgress]
+        news = [one for one in news if one["timestamp"] > self._told.get(run, "")]
+        if news:
+            self._told[run] = news[-1]["timestamp"]
+        return news
+
+    def _publish(self, progress: Progress) -> None:
+        self._newest = progress
+        self._recent = [*self._recent, progress.to_json()][-RECENT_MAX:]
+        self._state.write("progress", progress.to_json())
+        self._state.write("recent", self._recent)
+        if self._producer is None:
+            from headrace.client.factory import make_producer
+
+            self._producer = make_producer(self._bootstrap)
+        try:
+            text = json.dumps(progress.to_json()).encode()
+            self._producer.produce(PROGRESS_TOPIC, text, key=progress.pipeline.encode())
+        except BufferError:
+            log.warning("the broker does not take progress; what there is stands in %s", self._state.folder)
+        self._producer.poll(0)
+
+    def close(self) -> None:
+        if self._producer is not None:
+            self._producer.flush(5)
