@@ -45,7 +45,7 @@ class Bench:
         self.repeat, self.repeat_long = plan.repeat, plan.repeat_long
         self.work, self.ledger, self.progress = work, ledger, progress
         self.clients = Clients(processes, work / "clients.log")
-        self._processes = processes
+        self.processes = processes
         self._numbers = itertools.count(1)
         self._pair: tuple[Broker, ...] = ()
 
@@ -86,7 +86,7 @@ class Bench:
         home = self._new_home(kind)
         broker = None
         try:
-            broker = kind(self._processes, home, settings)
+            broker = kind(self.processes, home, settings)
             broker.env.update(env or {})
             yield broker
         finally:
@@ -109,7 +109,7 @@ class Bench:
 
     def _start_of_pair(self, kind: type[Broker]) -> None:
         self.progress.doing(f"starting and warming up {kind.kind}")
-        broker = kind(self._processes, self._new_home(kind))
+        broker = kind(self.processes, self._new_home(kind))
         self._pair += (broker,)
         broker.start()
         self._warm_up(broker)
@@ -140,7 +140,7 @@ class Bench:
 
     def run_program(self, command: Sequence[str], timeout_s: float) -> str:
         """Run one of the bench's own programs to its end and return what it printed."""
-        return self._processes.run(command, log=self.work / "programs.log", timeout_s=timeout_s)
+        return self.processes.run(command, log=self.work / "programs.log", timeout_s=timeout_s)
 
     def close_pair(self) -> None:
         for broker in self._pair:

@@ -5,14 +5,16 @@ its lateness counted in a histogram, the histogram written as JSON when the brok
 
     {"interval_ms": 5.0, "samples": 1234, "max_ms": 3.2, "bounds_ms": [0.1, 0.2, …], "counts": [17, …, 0], "own": {…}}
 
-`counts[i]` holds lags up to `bounds_ms[i]`; one more count at the end holds those above the last bound. `own` is the
-same without the time in which the loop was ready to run and the kernel had given its core to somebody else: the
-clients of the measurement share our cores.
+`counts[i]` holds lags up to `bounds_ms[i]`; one more count at the end holds those above the last bound. `own` is what
+the broker can have caused by computing; the rest is others on our cores, or a virtual machine that stands still. For
+comparison the same timer runs at the same time in a process that does nothing else (`bench/bare_timer.py`).
 Kafka has no such loop, so these cases stand alone.
 """
 
 import json
-from collections.abc import Callable
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -107,18 +109,45 @@ def _lag(bench: Bench) -> None:
             lag_file = bench.work / f"{case.id.replace('/', '-')}.json"
             with bench.fresh(kind, _BUSY_BACKGROUND, {LAG_FILE_VARIABLE: str(lag_file)}) as broker:
                 broker.start()
-                scenario(bench, broker)
+                with _bare_timer(bench) as bare_file:
+                    scenario(bench, broker)
                 broker.stop()
-                return _read_lags(lag_file)
+                return _read_lags(lag_file) | _read_bare_lags(bare_file)
 
         bench.alternate(case, ours, measure, bench.repeat_long)
 
 
-def _read_lags(path: Path) -> Figures:
+@contextmanager
+def _bare_timer(bench: Bench) -> Iterator[Path]:
+    """Where its histogram is when it has ended."""
+    path = bench.work / "bare-timer.json"
+    command = [sys.executable, "-m", "bench.bare_timer"]
+    process = bench.processes.start(command, log=bench.work / "bare-timer.log", env={LAG_FILE_VARIABLE: str(path)})
+    try:
+        yield path
+    finally:
+        bench.processes.stop(process)
+
+
+def _read(path: Path, writer: str) -> dict[str, Any]:
     if not path.exists():
-        raise BenchError(f"the broker wrote no {LAG_FILE_VARIABLE}")
+        raise BenchError(f"{writer} wrote no {LAG_FILE_VARIABLE}")
     histogram: dict[str, Any] = json.loads(path.read_text())
     path.unlink()
+    return histogram
+
+
+def _read_bare_lags(path: Path) -> Figures:
+    histogram = _read(path, "the bare timer")
+    return {
+        "bare_lag_p99": _quantile(histogram, 0.99),
+        "bare_lag_p999": _quantile(histogram, 0.999),
+        "bare_lag_max": histogram["max_ms"],
+    }
+
+
+def _read_lags(path: Path) -> Figures:
+    histogram = _read(path, "the broker")
     shares = {"lag_p50": 0.5, "lag_p99": 0.99, "lag_p999": 0.999}
     return {
         **{name: _quantile(histogram, share) for name, share in shares.items()},
