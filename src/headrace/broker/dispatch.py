@@ -21,9 +21,11 @@ from headrace.broker.call import Call
 from headrace.broker.connection import Connection
 from headrace.broker.later import Later
 from headrace.broker.reply import Reply
+from headrace.broker.shortcut import LONG_WAY
 from headrace.model.errors import ErrorCode, HeadraceError, ProtocolError
 from headrace.protocol.api import ApiKey
 from headrace.protocol.frames import (
+    REQUEST_HEADER,
     Parts,
     RequestHeader,
     UnsupportedVersionFor,
@@ -71,15 +73,25 @@ class Dispatcher:
 
     def __call__(self, connection: Connection, frame: memoryview) -> Parts | None:
         began = perf_counter()
+        if connection.shortcuts and len(frame) >= REQUEST_HEADER.size:
+            shortcut = connection.shortcuts.get(frame[1])
+            if shortcut is not None:
+                connection.began, connection.durations = began, self._figures.requests[frame[1]]
+                answer = shortcut(frame)
+                if answer is not LONG_WAY:
+                    return self._timed(connection, answer)
         try:
             header, reader = parse_request_header(frame)
         except UnsupportedVersionFor as error:
             return self._unsupported_version(error)
         # Whoever answers later does so by a reply of the connection's, which takes these two along.
         connection.began, connection.durations = began, self._figures.requests[header.api]
-        parts = self._handle(connection, frame, header, reader)
+        return self._timed(connection, self._handle(connection, frame, header, reader))
+
+    @staticmethod
+    def _timed(connection: Connection, parts: Parts | None) -> Parts | None:
         if parts is not None:
-            connection.durations.add(perf_counter() - began)
+            connection.durations.add(perf_counter() - connection.began)
         return parts
 
     def _handle(self, connection: Connection, frame: memoryview, header: RequestHeader, reader: Reader) -> Parts | None:

@@ -37,6 +37,12 @@ class RecordFigures:
         self.records_in = self.batches_in = self.bytes_in = 0
         self.bytes_out = self.replica_bytes_out = 0
 
+    def took_in(self, records: int, size: int) -> None:
+        """A batch of a producer's."""
+        self.batches_in += 1
+        self.records_in += records
+        self.bytes_in += size
+
 
 class ReplicationFigures:
     """Changes of who is in sync and who leads, as the facts brought them."""
@@ -67,7 +73,7 @@ class BrokerFigures:
     """What handlers count. What connections count is the server's (`NetworkFigures`)."""
 
     def __init__(self) -> None:
-        self.requests = {api: Histogram(REQUESTS.bounds) for api in ApiKey}
+        self.requests: dict[int, Histogram] = {api: Histogram(REQUESTS.bounds) for api in ApiKey}
         self.errors: Counter[tuple[ApiKey, ErrorCode]] = Counter()
         self.records = RecordFigures()
         self.replication = ReplicationFigures()

@@ -92,6 +92,13 @@ def encode_response(
     return [response_start(ApiKey.PRODUCE, version, correlation_id, len(body)) + body]
 
 
+def row_at(version: int, topic: str | UUID) -> int:
+    """Where the first row of the first topic begins in a response."""
+    flexible = version >= FLEXIBLE_FROM
+    name = topic.bytes if isinstance(topic, UUID) else string(topic, flexible)
+    return len(response_start(ApiKey.PRODUCE, version, 0, 0)) + 2 * len(array_length(1, flexible)) + len(name)
+
+
 def _encode_result(body: bytearray, result: PartitionResult, version: int, flexible: bool) -> None:
     index, error, base_offset, append_time_ms, log_start_offset, record_errors, message, leader = result
     if version >= LOG_START_FROM:

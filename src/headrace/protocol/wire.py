@@ -34,6 +34,11 @@ class Reader:
         self.flexible = flexible
 
     @property
+    def whole(self) -> memoryview:
+        """All that it walks over, from the beginning."""
+        return self._buffer
+
+    @property
     def remaining(self) -> int:
         return self._end - self.position
 

@@ -9,7 +9,12 @@ from typing import Protocol
 
 import pytest
 
-from headrace.broker.connection import REQUESTS_IN_FLIGHT_MAX, SHORT_READ_BYTES, Connection
+from headrace.broker.connection import (
+    REQUESTS_IN_FLIGHT_MAX,
+    REQUESTS_PER_TURN_MAX,
+    SHORT_READ_BYTES,
+    Connection,
+)
 from headrace.broker.outbox import COPY_BYTES_MAX, CORKED_PARTS_MAX
 from headrace.broker.receive_buffer import FIRST_BUFFER_BYTES
 from headrace.model.errors import ProtocolError
@@ -130,6 +135,24 @@ async def test_pipelined_requests_beyond_the_limit_wait_and_are_all_answered(con
         answering.answer()
         received.append(await peer.receive())
     assert received == numbered(count)
+
+
+async def test_a_client_with_many_requests_lets_others_have_their_turn(connect: Connect) -> None:
+    loop = asyncio.get_running_loop()
+    handled: list[int] = [0]  # in each turn of the loop
+
+    def dispatch(connection: Connection, request: memoryview) -> Parts:
+        if not handled[-1]:
+            loop.call_soon(handled.append, 0)
+        handled[-1] += 1
+        return echo(connection, request)
+
+    peer = connect(dispatch)
+    count = 5 * REQUESTS_PER_TURN_MAX + 1
+    await peer.send(b"".join(frame(one) for one in numbered(count)))
+    assert [await peer.receive() for _ in range(count)] == numbered(count)
+    assert max(handled) == REQUESTS_PER_TURN_MAX
+    assert sum(handled) == count
 
 
 async def test_a_client_that_does_not_read_is_not_read_from(connect: Connect) -> None:

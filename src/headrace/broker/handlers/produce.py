@@ -9,6 +9,8 @@ from uuid import UUID
 
 from headrace.broker.admission import Admitted, admit, codec_of, takes_long
 from headrace.broker.connection import Connection
+from headrace.broker.handlers.produce_shortcut import known_of
+from headrace.broker.handlers.produce_wait import ProduceWait, Results
 from headrace.broker.partition import ACKS_ALL, Partition
 from headrace.broker.reply import Reply
 from headrace.core.internal_topics import INTERNAL_TOPICS
@@ -33,6 +35,7 @@ from headrace.protocol.produce import (
     decode_request,
     encode_response,
 )
+from headrace.protocol.produce_again import Place
 from headrace.protocol.wire import Reader
 from headrace.records.batch import is_transactional
 from headrace.security.access import Operation, ResourceType, access_for
@@ -49,66 +52,18 @@ ZSTD_FROM_VERSION = 7
 WRITE_TOPIC = access_for(ApiKey.PRODUCE, ResourceType.TOPIC, Operation.WRITE)
 WRITE_TRANSACTIONAL_ID = access_for(ApiKey.PRODUCE, ResourceType.TRANSACTIONAL_ID, Operation.WRITE)
 
-Results = list[tuple[str | UUID, list[PartitionResult]]]
 AdmittedBatches = Mapping[int, Admitted | HeadraceError]
 NONE_ADMITTED: AdmittedBatches = {}
-
-
-class ProduceWait:
-    """A Produce with acks=all whose batches are written but not yet committed everywhere."""
-
-    __slots__ = ("_open", "_reply", "_results", "_waits", "correlation_id", "deadline_ms", "version")
-
-    def __init__(
-        self, reply: Reply, header: RequestHeader, results: Results, deadline_ms: int, waits: dict["ProduceWait", None]
-    ) -> None:
-        self._reply = reply
-        self.version, self.correlation_id = header.version, header.correlation_id
-        self._results = results
-        self.deadline_ms = deadline_ms
-        self._open = 0
-        self._waits = waits
-
-    def wait_for(self, partition: Partition, offset: int) -> None:
-        self._open += 1
-        partition.wait_for_commit(offset, self)
-
-    def committed(self) -> None:
-        self._open -= 1
-        if not self._open:
-            self._answer()
-
-    def failed(self, partition: Partition, error: HeadraceError) -> None:
-        self._replace_rows(error.code, str(error), partition)
-        self.committed()
-
-    def expire(self) -> None:
-        """The client's patience is over. The batches stay written; whether they get committed is unknown."""
-        self._replace_rows(ErrorCode.REQUEST_TIMED_OUT, "not all replicas had the batch in time", None)
-        self._answer()
-
-    def _replace_rows(self, code: ErrorCode, message: str, partition: Partition | None) -> None:
-        for topic, rows in self._results:
-            for number, row in enumerate(rows):
-                ours = partition is None or (
-                    topic in (partition.topic, partition.topic_id) and row.partition == partition.index
-                )
-                if ours and row.error == ErrorCode.NONE:
-                    rows[number] = PartitionResult(row.partition, code, message=message)
-
-    def _answer(self) -> None:
-        if self in self._waits:  # else the answer was "timed out", and this is the commit coming late
-            del self._waits[self]
-            self._reply.send(encode_response(self.version, self.correlation_id, self._results))
 
 
 class ProduceHandler:
     def __init__(self, broker: "Broker") -> None:
         self._broker = broker
-        self._clock = broker.clock
-        self._partitions = broker.partitions
+        self.clock = broker.clock
+        self.partitions = broker.partitions
+        self.check_room = broker.check_room
         self._figures = broker.figures
-        self._records = broker.figures.records
+        self.figures = broker.figures.records
         self.waits: dict[ProduceWait, None] = {}
         self._preparations: set[asyncio.Task[None]] = set()
 
@@ -127,7 +82,10 @@ class ProduceHandler:
             # The frame is gone when this returns; nothing else of this producer is read before it is answered.
             self._prepare_first(connection, header, _kept(request), unknown)
             return None
-        return self._append_all(connection, header, request, None)
+        parts = self._append_all(connection, header, request, None)
+        if len(request.topics) == 1:
+            known_of(self, connection).learn(reader.whole, header, request)
+        return parts
 
     @cached_property
     def _guard(self) -> "TransactionGuard":
@@ -142,7 +100,7 @@ class ProduceHandler:
     def _batches_that_take_long(self, request: ProduceRequest) -> Iterator[tuple[memoryview, LogConfig]]:
         for topic, partitions in request.topics:
             for index, records in partitions:
-                partition = self._partitions.held(topic, index)
+                partition = self.partitions.held(topic, index)
                 if partition is not None and records and takes_long(records, partition.log.config):
                     yield records, partition.log.config
 
@@ -157,7 +115,7 @@ class ProduceHandler:
                 if unknown:
                     await self._guard.add(request, unknown, header.version)
                 long = list(self._batches_that_take_long(request))
-                admitted = await asyncio.to_thread(_admit_all, long, self._clock.wall_ms()) if long else {}
+                admitted = await asyncio.to_thread(_admit_all, long, self.clock.wall_ms()) if long else {}
                 parts = self._append_all(connection, header, request, reply, admitted)
             except ProtocolError as error:
                 connection.close(str(error))
@@ -182,11 +140,11 @@ class ProduceHandler:
         admitted: AdmittedBatches = NONE_ADMITTED,
     ) -> Parts | None:
         """The answer, or None if it comes later, by `reply` if one is reserved already."""
-        now_ms = self._clock.wall_ms()
+        now_ms = self.clock.wall_ms()
         results: Results = []
         uncommitted: list[tuple[Partition, int]] = []
         for topic, partitions in request.topics:
-            if not self._may_write(connection, topic):
+            if not self.may_write(connection, topic):
                 denied = TopicDenied(f"{connection.principal} may not write to {topic}")
                 results.append((topic, [_refusal(index, denied) for index, _ in partitions]))
                 continue
@@ -199,21 +157,42 @@ class ProduceHandler:
             return self._without_reply(results)
         if not uncommitted:
             return encode_response(header.version, header.correlation_id, results)
-        deadline_ms = self._clock.monotonic_ms() + request.timeout_ms
-        wait = ProduceWait(reply or connection.reserve_reply(), header, results, deadline_ms, self.waits)
-        self.waits[wait] = None
+        wait = self._new_wait(
+            reply or connection.reserve_reply(), header.version, header.correlation_id, results, request.timeout_ms
+        )
         for partition, offset in uncommitted:
             wait.wait_for(partition, offset)
         return None
+
+    def _new_wait(
+        self, reply: Reply, version: int, correlation_id: int, results: Results, timeout_ms: int
+    ) -> ProduceWait:
+        deadline_ms = self.clock.monotonic_ms() + timeout_ms
+        wait = ProduceWait(reply, version, correlation_id, results, deadline_ms, self.waits)
+        self.waits[wait] = None
+        return wait
+
+    def answer_when_committed(
+        self,
+        connection: Connection,
+        place: Place,
+        correlation_id: int,
+        row: PartitionResult,
+        partition: Partition,
+        offset: int,
+    ) -> None:
+        """For a single batch whose producer waits for all replicas."""
+        reply, results = connection.reserve_reply(), [(place.topic, [row])]
+        self._new_wait(reply, place.version, correlation_id, results, place.timeout_ms).wait_for(partition, offset)
 
     def _may_use(self, connection: Connection, transactional_id: str) -> bool:
         return self._broker.authorizer.allows(
             connection.principal, connection.client_host, WRITE_TRANSACTIONAL_ID, transactional_id
         )
 
-    def _may_write(self, connection: Connection, topic: str | UUID) -> bool:
+    def may_write(self, connection: Connection, topic: str | UUID) -> bool:
         """An id that nobody knows names no resource: it is refused as unknown, later."""
-        name = self._partitions.name_of(topic)
+        name = self.partitions.name_of(topic)
         return name is None or self._broker.authorizer.allows(
             connection.principal, connection.client_host, WRITE_TOPIC, name
         )
@@ -230,7 +209,7 @@ class ProduceHandler:
     ) -> PartitionResult:
         """The row for one partition. One bad partition does not spoil its neighbours."""
         try:
-            partition = self._partitions.leader(topic, index)
+            partition = self.partitions.leader(topic, index)
             if partition.topic in INTERNAL_TOPICS:
                 raise InvalidTopic(f"{partition.topic} is written by brokers only")
             if not records:
@@ -242,18 +221,15 @@ class ProduceHandler:
                 raise UnsupportedCompression(f"zstd needs Produce v{ZSTD_FROM_VERSION} or later")
             if is_transactional(batch):
                 self._guard.check(partition, batch, request.transactional_id, version)
-            self._broker.check_room(len(batch))
+            self.check_room(len(batch))
             base_offset, next_offset, append_time_ms, committed = partition.append(records, request.acks, now_ms)
         except NotLeader as error:
             self._figures.errors[ApiKey.PRODUCE, error.code] += 1
-            return PartitionResult(index, error.code, current_leader=self._partitions.current_leader(topic, index))
+            return PartitionResult(index, error.code, current_leader=self.partitions.current_leader(topic, index))
         except HeadraceError as error:
             self._figures.errors[ApiKey.PRODUCE, error.code] += 1
             return _refusal(index, error)
-        figures = self._records
-        figures.batches_in += 1
-        figures.records_in += next_offset - base_offset
-        figures.bytes_in += len(batch)
+        self.figures.took_in(next_offset - base_offset, len(batch))
         if request.acks == ACKS_ALL and not committed:
             uncommitted.append((partition, next_offset))
         return PartitionResult(index, ErrorCode.NONE, base_offset, append_time_ms, partition.log.log_start_offset)

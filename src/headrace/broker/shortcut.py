@@ -1,0 +1,21 @@
+"""Shortcuts: a request that says what an earlier one of its connection said need not be read again.
+
+A handler that has answered a request may leave a shortcut with the connection, one for each API. From then on the
+shortcut is asked first. It answers as the handler would, or says LONG_WAY and has done nothing.
+"""
+
+from collections.abc import Callable
+from enum import Enum, auto
+from typing import Final, Literal, TypeAlias
+
+from headrace.protocol.frames import Parts
+
+
+class _Way(Enum):
+    LONG = auto()
+
+
+LONG_WAY: Final = _Way.LONG
+LongWay: TypeAlias = Literal[_Way.LONG]
+Shortcut: TypeAlias = Callable[[memoryview], "Parts | LongWay | None"]
+Shortcuts: TypeAlias = dict[int, Shortcut]  # by the number of the API
