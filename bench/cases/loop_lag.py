@@ -112,7 +112,7 @@ def _lag(bench: Bench) -> None:
                 with _bare_timer(bench) as bare_file:
                     scenario(bench, broker)
                 broker.stop()
-                return _read_lags(lag_file) | _read_bare_lags(bare_file)
+                return {**_read_lags(lag_file), **_read_bare_lags(bare_file)}
 
         bench.alternate(case, ours, measure, bench.repeat_long)
 

@@ -76,22 +76,21 @@ class Dispatcher:
         if connection.shortcuts and len(frame) >= REQUEST_HEADER.size:
             shortcut = connection.shortcuts.get(frame[1])
             if shortcut is not None:
-                connection.began, connection.durations = began, self._figures.requests[frame[1]]
+                connection.began, connection.durations = began, shortcut.durations
                 answer = shortcut(frame)
                 if answer is not LONG_WAY:
-                    return self._timed(connection, answer)
+                    if answer is not None:
+                        shortcut.durations.add(perf_counter() - began)
+                    return answer
         try:
             header, reader = parse_request_header(frame)
         except UnsupportedVersionFor as error:
             return self._unsupported_version(error)
         # Whoever answers later does so by a reply of the connection's, which takes these two along.
         connection.began, connection.durations = began, self._figures.requests[header.api]
-        return self._timed(connection, self._handle(connection, frame, header, reader))
-
-    @staticmethod
-    def _timed(connection: Connection, parts: Parts | None) -> Parts | None:
+        parts = self._handle(connection, frame, header, reader)
         if parts is not None:
-            connection.durations.add(perf_counter() - connection.began)
+            connection.durations.add(perf_counter() - began)
         return parts
 
     def _handle(self, connection: Connection, frame: memoryview, header: RequestHeader, reader: Reader) -> Parts | None:

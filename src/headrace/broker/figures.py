@@ -73,7 +73,7 @@ class BrokerFigures:
     """What handlers count. What connections count is the server's (`NetworkFigures`)."""
 
     def __init__(self) -> None:
-        self.requests: dict[int, Histogram] = {api: Histogram(REQUESTS.bounds) for api in ApiKey}
+        self.requests = {api: Histogram(REQUESTS.bounds) for api in ApiKey}
         self.errors: Counter[tuple[ApiKey, ErrorCode]] = Counter()
         self.records = RecordFigures()
         self.replication = ReplicationFigures()

@@ -4,11 +4,11 @@ A handler that has answered a request may leave a shortcut with the connection, 
 shortcut is asked first. It answers as the handler would, or says LONG_WAY and has done nothing.
 """
 
-from collections.abc import Callable
 from enum import Enum, auto
-from typing import Final, Literal, TypeAlias
+from typing import Final, Literal, Protocol, TypeAlias
 
 from headrace.protocol.frames import Parts
+from headrace.telemetry.figures import Histogram
 
 
 class _Way(Enum):
@@ -17,5 +17,12 @@ class _Way(Enum):
 
 LONG_WAY: Final = _Way.LONG
 LongWay: TypeAlias = Literal[_Way.LONG]
-Shortcut: TypeAlias = Callable[[memoryview], "Parts | LongWay | None"]
+
+
+class Shortcut(Protocol):
+    durations: Histogram  # of the API's requests
+
+    def __call__(self, frame: memoryview) -> Parts | LongWay | None: ...
+
+
 Shortcuts: TypeAlias = dict[int, Shortcut]  # by the number of the API

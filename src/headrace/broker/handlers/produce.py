@@ -64,6 +64,7 @@ class ProduceHandler:
         self.check_room = broker.check_room
         self._figures = broker.figures
         self.figures = broker.figures.records
+        self.durations = broker.figures.requests[ApiKey.PRODUCE]
         self.waits: dict[ProduceWait, None] = {}
         self._preparations: set[asyncio.Task[None]] = set()
 

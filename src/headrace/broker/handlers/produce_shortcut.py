@@ -24,11 +24,12 @@ if TYPE_CHECKING:
 class ProduceShortcut:
     """Of one connection. The connection asks it first."""
 
-    __slots__ = ("_connection", "_handler", "known")
+    __slots__ = ("_connection", "_handler", "durations", "known")
 
     def __init__(self, handler: "ProduceHandler", connection: Connection) -> None:
         self._handler = handler
         self._connection = connection
+        self.durations = handler.durations
         self.known = Recognised()
 
     def __call__(self, frame: memoryview) -> Parts | LongWay | None:
