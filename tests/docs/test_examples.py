@@ -61,7 +61,13 @@ def _run(example: Example, addresses: dict[str, str], folder: Path, where: str) 
     done = subprocess.run(
         command,
         cwd=folder,
-        env={**os.environ, "PATH": search_path, "HEADRACE_BOOTSTRAP": addresses[DOCUMENTED_ADDRESS], "COLUMNS": "100"},
+        env={
+            **os.environ,
+            "PATH": search_path,
+            "HEADRACE_BOOTSTRAP": addresses[DOCUMENTED_ADDRESS],
+            "HEADRACE_SQL": str(folder / "sql"),
+            "COLUMNS": "100",
+        },
         stdout=subprocess.PIPE,
         # A console shows both; what a program prints is its result, and a client's log lines are not.
         stderr=subprocess.STDOUT if example.language == "console" else subprocess.PIPE,

@@ -57,6 +57,7 @@ class LogKeeper:
             high_watermark=partition.last_stable_offset,
             config=partition_log.config,
             now_ms=now_ms,
+            archived_to=partition_log.config.archived_to(partition.index),
         )
         if not expired.segments:
             return
@@ -110,12 +111,15 @@ class LogKeeper:
     def _cleanable(self, partition: Partition) -> "Cleanable":
         from headrace.storage.cleanable import cleanable
 
+        archived_to = partition.log.config.archived_to(partition.index)
+        if archived_to is None:
+            archived_to = partition.log.log_end_offset
         return cleanable(
             partition.log.segments,
             cleaned_to=self._broker.log_dir.cleaned_to(TopicPartition(partition.topic, partition.index)),
             log_start_offset=partition.log.log_start_offset,
             # What is not on disk yet still has its files in the hands of group commit.
-            stable_offset=min(partition.last_stable_offset, partition.log.recovery_point),
+            stable_offset=min(partition.last_stable_offset, partition.log.recovery_point, archived_to),
             config=partition.log.config,
             now_ms=self._clock.wall_ms(),
         )

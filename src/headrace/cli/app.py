@@ -9,6 +9,7 @@ from typing import Annotated
 import typer
 
 from headrace.cli import (
+    archive,
     bench,
     cluster,
     config,
@@ -20,6 +21,7 @@ from headrace.cli import (
     log,
     pipeline,
     produce,
+    sql,
     topics,
     transactions,
 )
@@ -77,6 +79,8 @@ app.command(epilog=consume.EPILOG)(consume.consume)
 app.add_typer(groups.app)
 app.add_typer(transactions.app)
 app.add_typer(pipeline.app)
+app.add_typer(archive.app)
+app.command(epilog=sql.EPILOG)(sql.sql)
 app.add_typer(configs.app)
 app.add_typer(log.app)
 app.add_typer(config.app)

@@ -82,7 +82,31 @@ class ReplicaPairs(NamedTuple):
         return "* or a list of partition:broker"
 
 
-Check = Range | OneOf | ReplicaPairs
+class PartitionOffsets(NamedTuple):
+    """Pairs of partition and offset."""
+
+    def accepts(self, value: ConfigValue) -> bool:
+        assert isinstance(value, tuple), "pairs come as a list"
+        return all(_is_pair(item) for item in value)
+
+    def describe(self) -> str:
+        return "a list of partition:offset"
+
+
+class TableName(NamedTuple):
+    """Nothing, or a kind of lake table and where it lies."""
+
+    kinds: tuple[str, ...]
+
+    def accepts(self, value: ConfigValue) -> bool:
+        kind, _, place = str(value).partition(":")
+        return value == "" or (kind in self.kinds and bool(place))
+
+    def describe(self) -> str:
+        return "empty, or " + " or ".join(f"{kind}:PATH" for kind in self.kinds)
+
+
+Check = Range | OneOf | ReplicaPairs | PartitionOffsets | TableName
 
 _NUMBER_BOUNDS = {
     ConfigType.SHORT: (-(2**15), 2**15 - 1),

@@ -82,6 +82,8 @@ class LogConfig:
     unclean_leader_election: bool = False
     leader_replication_throttled_replicas: frozenset[str] = frozenset()
     follower_replication_throttled_replicas: frozenset[str] = frozenset()
+    archive_before_delete: bool = False
+    archive_until: frozenset[str] = frozenset()
 
     @property
     def compacts(self) -> bool:
@@ -90,6 +92,13 @@ class LogConfig:
     @property
     def deletes(self) -> bool:
         return "delete" in self.cleanup_policy
+
+    def archived_to(self, partition: int) -> int | None:
+        """The offset that retention must not pass before the archive does; None where it need not wait."""
+        if not self.archive_before_delete:
+            return None
+        ends = dict(pair.split(":") for pair in self.archive_until)
+        return int(ends.get(str(partition), 0))
 
     @property
     def looks_into_records(self) -> bool:

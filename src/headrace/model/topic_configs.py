@@ -1,4 +1,5 @@
-"""The keys a topic can set: all of Kafka 4.3's with its defaults and limits, and headrace's own flush.policy.
+"""The keys a topic can set: all of Kafka 4.3's with its defaults and limits,
+and headrace's own: archive.* and flush.policy.
 
 A table and nothing else; `configs.py` is the door to it.
 """
@@ -18,8 +19,10 @@ from headrace.model.config_def import (
     ConfigType,
     ConfigValue,
     OneOf,
+    PartitionOffsets,
     Range,
     ReplicaPairs,
+    TableName,
 )
 
 DAY_MS = 24 * 60 * 60 * 1000
@@ -31,6 +34,7 @@ TIMESTAMP_TYPES = ("CreateTime", "LogAppendTime")
 CLEANUP_POLICIES = ("compact", "delete")
 FLUSH_POLICIES = ("fsync", "replicated")
 MESSAGE_BYTES_MAX = MIB + 12  # a batch of one MiB and the offset and length before it
+LAKE_KINDS = ("delta", "iceberg")
 SEGMENT_BYTES_MIN = MIB  # smaller segments mean a file per handful of batches, and descriptors run out first
 
 _NOT_TIERED = "headrace does not tier to remote storage yet"
@@ -51,6 +55,18 @@ def _topic(
 
 # fmt: off
 _ALL = (
+    _topic("archive.before.delete", BOOLEAN, False, None,
+        doc="Retention and compaction leave alone what is not in the topic's archive yet. A log that nobody "
+            "archives grows without end. This key is headrace's own."),
+    _topic("archive.schema", STRING, "", None,
+        doc="How values become columns of the archive, as `headrace archive enable` writes it: `json:` and "
+            "the columns with their types. This key is headrace's own."),
+    _topic("archive.table", STRING, "", TableName(LAKE_KINDS),
+        doc="The lake table that `headrace archive run` keeps of this topic; empty: none. This key is "
+            "headrace's own."),
+    _topic("archive.until", LIST, (), PartitionOffsets(),
+        doc="Up to where each partition is archived, as partition:offset. Written by the archiver, a while "
+            "after its commits, so that queries under way find what they counted on. This key is headrace's own."),
     _topic("cleanup.policy", LIST, ("delete",), OneOf(CLEANUP_POLICIES), synonyms=("log.cleanup.policy",),
         doc="What happens to old data. `delete` drops whole segments past retention.ms or retention.bytes; "
             "`compact` keeps the newest record of each key; `compact,delete` does both; empty keeps "

@@ -43,8 +43,8 @@ def rows_of(plan: ReadPlan, partition: InputPartition) -> Iterator[Any]:
 class HeadraceBatchReader(DataSourceReader):
     def __init__(self, options: ReadOptions, schema: StructType) -> None:
         self._options = options
-        self._plan = read_plan(options, schema)
         self._narrowing = Narrowing()
+        self._plan = read_plan(options, schema)
         if options.push_filters:
             # Only for those who ask: Spark 4.3 keeps the narrowed plan with the DataFrame, and a later query on the
             # same DataFrame that pushes nothing down is given it too.
@@ -57,6 +57,10 @@ class HeadraceBatchReader(DataSourceReader):
         starts = locator.resolve(options.start, partitions)
         ends = locator.resolve(options.end, partitions)
         self._check_ends(locator, ends)
+        return self._pieces(locator, starts, ends)
+
+    def _pieces(self, locator: Locator, starts: Positions, ends: Positions) -> list[InputPartition]:
+        options = self._options
         starts, ends = self._narrowing.offsets(locator, starts, ends)
         ranges = ranges_between(starts, ends)
         pieces = split(ranges, parts_min=options.min_partitions, rows_max=options.max_records_per_partition)

@@ -39,7 +39,7 @@ _STARTS = (
 _ENDS = ("endingOffsets", "endingTimestamp", "endingOffsetsByTimestamp")
 _STREAM = ("maxOffsetsPerTrigger", "minOffsetsPerTrigger", "maxTriggerDelay", "untilOffsets")
 _TUNING = ("fetchOffset.numRetries", "fetchOffset.retryIntervalMs", "kafkaConsumer.pollTimeoutMs")
-_OWN_READ = ("commitGroup", "pushFilters")
+_OWN_READ = ("commitGroup", "pushFilters", "history")
 READ_OPTIONS = (*_SHARED, *_STARTS, *_ENDS, *_STREAM, *_TUNING, *_OWN_READ)
 # Spark's own, which every format is handed.
 _SPARKS = frozenset({"checkpointlocation", "queryname", "asyncprogresstrackingenabled", "path"})
@@ -79,6 +79,7 @@ class ReadOptions:
     commit_group: str | None
     fetch_bytes: int
     push_filters: bool
+    history: bool
 
 
 class Options:
@@ -173,7 +174,10 @@ def read_options(given: Mapping[str, str], *, streaming: bool) -> ReadOptions:
         raise InvalidConfig("startingOffsets: a batch query cannot start at 'latest', there is nothing behind it")
     if end.word == EARLIEST_WORD:
         raise InvalidConfig("endingOffsets: a query that ends at 'earliest' reads nothing")
-    isolation = options.properties.get("isolation.level", "read_uncommitted")
+    history = options.flag("history", False)
+    if history:
+        _refuse_beside_history(options, streaming)
+    isolation = options.properties.get("isolation.level", "read_committed" if history else "read_uncommitted")
     if isolation not in ("read_committed", "read_uncommitted"):
         raise InvalidConfig(f"kafka.isolation.level: {isolation!r} is neither read_committed nor read_uncommitted")
     return ReadOptions(
@@ -193,7 +197,18 @@ def read_options(given: Mapping[str, str], *, streaming: bool) -> ReadOptions:
         commit_group=options.text("commitGroup", options.properties.get("group.id")),
         fetch_bytes=_fetch_bytes(options),
         push_filters=options.flag("pushFilters", False),
+        history=history,
     )
+
+
+def _refuse_beside_history(options: Options, streaming: bool) -> None:
+    if streaming:
+        raise InvalidConfig("history: a stream reads its topic; spark.read reads the archive, and a stream goes on")
+    for name in (*_STARTS, *_ENDS):
+        if options.text(name) is not None:
+            raise InvalidConfig(f"{name}: history reads all there is of the topic; filter its rows with where(…)")
+    if options.properties.get("isolation.level") == "read_uncommitted":
+        raise InvalidConfig("kafka.isolation.level: an archive holds committed records alone, so history reads those")
 
 
 def _refuse_the_others(options: Options, streaming: bool) -> None:

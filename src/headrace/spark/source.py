@@ -28,7 +28,12 @@ class HeadraceDataSource(DataSource):
 
     def reader(self, schema: StructType) -> DataSourceReader:
         check_schema(schema)
-        return HeadraceBatchReader(read_options(self.options, streaming=False), schema)
+        options = read_options(self.options, streaming=False)
+        if options.history:
+            from headrace.spark.history_reader import HeadraceHistoryReader  # tables are none of the others' business
+
+            return HeadraceHistoryReader(options, schema)
+        return HeadraceBatchReader(options, schema)
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:
         check_schema(schema)

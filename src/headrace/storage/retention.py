@@ -2,7 +2,7 @@
 
 Decides only, from facts that it is handed; the log lets the segments go and somebody else removes the files.
 Segments go from the oldest on, because a log has no holes; and never past the high watermark, because what is
-not replicated cannot be old.
+not replicated cannot be old. Age and size remove nothing that the topic's archive is still to have.
 """
 
 from collections.abc import Sequence
@@ -53,11 +53,14 @@ def expired_segments(
     high_watermark: int,
     config: LogConfig,
     now_ms: int,
+    archived_to: int | None = None,
 ) -> Expired:
     """What may go now, and the rule that lets the most of it go."""
     removable = _below_watermark(segments, log_end_offset, high_watermark)
     verdicts = [(_before_log_start(segments, removable, log_start_offset), "it lies before the log's start")]
     if config.deletes:
+        if archived_to is not None:
+            removable = _below_watermark(segments, log_end_offset, min(high_watermark, archived_to))
         verdicts.append((_over_size(segments, removable, config.retention_bytes), "retention.bytes is exceeded"))
         verdicts.append((_too_old(segments, removable, config.retention_ms, now_ms), "retention.ms has passed"))
     count, reason = max(verdicts, key=lambda verdict: verdict[0])

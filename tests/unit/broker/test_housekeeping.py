@@ -2,6 +2,7 @@
 
 import errno
 from collections.abc import AsyncIterator
+from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any, cast
 from uuid import UUID
@@ -100,6 +101,21 @@ async def test_a_log_that_is_too_large_loses_its_oldest_segments(files: SimFiles
     partition = kit.partitions.get("t", 0)
     assert 1_000 <= partition.size_bytes < 1_400
     assert values_of(partition, partition.log_start_offset)[-1] == "value 39"
+
+
+async def test_retention_waits_for_the_archive_and_then_goes_on(files: SimFiles) -> None:
+    kit = Kit(files, {"retention.ms": "1000", "archive.before.delete": "true"})
+    kit.write(40)
+    kit.clock.advance_ms(2_000)
+    partition = kit.partitions.get("t", 0)
+    await kit.keeper.apply_retention()
+    assert partition.log_start_offset == 0
+    partition.log.config = replace(partition.log.config, archive_until=frozenset({"0:30", "1:99"}))
+    await kit.keeper.apply_retention()
+    assert 20 < partition.log_start_offset <= 30
+    partition.log.config = replace(partition.log.config, archive_before_delete=False)
+    await kit.keeper.apply_retention()
+    assert partition.log_start_offset == 40
 
 
 async def test_expired_records_do_not_come_back_after_a_power_cut(files: SimFiles) -> None:

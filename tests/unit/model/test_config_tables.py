@@ -74,9 +74,10 @@ def test_topic_configs_are_kafkas(line):
     assert (definition.type.name, definition.default_text or "-", limits(definition)) == (type_, default, allowed)
 
 
-def test_only_the_flush_policy_and_a_test_key_are_added_to_kafkas_topic_configs():
+def test_only_archives_the_flush_policy_and_a_test_key_are_added_to_kafkas_topic_configs():
     kafkas = {line.split()[0] for line in KAFKA_TOPIC_CONFIGS.splitlines()}
-    assert set(TOPIC_CONFIGS) - kafkas == {"flush.policy", "internal.segment.bytes"}
+    archive = {"archive.before.delete", "archive.schema", "archive.table", "archive.until"}
+    assert set(TOPIC_CONFIGS) - kafkas == {*archive, "flush.policy", "internal.segment.bytes"}
 
 
 @pytest.mark.parametrize("definition", EVERY_TABLE.values(), ids=lambda one: one.name)

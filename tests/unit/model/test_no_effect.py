@@ -49,6 +49,8 @@ FIELDS = {
     "message.timestamp.after.max.ms": "timestamp_after_max_ms",
     "unclean.leader.election.enable": "unclean_leader_election",
     "internal.segment.bytes": "segment_bytes",
+    "archive.before.delete": "archived_to",
+    "archive.until": "archived_to",
 }
 # A group's own value or the broker's, between the broker's limits: model/group_configs.py reads them by one name.
 GROUP_KEYS = {
@@ -56,12 +58,17 @@ GROUP_KEYS = {
     for limit in ("", "min.", "max.")
     for what in ("heartbeat.interval", "session.timeout")
 }
+# Not the broker's business but the archiver's, which is a client.
+ARCHIVER_KEYS = {"archive.table", "archive.schema"}
+ARCHIVER = (PACKAGE / "spark" / "archive" / "settings.py").read_text()
 SYNONYMS = {synonym: topic for topic in TOPIC_CONFIGS.values() for synonym in topic.synonyms}
 
 
 def is_read(name: str) -> bool:
     if name in SYNONYMS and name not in TOPIC_CONFIGS:
         return is_read(SYNONYMS[name].name)
+    if name in ARCHIVER_KEYS:
+        return f'"{name}"' in ARCHIVER
     if name in GATEWAY_KEYS:
         return re.search(r"settings\.gateway\b", SOURCE) is not None
     if name in CLUSTER_KEYS | ETCD_KEYS:

@@ -25,7 +25,14 @@ def segments(*timestamps: int, size: int = 100) -> list[Facts]:
     return [Facts(number * 10, size, timestamp) for number, timestamp in enumerate(timestamps)]
 
 
-def expired(of: list[Facts], config: LogConfig, *, log_start: int = 0, high_watermark: int | None = None) -> Expired:
+def expired(
+    of: list[Facts],
+    config: LogConfig,
+    *,
+    log_start: int = 0,
+    high_watermark: int | None = None,
+    archived_to: int | None = None,
+) -> Expired:
     log_end = of[-1].base_offset + (10 if of[-1].size else 0)
     return expired_segments(
         of,
@@ -34,7 +41,18 @@ def expired(of: list[Facts], config: LogConfig, *, log_start: int = 0, high_wate
         high_watermark=log_end if high_watermark is None else high_watermark,
         config=config,
         now_ms=NOW,
+        archived_to=archived_to,
     )
+
+
+@pytest.mark.parametrize("limit", [{"retention_ms": 1_000}, {"retention_bytes": 0}])
+@pytest.mark.parametrize(("archived_to", "gone"), [(0, 0), (19, 1), (20, 2), (1_000, 3)])
+def test_age_and_size_remove_nothing_that_is_not_archived(limit: dict[str, int], archived_to: int, gone: int) -> None:
+    assert expired(segments(0, 0, 0), replace(FOREVER, **limit), archived_to=archived_to).segments == gone
+
+
+def test_what_lies_before_the_logs_start_goes_archived_or_not() -> None:
+    assert expired(segments(0, 0, 0), FOREVER, log_start=20, archived_to=0).segments == 2
 
 
 def test_nothing_goes_without_limits() -> None:

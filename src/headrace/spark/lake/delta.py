@@ -14,12 +14,17 @@ from headrace.spark.lake.table import NO_BATCH, Batch, DataFile, TableChanged, c
 
 # History entries that are looked through for the notes of an owner's last batch; the newest is nearly always it.
 HISTORY_MAX = 100
+FIRST_LOOK = 3
 
 
 class DeltaLakeTable:
     def __init__(self, table: DeltaTable) -> None:
-        self._table = table
+        self._table = self.native = table
         self.location = table.table_uri
+
+    @staticmethod
+    def exists(target: str) -> bool:
+        return DeltaTable.is_deltatable(target)
 
     @classmethod
     def open_or_create(
@@ -44,15 +49,22 @@ class DeltaLakeTable:
         return NO_BATCH if version is None else int(version)
 
     def notes(self, owner: str) -> Mapping[str, str]:
-        for entry in self._table.history(HISTORY_MAX):
-            if entry.get("headrace.owner") == owner:
-                notes: dict[str, str] = json.loads(entry["headrace.notes"])
-                return notes
+        # By its number: delta-rs reads the history from the folder, with commits that came after the last refresh.
+        number = str(self.last_batch(owner))
+        for limit in (FIRST_LOOK, HISTORY_MAX):
+            for entry in self._table.history(limit):
+                if entry.get("headrace.owner") == owner and entry.get("headrace.batch") == number:
+                    notes: dict[str, str] = json.loads(entry["headrace.notes"])
+                    return notes
         return {}
 
     def add(self, files: Sequence[DataFile], batch: Batch) -> None:
         properties = CommitProperties(
-            custom_metadata={"headrace.owner": batch.owner, "headrace.notes": json.dumps(dict(batch.notes))},
+            custom_metadata={
+                "headrace.owner": batch.owner,
+                "headrace.batch": str(batch.number),
+                "headrace.notes": json.dumps(dict(batch.notes)),
+            },
             max_commit_retries=0,
             app_transactions=[Transaction(batch.owner, batch.number)],
         )

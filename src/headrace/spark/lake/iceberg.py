@@ -32,8 +32,18 @@ def _notes_property(owner: str) -> str:
 
 class IcebergLakeTable:
     def __init__(self, table: Table) -> None:
-        self._table = table
+        self._table = self.native = table
         self.location = table.location()
+
+    @staticmethod
+    def exists(target: str) -> bool:
+        catalog, name = _find_catalog(target)
+        return bool(catalog.table_exists(name))
+
+    @classmethod
+    def open(cls, target: str) -> "IcebergLakeTable":
+        catalog, name = _find_catalog(target)
+        return cls(catalog.load_table(name))
 
     @classmethod
     def open_or_create(cls, target: str, schema: pa.Schema, partition_by: Sequence[str] = ()) -> "IcebergLakeTable":
@@ -68,7 +78,7 @@ class IcebergLakeTable:
             with self._table.transaction() as transaction:
                 transaction.set_properties({**remembered, **_NO_RETRIES})
                 if files:
-                    transaction.add_files([file.path for file in files])
+                    transaction.add_files([file.path for file in files], snapshot_properties=remembered)
         except CommitFailedException as error:
             raise TableChanged(f"{self.location}: {error}") from error
 

@@ -38,9 +38,9 @@ def with_avro_row(decoding: Decoding, renamed: "DataFrame", subject: str | None 
         assert decoding.registry is not None, "a file without either is refused"
         schema = Registry(decoding.registry).newest(subject or decoding.options.get("subject", ""))
     reader = parsed(schema)
-    row_type = ", ".join(f"`{one['name']}` {spark_type(one['type'])}" for one in reader["fields"])
+    row_type = columns(reader)
     registry_url = decoding.registry
-    return with_decoded_row(renamed, row_type, lambda: _decoder(reader, registry_url))
+    return with_decoded_row(renamed, row_type, lambda: decoder(reader, registry_url))
 
 
 def parsed(schema: str) -> dict[str, Any]:
@@ -52,6 +52,11 @@ def parsed(schema: str) -> dict[str, Any]:
     if not isinstance(tree, dict) or tree.get("type") != "record":
         raise InvalidConfig("the Avro schema must be one of a record: its fields become columns")
     return tree
+
+
+def columns(record: dict[str, Any]) -> str:
+    """The fields of a record as DDL."""
+    return ", ".join(f"`{one['name']}` {spark_type(one['type'])}" for one in record["fields"])
 
 
 def spark_type(schema: Any, named: Mapping[str, Any] | None = None) -> str:
@@ -109,7 +114,7 @@ def _union_type(branches: list[Any], known: dict[str, Any]) -> str:
     return types.pop()
 
 
-def _decoder(reader: dict[str, Any], registry_url: str | None) -> Decode:
+def decoder(reader: dict[str, Any], registry_url: str | None) -> Decode:
     import fastavro
 
     if registry_url is None:

@@ -1,0 +1,198 @@
+"""`headrace archive …`: enable, disable, status, run."""
+
+import json
+import logging
+import signal
+import sys
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from headrace.cli.exit_codes import EXIT_CODES_HELP, examples
+from headrace.cli.extras import extras_needed
+from headrace.cli.failures import fail, fail_usage, failures_told
+from headrace.cli.options import DEFAULT_BOOTSTRAP, Bootstrap, Json
+from headrace.cli.output import note, plural, print_json, print_table
+
+if TYPE_CHECKING:
+    from headrace.client.blocking.cluster import Cluster
+    from headrace.spark.archive.archiver import Round
+    from headrace.spark.archive.settings import ArchiveSettings
+
+app = typer.Typer(
+    name="archive",
+    help="Lake tables of topics: Delta or Iceberg, exactly once, readable together with the topic.",
+    no_args_is_help=True,
+    epilog=EXIT_CODES_HELP,
+)
+
+Topic = Annotated[str, typer.Argument(metavar="TOPIC")]
+# A cluster that is away is waited for; what people type should not make them wait as long.
+PATIENCE_S = 15.0
+RUN_PATIENCE_S = 300.0
+
+
+@contextmanager
+def _cluster(bootstrap: str, patience_s: float = PATIENCE_S) -> "Iterator[Cluster]":
+    """What goes wrong inside is told as a command's failure."""
+    with failures_told(bootstrap), extras_needed("archives"):
+        from headrace.client.blocking.cluster import ClientSettings, Cluster
+
+        cluster = Cluster(ClientSettings(bootstrap=bootstrap, client_id="headrace-archive", patience_s=patience_s))
+        try:
+            yield cluster
+        finally:
+            cluster.close()
+
+
+@app.command(epilog=examples("headrace archive enable orders --to delta --path /lake/orders"))
+def enable(
+    topic: Topic,
+    to: Annotated[str, typer.Option("--to", metavar="delta|iceberg", help="The kind of table.")],
+    path: Annotated[
+        str, typer.Option("--path", help="A folder, or CATALOG.NAMESPACE.TABLE of PyIceberg's own config.")
+    ],
+    json_schema: Annotated[
+        str, typer.Option("--json", metavar="COLUMNS", help="Values are JSON: `id bigint, amount double` as columns.")
+    ] = "",
+    avro_schema: Annotated[
+        Path | None, typer.Option("--avro", metavar="FILE", help="Values are Avro of the schema in this file.")
+    ] = None,
+    guard: Annotated[bool, typer.Option(help="Retention waits until records are archived.")] = True,
+    bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
+) -> None:
+    """Give a topic an archive; `headrace archive run` fills it."""
+    from headrace.model.topic_configs import LAKE_KINDS
+
+    if to not in LAKE_KINDS:
+        fail_usage(f"--to: there is no {to} archive", f"--to {' or --to '.join(LAKE_KINDS)}")
+    with _cluster(bootstrap) as cluster:
+        from headrace.spark.archive.decoding import Decoding
+        from headrace.spark.archive.settings import (
+            GUARD,
+            SCHEMA,
+            TABLE,
+            ArchiveSettings,
+            change,
+            read_settings,
+            topic_view,
+        )
+        from headrace.spark.archive.table import open_table
+
+        view = topic_view(cluster, topic)
+        decoding = Decoding.parse(_schema(json_schema, avro_schema))
+        wanted = ArchiveSettings(topic, str(view.topic_id), to, _place(path), decoding, guard, {})
+        there = read_settings(cluster, view)
+        if there is not None and (there.kind, there.target) != (wanted.kind, wanted.target):
+            fail(f"{topic} is archived to {there.kind}:{there.target}", f"headrace archive disable {topic}")
+        table = open_table(wanted, create=True)
+        assert table is not None, "it was to be made"
+        table.view()  # refuses a table that belongs to somebody else
+        configs = {TABLE: f"{to}:{wanted.target}", SCHEMA: str(decoding or ""), GUARD: str(guard).lower()}
+        change(cluster, topic, configs)
+    note(f"{topic} is archived to {to}:{wanted.target}; `headrace archive run` does it")
+
+
+def _schema(json_columns: str, avro_file: Path | None) -> str:
+    if json_columns and avro_file is not None:
+        fail_usage("--json and --avro: values are one or the other")
+    if avro_file is not None:
+        return "avro:" + json.dumps(json.loads(avro_file.read_text(encoding="utf-8")), separators=(",", ":"))
+    return f"json:{json_columns}" if json_columns else ""
+
+
+def _place(path: str) -> str:
+    is_name = "/" not in path and path.count(".") >= 2
+    return path if is_name or "://" in path else str(Path(path).absolute())
+
+
+@app.command(epilog=examples("headrace archive disable orders"))
+def disable(topic: Topic, bootstrap: Bootstrap = DEFAULT_BOOTSTRAP) -> None:
+    """Archive a topic no more. The table stays; retention waits for nothing."""
+    with _cluster(bootstrap) as cluster:
+        from headrace.spark.archive.settings import KEYS, change, read_settings, topic_view
+
+        there = read_settings(cluster, topic_view(cluster, topic))
+        if there is None:
+            note(f"{topic} has no archive")
+            return
+        change(cluster, topic, {}, KEYS)
+    note(f"{topic} is not archived any more; its table stays at {there.target}")
+
+
+@app.command(epilog=examples("headrace archive status", "headrace archive status orders --json"))
+def status(
+    topic: Annotated[str | None, typer.Argument(metavar="TOPIC", help="One topic; all archives without it.")] = None,
+    as_json: Json = False,
+    bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
+) -> None:
+    """What is archived: up to where, how much is left, what retention goes by."""
+    with _cluster(bootstrap) as cluster:
+        from headrace.spark.archive.settings import archived_topics, read_settings, topic_view
+        from headrace.spark.archive.status import standing
+
+        if topic is not None:
+            found = [read_settings(cluster, topic_view(cluster, topic))]
+            if found == [None]:
+                fail(f"{topic} has no archive", f"headrace archive enable {topic} --to delta --path …")
+        else:
+            found = [*archived_topics(cluster)]
+        rows = [standing(cluster, settings) for settings in found if settings is not None]
+    if as_json:
+        print_json(rows)
+        return
+    columns = ("topic", "table", "guard", "files", "commits", "archived", "lag", "lost")
+    print_table(columns, [_row(row) for row in rows], numbers=5)
+
+
+def _row(row: dict[str, Any]) -> tuple[object, ...]:
+    table, guard = f"{row['kind']}:{row['path']}", "yes" if row["guard"] else "no"
+    return (row["topic"], table, guard, row["files"], row["commits"], row["archived"], row["lag"], row["lost"])
+
+
+@app.command(epilog=examples("headrace archive run", "headrace archive run orders --once"))
+def run(
+    topics: Annotated[list[str] | None, typer.Argument(metavar="[TOPIC]…", help="These; all without any.")] = None,
+    once: Annotated[bool, typer.Option("--once", help="Up to what is there now, then end.")] = False,
+    interval: Annotated[float, typer.Option("--interval", min=0.1, help="Seconds between commits.")] = 10.0,
+    grace: Annotated[
+        float, typer.Option("--grace", min=0.0, help="Seconds after a commit until retention may follow it.")
+    ] = 300.0,
+    bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
+) -> None:
+    """Keep archives up to date; Ctrl-C ends after the commit under way. A second one does no harm."""
+    logging.basicConfig(level=logging.INFO, stream=sys.stderr, format="%(asctime)s %(levelname)s %(message)s")
+    with _cluster(bootstrap, PATIENCE_S if once else RUN_PATIENCE_S) as cluster:
+        from headrace.spark.archive.runner import Runner
+        from headrace.spark.archive.settings import archived_topics, read_settings, topic_view
+
+        runner = Runner(cluster, topics or (), grace_s=grace, tell=_tell)
+        named = [read_settings(cluster, topic_view(cluster, name)) for name in topics or ()]
+        for name, settings in zip(topics or (), named, strict=True):
+            if settings is None:
+                fail(f"{name} has no archive", f"headrace archive enable {name} --to delta --path …")
+        if once:
+            for one in [one for one in named if one is not None] or archived_topics(cluster):
+                done = runner.catch_up(one)
+                note(f"{one.topic}: archived up to {_ends(done)}")
+            return
+        stop = threading.Event()
+        for number in (signal.SIGTERM, signal.SIGINT):
+            signal.signal(number, lambda *_: stop.set())
+        note("archiving; Ctrl-C ends")
+        runner.run(stop, interval)
+
+
+def _tell(settings: "ArchiveSettings", done: "Round") -> None:
+    if done.rows:
+        logging.getLogger(__name__).info(
+            "%s: %s archived, %s left", settings.topic, plural(done.rows, "row"), f"{done.lag:,}"
+        )
+
+
+def _ends(done: "Round") -> str:
+    return ", ".join(f"{partition}:{end}" for partition, end in sorted(done.coverage.ends.items())) or "its beginning"

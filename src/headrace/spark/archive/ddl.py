@@ -1,0 +1,71 @@
+"""Column lists as Spark and SQL write them, `id bigint, tags array<string>`, as Arrow types. Pure; no JVM is asked."""
+
+import re
+from collections.abc import Iterator
+
+import pyarrow as pa
+
+from headrace.model.errors import InvalidConfig
+
+_SIMPLE = {
+    "boolean": pa.bool_(),
+    "tinyint": pa.int8(),
+    "smallint": pa.int16(),
+    "int": pa.int32(),
+    "integer": pa.int32(),
+    "bigint": pa.int64(),
+    "long": pa.int64(),
+    "float": pa.float32(),
+    "double": pa.float64(),
+    "string": pa.string(),
+    "binary": pa.binary(),
+    "date": pa.date32(),
+    "timestamp": pa.timestamp("us", "UTC"),
+    "timestamp_ntz": pa.timestamp("us"),
+}
+_DECIMAL = re.compile(r"decimal\s*\(\s*(\d+)\s*,\s*(\d+)\s*\)")
+_COLUMN = re.compile(r"\s*(?:`([^`]+)`|(\w+))\s*[\s:]\s*(.+?)\s*", re.DOTALL)
+_DECIMAL_DIGITS_MAX = 38  # what Spark, Delta and Iceberg can hold
+
+
+def columns_of(text: str) -> pa.Schema:
+    fields = [pa.field(name, kind) for name, kind in _columns(text)]
+    names = [field.name.lower() for field in fields]
+    twice = next((name for name in names if names.count(name) > 1), None)
+    if twice is not None:
+        raise InvalidConfig(f"schema: the column {twice} is there twice")
+    return pa.schema(fields)
+
+
+def _columns(text: str) -> Iterator[tuple[str, pa.DataType]]:
+    for part in _split(text):
+        match = _COLUMN.fullmatch(part)
+        if match is None:
+            raise InvalidConfig(f"schema: {part.strip()!r} is no column; write NAME TYPE, NAME TYPE, …")
+        yield match[1] or match[2], _type(match[3])
+
+
+def _type(text: str) -> pa.DataType:
+    word = text.strip().lower()
+    if word in _SIMPLE:
+        return _SIMPLE[word]
+    decimal = _DECIMAL.fullmatch(word)
+    if decimal is not None and int(decimal[2]) <= int(decimal[1]) <= _DECIMAL_DIGITS_MAX:
+        return pa.decimal128(int(decimal[1]), int(decimal[2]))
+    if word.startswith("array<") and word.endswith(">"):
+        return pa.list_(pa.field("element", _type(text.strip()[len("array<") : -1])))
+    if word.startswith("struct<") and word.endswith(">"):
+        return pa.struct(list(_columns(text.strip()[len("struct<") : -1])))
+    known = ", ".join(_SIMPLE)
+    raise InvalidConfig(f"schema: {text.strip()!r} is no type; there are {known}, decimal(p,s), array<…> and struct<…>")
+
+
+def _split(text: str) -> Iterator[str]:
+    """At the commas that are not inside brackets."""
+    depth = start = 0
+    for at, character in enumerate(text):
+        depth += (character in "<(") - (character in ">)")
+        if character == "," and depth == 0:
+            yield text[start:at]
+            start = at + 1
+    yield text[start:]

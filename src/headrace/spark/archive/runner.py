@@ -1,0 +1,100 @@
+"""Keeps the archives of a cluster: finds the topics that have one, and brings each up to its topic's end, again and
+again. One topic's trouble does not hold up the others.
+"""
+
+import logging
+import threading
+import time
+from collections.abc import Callable, Sequence
+
+from headrace.client.blocking.cluster import Cluster, TopicView
+from headrace.client.refusals import Refused
+from headrace.model.errors import HeadraceError
+from headrace.spark.archive.archiver import Archiver, Round
+from headrace.spark.archive.publishing import GRACE_S
+from headrace.spark.archive.settings import ArchiveSettings, archived_topics, read_settings, topic_view
+from headrace.spark.lake.upkeep import Upkeep
+
+log = logging.getLogger(__name__)
+
+# How often the topics' configs are asked for: an archive that was enabled just now begins within this time.
+REFRESH_S = 10.0
+
+Tell = Callable[[ArchiveSettings, Round], None]
+
+
+class Runner:
+    def __init__(
+        self,
+        cluster: Cluster,
+        names: Sequence[str] = (),
+        *,
+        upkeep: Upkeep | None = None,
+        grace_s: float = GRACE_S,
+        tell: Tell = lambda settings, done: None,
+    ) -> None:
+        """`names`: these topics alone; all that have an archive without any."""
+        self._cluster, self._names = cluster, names
+        self._upkeep, self._grace_s = upkeep or Upkeep(), grace_s
+        self._tell = tell
+        self._archivers: dict[str, Archiver] = {}
+        self._settings: list[ArchiveSettings] = []
+        self._looked_at = float("-inf")
+
+    def run(self, stop: threading.Event, interval_s: float) -> None:
+        """Until asked to stop; a commit under way is finished."""
+        while not stop.is_set():
+            try:
+                is_behind = self.visit_all(stop)
+            except (OSError, Refused) as error:
+                log.error("the cluster does not answer, it is asked again: %s", error)
+                is_behind = False
+            if not is_behind:
+                stop.wait(interval_s)
+
+    def visit_all(self, stop: threading.Event | None = None) -> bool:
+        """One round for each topic; whether one of them has more to do at once."""
+        self._refresh()
+        is_behind = False
+        for settings in self._settings:
+            if stop is not None and stop.is_set():
+                return False
+            try:
+                is_behind |= self._visit(settings).is_behind
+            except (HeadraceError, Refused, OSError, ValueError) as error:
+                log.error("%s is not archived: %s", settings.topic, error)
+                self._archivers.pop(settings.topic, None)
+        return is_behind
+
+    def catch_up(self, settings: ArchiveSettings) -> Round:
+        """Rounds until nothing is left of what is there; trouble is raised."""
+        while (done := self._visit(settings)).is_behind:
+            pass
+        return done
+
+    def _refresh(self) -> None:
+        if time.monotonic() - self._looked_at < REFRESH_S:
+            return
+        if self._names:
+            found = [read_settings(self._cluster, topic_view(self._cluster, name)) for name in self._names]
+            self._settings = [one for one in found if one is not None]
+        else:
+            self._settings = archived_topics(self._cluster)
+        self._looked_at = time.monotonic()
+
+    def _visit(self, settings: ArchiveSettings) -> Round:
+        topic: TopicView = topic_view(self._cluster, settings.topic)
+        if str(topic.topic_id) != settings.topic_id:
+            self._looked_at = float("-inf")
+            raise HeadraceError(f"the topic {settings.topic} was made anew; its archive is looked up again")
+        archiver = self._archivers.get(settings.topic)
+        if archiver is None or not _is_same(archiver.settings, settings):
+            archiver = self._archivers[settings.topic] = Archiver(self._cluster, settings, self._upkeep, self._grace_s)
+        done = archiver.round(topic)
+        self._tell(settings, done)
+        return done
+
+
+def _is_same(ours: ArchiveSettings, theirs: ArchiveSettings) -> bool:
+    """`until` is what we write ourselves, and no reason to begin anew."""
+    return ours._replace(until={}) == theirs._replace(until={})

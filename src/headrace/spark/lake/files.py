@@ -1,0 +1,65 @@
+"""Parquet files of a lake table, written from Arrow without Spark; not part of the table until a commit names them."""
+
+import os
+from typing import Any
+
+import pyarrow as pa
+from pyarrow import fs
+from pyarrow import parquet as pq
+
+from headrace.spark.lake.table import DataFile
+
+FILE_OPTIONS: dict[str, Any] = {"compression": "zstd", "write_statistics": True}
+# What a row group is written at: readers skip and read whole groups, writers hold one in memory.
+GROUP_ROWS = 100_000
+GROUP_BYTES = 64 * 1024 * 1024
+
+
+def open_folder(place: str) -> tuple[fs.FileSystem, str]:
+    found: tuple[fs.FileSystem, str] = fs.FileSystem.from_uri(place if "://" in place else f"file://{place}")
+    return found
+
+
+class FileWriter:
+    """One file; batches are gathered into row groups."""
+
+    def __init__(self, path: str, schema: pa.Schema) -> None:
+        self.path = path
+        self.rows = self.bytes = 0
+        self._filesystem, self._place = open_folder(path)
+        self._filesystem.create_dir(self._place.rpartition("/")[0])
+        self._schema = schema
+        self._writer = pq.ParquetWriter(self._place, schema, filesystem=self._filesystem, **FILE_OPTIONS)
+        self._held: list[pa.RecordBatch] = []
+        self._held_rows = self._held_bytes = 0
+
+    def write(self, batch: pa.RecordBatch) -> None:
+        self._held.append(batch)
+        self._held_rows += batch.num_rows
+        self._held_bytes += batch.nbytes
+        self.rows += batch.num_rows
+        self.bytes += batch.nbytes
+        if self._held_rows >= GROUP_ROWS or self._held_bytes >= GROUP_BYTES:
+            self._flush()
+
+    def _flush(self) -> None:
+        if self._held:
+            table = pa.Table.from_batches(self._held, self._schema)
+            self._writer.write_table(table, row_group_size=max(table.num_rows, 1))
+            self._held, self._held_rows, self._held_bytes = [], 0, 0
+
+    def close(self) -> DataFile:
+        self._flush()
+        self._writer.close()
+        self._sync()
+        size = self._filesystem.get_file_info(self._place).size
+        return DataFile(self.path, int(size), self.rows, {})
+
+    def _sync(self) -> None:
+        """The topic's copy may go once the table names this one, so it has to outlive a power cut."""
+        if isinstance(self._filesystem, fs.LocalFileSystem):
+            descriptor = os.open(self._place, os.O_RDONLY)
+            try:
+                os.fsync(descriptor)
+            finally:
+                os.close(descriptor)

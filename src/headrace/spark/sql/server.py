@@ -1,0 +1,159 @@
+"""A Spark that stays between queries, behind a socket that only its user can open.
+
+Started by the first `headrace sql`, ends by itself when nobody has asked for a while. Each query has a session of its
+own, so that views of one never show in another; a client that goes away takes its query along.
+"""
+
+import contextlib
+import fcntl
+import logging
+import os
+import socket
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+from uuid import uuid4
+
+import pyarrow as pa
+
+from headrace.client.blocking.cluster import ClientSettings, Cluster
+from headrace.model.config_def import nearest
+from headrace.spark.session import open_session
+from headrace.spark.sql.views import make_views
+from headrace.spark.sql.wire import receive_line, send_line
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+log = logging.getLogger(__name__)
+
+QUERIES_AT_ONCE = 4
+LOOK_EVERY_S = 1.0
+# A broker that is away should not make a person wait as long as a job.
+PATIENCE_S = 10.0
+
+
+class SqlServer:
+    def __init__(self, spark: "SparkSession", folder: Path, idle_s: float) -> None:
+        self._spark = spark
+        self._path = folder / "socket"
+        self._idle_s = idle_s
+        self._stop = threading.Event()
+        self._busy = 0
+        self._used_at = time.monotonic()
+        self._lock = threading.Lock()
+
+    def serve(self) -> None:
+        """Until asked to stop, or until nobody has asked for anything for too long."""
+        self._path.unlink(missing_ok=True)
+        with socket.socket(socket.AF_UNIX) as listener, ThreadPoolExecutor(QUERIES_AT_ONCE) as pool:
+            listener.bind(str(self._path))
+            self._path.chmod(0o600)
+            listener.listen()
+            listener.settimeout(LOOK_EVERY_S)
+            while not self._stop.is_set() and not self._is_idle():
+                with contextlib.suppress(TimeoutError):
+                    pool.submit(self._answer, listener.accept()[0])
+        self._path.unlink(missing_ok=True)
+
+    def _is_idle(self) -> bool:
+        with self._lock:
+            return not self._busy and time.monotonic() - self._used_at > self._idle_s
+
+    @contextlib.contextmanager
+    def _used(self) -> Iterator[None]:
+        with self._lock:
+            self._busy += 1
+        try:
+            yield
+        finally:
+            with self._lock:
+                self._busy -= 1
+                self._used_at = time.monotonic()
+
+    def _answer(self, connection: socket.socket) -> None:
+        with self._used(), connection, contextlib.suppress(OSError):
+            connection.settimeout(None)
+            request = receive_line(connection)
+            if request is None:
+                return
+            if request.get("stop"):
+                self._stop.set()
+            else:
+                self._answer_query(connection, request)
+
+    def _answer_query(self, connection: socket.socket, request: dict[str, Any]) -> None:
+        group = uuid4().hex
+        watch = threading.Thread(target=self._cancel_when_gone, args=(connection, group), daemon=True)
+        watch.start()
+        try:
+            rows = self._run(request, group)
+        except Exception as error:
+            log.info("query failed", exc_info=True)
+            send_line(connection, told(error, request.get("topics", [])))
+            return
+        send_line(connection, {"rows": rows.num_rows})
+        with connection.makefile("wb") as stream, pa.ipc.new_stream(stream, rows.schema) as writer:
+            writer.write_table(rows)
+
+    def _run(self, request: dict[str, Any], group: str) -> pa.Table:
+        spark = self._spark.newSession()
+        spark.sparkContext.setJobGroup(group, "headrace sql", interruptOnCancel=True)
+        settings = ClientSettings(bootstrap=request["bootstrap"], client_id="headrace-sql", patience_s=PATIENCE_S)
+        cluster = Cluster(settings)
+        try:
+            request["topics"] = [*make_views(spark, cluster, request["sql"], request["tables"]), *request["tables"]]
+        finally:
+            cluster.close()
+        return spark.sql(request["sql"]).toArrow()
+
+    def _cancel_when_gone(self, connection: socket.socket, group: str) -> None:
+        with contextlib.suppress(OSError):
+            if not connection.recv(1):
+                self._spark.sparkContext.cancelJobGroup(group)
+
+
+def told(error: Exception, names: list[str]) -> dict[str, str]:
+    """What a person needs of an exception of Spark's or of ours."""
+    text = str(error).strip().partition("\n")[0]
+    condition, parameters = _condition(error)
+    hint = ""
+    if condition.startswith("TABLE_OR_VIEW_NOT_FOUND"):
+        missing = parameters.get("relationName", "").strip("`")
+        close = nearest(missing, names)
+        hint = f"did you mean {close}?" if close else "`headrace topics list` shows the topics, --table adds tables"
+        text = f"there is no topic or table {missing}"
+    return {"error": text or type(error).__name__, "hint": hint}
+
+
+def _condition(error: Exception) -> tuple[str, dict[str, str]]:
+    """What Spark calls it, and what it says about it."""
+    from pyspark.errors import PySparkException
+
+    if not isinstance(error, PySparkException):
+        return "", {}
+    return error.getCondition() or "", dict(error.getMessageParameters() or {})
+
+
+def main(arguments: list[str]) -> int:
+    """FOLDER IDLE-SECONDS. The lock is held for life, so that a folder has one server."""
+    folder, idle_s = Path(arguments[0]), float(arguments[1])
+    logging.basicConfig(level=logging.INFO, stream=sys.stderr, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
+    descriptor = os.open(folder / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError:
+        return 0  # somebody else was faster, and will answer
+    spark = open_session("headrace-sql")
+    spark.sql("select 1").toArrow()  # the first query pays for a lot of loading
+    SqlServer(spark, folder, idle_s).serve()
+    spark.stop()
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,105 @@
+"""Topics and tables under the names that a query calls them by.
+
+A topic is its archive and what follows it (`archive/history.py`); Spark reads the archive's files itself, so that
+columns which nobody asks for are not read and filters skip row groups.
+"""
+
+import json
+import re
+from collections.abc import Iterable, Iterator, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from headrace.client.blocking.cluster import Cluster, TopicView
+from headrace.spark.archive.decoding import RAW, Decoding, archive_schema, with_decoded
+from headrace.spark.archive.history import Cut, cut
+from headrace.spark.locating import Locator
+from headrace.spark.options import Subscription
+from headrace.spark.positions import Positions, plain
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql.types import StructType
+
+
+def make_views(spark: "SparkSession", cluster: Cluster, query: str, tables: Mapping[str, str]) -> list[str]:
+    """Views for every table, and for every topic that the query mentions; the topics there are."""
+    for name, place in tables.items():
+        table_frame(spark, place).createOrReplaceTempView(f"`{name}`")
+    topics = cluster.patiently("listing topics", lambda: cluster.topics(None))
+    for name in mentioned(query, [name for name in topics if name not in tables]):
+        topic_frame(spark, cluster, topics[name]).createOrReplaceTempView(f"`{name}`")
+    return sorted(name for name, topic in topics.items() if not topic.is_internal)
+
+
+def mentioned(query: str, names: Iterable[str]) -> list[str]:
+    """The names that occur in the query as words or in backticks. One too many costs a look, one too few the query."""
+    found = []
+    for name in names:
+        word = re.compile(rf"(?<![\w`-]){re.escape(name)}(?![\w-])|`{re.escape(name)}`", re.IGNORECASE)
+        if word.search(query):
+            found.append(name)
+    return sorted(found)
+
+
+def table_frame(spark: "SparkSession", place: str) -> "DataFrame":
+    """A Delta or Iceberg table by its live files, anything else as Parquet."""
+    from headrace.spark.pipeline.plan import open_table
+    from headrace.spark.pipeline.spec import Source
+
+    if (Path(place) / "catalog.db").exists():
+        from headrace.spark.lake.iceberg import IcebergLakeTable
+
+        return spark.read.parquet(*IcebergLakeTable.open(place).files())
+    return open_table(spark, Source(name="", table=place))
+
+
+def topic_frame(spark: "SparkSession", cluster: Cluster, topic: TopicView) -> "DataFrame":
+    locator = Locator(cluster, Subscription(topics=(topic.name,)), read_committed=True)
+    topics = {topic.name: topic}
+    found = cut(cluster, locator, topics, locator.partitions(topics), fail_on_data_loss=True)
+    decoding = found.decodings.get(topic.name)
+    parts = [*_archived(spark, found, decoding), *_live(spark, cluster, topic.name, found, decoding)]
+    if not parts:
+        return spark.createDataFrame([], _spark_schema(decoding))
+    first, *rest = parts
+    for part in rest:
+        first = first.unionByName(part)
+    return first
+
+
+def _spark_schema(decoding: Decoding | None) -> "StructType":
+    from pyspark.sql.pandas.types import from_arrow_schema
+
+    return from_arrow_schema(archive_schema(decoding))
+
+
+def _archived(spark: "SparkSession", found: Cut, decoding: Decoding | None) -> Iterable["DataFrame"]:
+    if found.files:
+        paths = [file.path for file in found.files]
+        yield spark.read.schema(_spark_schema(decoding)).parquet(*paths)
+
+
+def _live(
+    spark: "SparkSession", cluster: Cluster, topic: str, found: Cut, decoding: Decoding | None
+) -> Iterable["DataFrame"]:
+    ends: Positions = {one: max(end, found.starts[one]) for one, end in found.ends.items()}
+    if ends == found.starts:
+        return
+    options = {
+        "kafka.bootstrap.servers": cluster.settings.bootstrap,
+        "kafka.isolation.level": "read_committed",
+        "subscribe": topic,
+        "includeHeaders": "true",
+        "startingOffsets": json.dumps(plain(found.starts)),
+        "endingOffsets": json.dumps(plain(ends)),
+    }
+    rows = spark.read.format("headrace").options(**options).load().select(*RAW.names)
+    if decoding is not None:
+
+        def decode(batches: Iterator[Any]) -> Iterator[Any]:
+            for batch in batches:
+                yield with_decoded(batch, decoding)
+
+        rows = rows.mapInArrow(decode, _spark_schema(decoding))
+    yield rows
