@@ -69,7 +69,7 @@ class Connection:
         self._fd = sock.fileno()
         self._loop = server.loop
         self._figures = server.figures
-        # Of the request that is being handled: when it came, and who wants to know how long it takes.
+        # Of the request that is being handled: when it began, and who wants to know how long it takes.
         self.began = 0.0
         self.durations: Histogram | None = None
         self.client_host = client_host
@@ -161,6 +161,7 @@ class Connection:
         """Hand whole frames to dispatch, as many as this turn allows; returns how many bytes were used."""
         position = 0
         left = REQUESTS_PER_TURN_MAX
+        moment = perf_counter()
         self._out.is_corked = True
         try:
             while end - position >= 4:
@@ -173,8 +174,12 @@ class Connection:
                     break
                 frame = view[position + 4 : position + 4 + size]
                 position += 4 + size
+                self.began = moment
                 parts = self._dispatch(self, frame)
+                moment = perf_counter()  # one look at the clock for the end of this request and the start of the next
                 if parts is not None:
+                    if self.durations is not None:
+                        self.durations.add(moment - self.began)
                     self._answer_now(parts)
                 left -= 1
                 if not left and end - position >= 4:

@@ -14,7 +14,6 @@ import logging
 from collections.abc import Awaitable, Callable, Coroutine
 from importlib import import_module
 from inspect import iscoroutinefunction
-from time import perf_counter
 from typing import TYPE_CHECKING, Any
 
 from headrace.broker.call import Call
@@ -65,35 +64,26 @@ class Dispatcher:
     def __init__(self, broker: "Broker", hot: dict[ApiKey, HotHandler]) -> None:
         self._broker = broker
         self._hot = hot
-        self._figures = broker.figures
+        self._requests = broker.figures.requests
         self._cold: dict[ApiKey, ColdHandler] = {}
         self._prompt: dict[ApiKey, PromptHandler] = {}
         self._loaded: set[tuple[ApiKey, int]] = set()  # whose codecs and handlers are there
         self._tasks: set[asyncio.Task[None]] = set()
 
     def __call__(self, connection: Connection, frame: memoryview) -> Parts | None:
-        began = perf_counter()
         if connection.shortcuts and len(frame) >= REQUEST_HEADER.size:
             shortcut = connection.shortcuts.get(frame[1])
             if shortcut is not None:
-                connection.began, connection.durations = began, shortcut.durations
-                answer = shortcut(frame)
-                if answer is not LONG_WAY:
-                    if answer is not None:
-                        shortcut.durations.add(perf_counter() - began)
-                    return answer
+                connection.durations = shortcut.durations
+                parts = shortcut(frame)
+                if parts is not LONG_WAY:
+                    return parts
         try:
             header, reader = parse_request_header(frame)
         except UnsupportedVersionFor as error:
+            connection.durations = self._requests[error.api]
             return self._unsupported_version(error)
-        # Whoever answers later does so by a reply of the connection's, which takes these two along.
-        connection.began, connection.durations = began, self._figures.requests[header.api]
-        parts = self._handle(connection, frame, header, reader)
-        if parts is not None:
-            connection.durations.add(perf_counter() - began)
-        return parts
-
-    def _handle(self, connection: Connection, frame: memoryview, header: RequestHeader, reader: Reader) -> Parts | None:
+        connection.durations = self._requests[header.api]
         if len(frame) > OTHER_REQUEST_BYTES_MAX and header.api is not ApiKey.PRODUCE:
             raise ProtocolError(f"{header.api.name} of {len(frame)} bytes; at most {OTHER_REQUEST_BYTES_MAX} are read")
         hot = self._hot.get(header.api)

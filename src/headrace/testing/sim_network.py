@@ -201,7 +201,7 @@ class SimConnection:
         self.client_host = f"node-{peer.source}"
         self.listener = "PLAINTEXT"
         self.closed = False
-        self.began, self.durations = 0.0, None
+        self.durations = None
         self.parked = _Parked()
         self._future: asyncio.Future[memoryview] | None = None
 
