@@ -32,6 +32,8 @@ QUEUED_KIB_MAX = 64 * 1024
 # Left for callers with single messages while uploads fill the rest.
 UPLOAD_MESSAGES_MAX = QUEUED_MESSAGES_MAX // 2
 FLUSH_TIMEOUT_S = 5.0
+# Long uploads with a producer of their own: a few threads and up to QUEUED_KIB_MAX each. Those on top share.
+STREAMS_MAX = 4
 
 
 class Acks(Enum):
@@ -74,6 +76,7 @@ class Publisher:
         self._bootstrap, self._settings = bootstrap, settings
         self._loop = asyncio.get_running_loop()
         self._producers: dict[Acks, Producer] = {}
+        self._streams: list[Producer] = []
         self._retired: list[Producer] = []
         self._under_way = 0
         self._polling = False
@@ -81,8 +84,28 @@ class Publisher:
 
     @property
     def under_way(self) -> int:
-        """Messages that have been accepted and not yet been answered."""
-        return self._under_way
+        """Messages that have been accepted and not yet been answered, those of streams of their own among them."""
+        return self._under_way + sum(len(one) for one in self._streams)
+
+    def warm(self) -> None:
+        """Have the usual producer ready: librdkafka takes half a second to get an idempotent one its id."""
+        if self._settings.acks not in self._producers:
+            self._make(self._settings.acks)
+
+    def open_stream(self, acks: Acks | None) -> "Producer | None":
+        """A producer for one long upload alone, to be given to `close_stream`; None if there are enough of them.
+
+        It reports failures only: a report for every success is a third of what an upload costs.
+        """
+        if len(self._streams) >= STREAMS_MAX:
+            return None
+        level = self._settings.acks if acks is None else acks
+        producer = make_producer(self._bootstrap, {**self._config(level), "delivery.report.only.error": True})
+        self._streams.append(producer)
+        return producer
+
+    def close_stream(self, producer: "Producer") -> None:
+        self._streams.remove(producer)
 
     def send(
         self,
@@ -124,7 +147,7 @@ class Publisher:
             self.poll()
             raise TooBusy("too many messages wait for the broker") from None
         except Exception as error:
-            raise _translated(error) from error
+            raise translated(error) from error
         self._under_way += 1
         self._keep_polling()
 
@@ -148,7 +171,7 @@ class Publisher:
         except BufferError:
             taken = 0
         except Exception as error:
-            raise _translated(error) from error
+            raise translated(error) from error
         self._under_way += taken
         self._keep_polling()
         return taken
@@ -199,28 +222,28 @@ class Publisher:
             self._retired.clear()
 
     def _make(self, acks: Acks) -> "Producer":
+        producer = self._producers[acks] = make_producer(self._bootstrap, self._config(acks))
+        return producer
+
+    def _config(self, acks: Acks) -> dict[str, str | int | float | bool]:
         settings = self._settings
         retries = settings.retries if acks is not Acks.NONE else 0
-        producer = self._producers[acks] = make_producer(
-            self._bootstrap,
-            {
-                "client.id": settings.client_id,
-                "acks": _ACKS_CONFIG[acks],
-                # Without a retry nothing can be written twice, and without acks from all nothing is certain anyway.
-                "enable.idempotence": acks is Acks.ALL and retries > 0,
-                "retries": retries,
-                "retry.backoff.ms": max(settings.retry_backoff_ms, 1),
-                "retry.backoff.max.ms": max(settings.retry_backoff_ms, 1000),
-                "message.timeout.ms": settings.request_timeout_ms,
-                "request.timeout.ms": settings.request_timeout_ms,
-                "linger.ms": settings.linger_ms,
-                "compression.type": "lz4",
-                "partitioner": "murmur2_random",  # where Java puts a key; without one, sticky
-                "queue.buffering.max.messages": QUEUED_MESSAGES_MAX,
-                "queue.buffering.max.kbytes": QUEUED_KIB_MAX,
-            },
-        )
-        return producer
+        return {
+            "client.id": settings.client_id,
+            "acks": _ACKS_CONFIG[acks],
+            # Without a retry nothing can be written twice, and without acks from all nothing is certain anyway.
+            "enable.idempotence": acks is Acks.ALL and retries > 0,
+            "retries": retries,
+            "retry.backoff.ms": max(settings.retry_backoff_ms, 1),
+            "retry.backoff.max.ms": max(settings.retry_backoff_ms, 1000),
+            "message.timeout.ms": settings.request_timeout_ms,
+            "request.timeout.ms": settings.request_timeout_ms,
+            "linger.ms": settings.linger_ms,
+            "compression.type": "lz4",
+            "partitioner": "murmur2_random",  # where Java puts a key; without one, sticky
+            "queue.buffering.max.messages": QUEUED_MESSAGES_MAX,
+            "queue.buffering.max.kbytes": QUEUED_KIB_MAX,
+        }
 
     def _watch_fatal(self, acks: Acks, error: "KafkaError") -> None:
         """A producer whose sequence is broken beyond repair answers nothing any more: the next message gets another."""
@@ -236,69 +259,6 @@ class Publisher:
             await asyncio.to_thread(producer.flush, remaining_s)
 
 
-class Upload:
-    """Counts what becomes of the messages of one upload, and keeps its first failures."""
-
-    FAILURES_KEPT = 20
-
-    def __init__(self, publisher: Publisher) -> None:
-        self._publisher = publisher
-        self.sent = self.acked = self.failed = 0
-        self.failures: list[Exception] = []
-
-    def delivered(self, error: "KafkaError | None", _: "Message") -> None:
-        self._publisher.report_done()
-        if error is None:
-            self.acked += 1
-        else:
-            self.failed += 1
-            if len(self.failures) < self.FAILURES_KEPT:
-                self.failures.append(from_kafka_error(error))
-
-    async def push(self, topic: str, messages: list[dict[str, Any]], acks: Acks | None = None) -> None:
-        """Queue all of them in order, as room comes free."""
-        while messages:
-            await self._publisher.wait_for_room()
-            taken = self._publisher.send_many(topic, messages, self, acks)
-            self.sent += taken
-            messages = self._left_out(messages) if taken < len(messages) else []
-            if messages and self._publisher.under_way:
-                await self._publisher.polled()
-
-    def _left_out(self, messages: list[dict[str, Any]]) -> list[dict[str, Any]]:
-        """Those there was no room for, wherever they stood; what librdkafka refuses for another reason has failed."""
-        if not any("_error" in message for message in messages):
-            return messages  # the queue was full before the first of them
-        again = []
-        for message in messages:
-            error = message.pop("_error", None)
-            if error is not None and error.code() == error._QUEUE_FULL:
-                again.append(message)
-            elif error is not None:
-                self.sent += 1
-                self.failed += 1
-                if len(self.failures) < self.FAILURES_KEPT:
-                    self.failures.append(from_kafka_error(error))
-        return again
-
-    async def push_one(self, topic: str, message: Sendable, acks: Acks | None = None) -> None:
-        """The same for one message that has headers or a time."""
-        while True:
-            await self._publisher.wait_for_room()
-            try:
-                self._publisher.send_reported(topic, message, self, acks)
-            except TooBusy:
-                await self._publisher.polled()
-            else:
-                self.sent += 1
-                return
-
-    async def finish(self) -> None:
-        """Until everything sent has been answered; each message has its own time limit, so this ends."""
-        while self.acked + self.failed < self.sent:
-            await self._publisher.polled()
-
-
 def place_of(message: "Message") -> Place:
     offset = message.offset()
     kind, timestamp_ms = message.timestamp()
@@ -309,7 +269,7 @@ def place_of(message: "Message") -> Place:
     )
 
 
-def _translated(error: Exception) -> Exception:
+def translated(error: Exception) -> Exception:
     from confluent_kafka import KafkaError, KafkaException
 
     if isinstance(error, KafkaException) and error.args and isinstance(error.args[0], KafkaError):

@@ -63,6 +63,7 @@ class Services:
         telemetry.lag.start()
         cluster, publisher = open_clients(settings, bootstrap, request_timeout_ms, CLIENT_ID)
         watch = TopicWatch(cluster)
+        publisher.warm()
         return cls(
             settings=settings,
             bootstrap=bootstrap,

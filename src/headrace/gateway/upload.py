@@ -9,23 +9,32 @@ from typing import Any
 import orjson
 
 from headrace.client.cluster import TopicFacts
-from headrace.client.publisher import ANY_PARTITION, NOW, Acks, Upload
+from headrace.client.publisher import ANY_PARTITION, NOW, Acks
+from headrace.client.uploading import Upload
 from headrace.gateway.bodies import Disconnected, Receive, body_parts, too_large
 from headrace.gateway.encoding import Outgoing, outgoing
 from headrace.gateway.problems import Answer, Problem, problem_of, to_json
 from headrace.gateway.services import Services
 
-# What nearly every line has, and what librdkafka takes as it is: texts, or nothing.
-_SIMPLE = frozenset({"key", "value"})
+# Between two lines of a piece that is read at once. A text cannot go on over a line's end, so a line that ends inside
+# one is still found to be wrong.
+_BETWEEN = b"\n,"
 
 
 async def upload(services: Services, facts: TopicFacts, receive: Receive, acks: Acks | None) -> Answer:
-    progress = Upload(services.publisher)
+    progress = Upload(services.publisher, acks)
+    try:
+        return await _upload(services, facts, receive, progress)
+    finally:
+        await progress.close()
+
+
+async def _upload(services: Services, facts: TopicFacts, receive: Receive, progress: Upload) -> Answer:
     lines = _Lines(services.settings.body_bytes_max)
     try:
         async for part in body_parts(receive):
-            await _send(facts, progress, lines, lines.cut(part), acks)
-        await _send(facts, progress, lines, lines.last(), acks)
+            await _send(facts, progress, lines, lines.cut(part))
+        await _send(facts, progress, lines, lines.last())
     except Problem as problem:
         await progress.finish()
         problem.more |= {"line": lines.number, "written": progress.acked}
@@ -66,8 +75,13 @@ class _Lines:
         return [rest] if rest else []
 
 
-async def _send(facts: TopicFacts, progress: Upload, lines: _Lines, cut: list[bytes], acks: Acks | None) -> None:
+async def _send(facts: TopicFacts, progress: Upload, lines: _Lines, cut: list[bytes]) -> None:
     """Whatever stands before a wrong line is sent."""
+    together = _all_simple(cut)
+    if together is not None:
+        lines.number += len(cut)
+        await progress.push(facts.name, together)
+        return
     ready: list[dict[str, Any]] = []
     try:
         for line in cut:
@@ -81,13 +95,36 @@ async def _send(facts: TopicFacts, progress: Upload, lines: _Lines, cut: list[by
             _check_partition(facts, message)
             # librdkafka takes none of these in bulk; a partition it even ignores without a word.
             if message.headers or message.timestamp_ms != NOW or message.partition != ANY_PARTITION:
-                await progress.push(facts.name, ready, acks)
+                await progress.push(facts.name, ready)
                 ready = []
-                await progress.push_one(facts.name, message, acks)
+                await progress.push_one(facts.name, message)
             else:
                 ready.append(_in_bulk(message))
     finally:
-        await progress.push(facts.name, ready, acks)
+        await progress.push(facts.name, ready)
+
+
+def _all_simple(lines: list[bytes]) -> list[dict[str, Any]] | None:
+    """The messages, if every line is one that librdkafka takes as it is; None if each has to be looked at.
+
+    All lines are read in one go, which is twice as fast. That each is an object by itself is certain: every line begins
+    and ends with a brace, and no message has anything but texts in it, in which no line could have ended.
+    """
+    text = _BETWEEN.join(lines)
+    if not text.startswith(b"{") or not text.endswith(b"}") or text.count(b"}\n,{") != len(lines) - 1:
+        return None
+    try:
+        found: list[dict[str, Any]] = orjson.loads(b"[%b]" % text)
+    except orjson.JSONDecodeError:
+        return None  # whoever looks at each line finds out which one it is
+    return found if len(found) == len(lines) and all(map(_is_simple, found)) else None
+
+
+def _is_simple(message: dict[str, Any]) -> bool:
+    """What nearly every line has, and what librdkafka takes as it is: texts."""
+    if type(message.get("value")) is not str:
+        return False
+    return len(message) == 1 or (len(message) == 2 and type(message.get("key")) is str)
 
 
 def _parsed(line: bytes) -> dict[str, Any] | Outgoing | None:
@@ -97,12 +134,8 @@ def _parsed(line: bytes) -> dict[str, Any] | Outgoing | None:
         if not line.strip():
             return None
         raise Problem(422, f"not a JSON object: {error}") from None
-    if type(given) is dict and given.keys() <= _SIMPLE and type(given.get("value")) is str:
-        key = given.get("key")
-        if key is None:
-            return {"value": given["value"]}
-        if type(key) is str:
-            return given
+    if type(given) is dict and _is_simple(given):
+        return given
     return outgoing(given)
 
 

@@ -33,6 +33,7 @@ class Clients:
     def start(cls, settings: GatewaySettings, bootstrap: str, request_timeout_ms: int) -> "Clients":
         """Connects to nobody yet: this may be up before its broker is."""
         cluster, publisher = open_clients(settings, bootstrap, request_timeout_ms, CLIENT_ID)
+        publisher.warm()
         return cls(
             bootstrap=bootstrap,
             request_timeout_s=request_timeout_ms / 1000,

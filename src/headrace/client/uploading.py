@@ -1,0 +1,151 @@
+"""One upload of many messages: in order, as fast as there is room, and what became of them.
+
+A short one shares the publisher's producer with everybody, and each message reports its outcome. A long one gets a
+producer of its own, which reports failures only: what is neither under way nor reported has been acknowledged.
+"""
+
+import asyncio
+from typing import TYPE_CHECKING, Any
+
+from headrace.client.pool import TooBusy
+from headrace.client.publisher import POLL_INTERVAL_S, UPLOAD_MESSAGES_MAX, Acks, Publisher, Sendable, translated
+from headrace.client.refusals import from_kafka_error
+
+if TYPE_CHECKING:
+    from confluent_kafka import KafkaError, Message, Producer
+
+# Enough to be worth three threads and half a second in which an idempotent producer gets its id.
+LONG_MESSAGES_MIN = 5_000
+FAILURES_KEPT = 20
+
+
+class Upload:
+    """Counts what becomes of the messages, and keeps the first failures. `acked` is certain after `finish`."""
+
+    def __init__(self, publisher: Publisher, acks: Acks | None = None) -> None:
+        self._publisher, self._acks = publisher, acks
+        self._stream: Producer | None = None
+        self._may_stream = True
+        self.sent = self.acked = self.failed = 0
+        self.failures: list[Exception] = []
+
+    async def push(self, topic: str, messages: list[dict[str, Any]]) -> None:
+        """Queue all of them in order, as room comes free."""
+        if self._may_stream and self.sent >= LONG_MESSAGES_MIN:
+            await self._go_alone()
+        while messages:
+            await self._wait_for_room()
+            taken = self._send(topic, messages)
+            self.sent += taken
+            messages = self._left_out(messages) if taken < len(messages) else []
+            if messages:
+                await self._look_again()
+
+    async def push_one(self, topic: str, message: Sendable) -> None:
+        """The same for one message that has headers or a time."""
+        while True:
+            await self._wait_for_room()
+            try:
+                self._send_one(topic, message)
+            except TooBusy:
+                await self._look_again()
+            else:
+                self.sent += 1
+                return
+
+    async def finish(self) -> None:
+        """Until everything sent has been answered; each message has its own time limit, so this ends."""
+        while self.acked + self.failed < self.sent:
+            if self._stream is None:
+                await self._publisher.polled()
+            elif len(self._stream):
+                await self._look_again()
+            else:
+                self.acked = self.sent - self.failed
+
+    async def close(self) -> None:
+        """Let the producer go, in a thread: ending its own threads takes a moment."""
+        if self._stream is not None:
+            last_reference = [self._stream]
+            self._stream = None
+            self._publisher.close_stream(last_reference[0])
+            await asyncio.to_thread(last_reference.clear)
+
+    async def _go_alone(self) -> None:
+        """What was sent so far is answered first: two producers know nothing of each other's order."""
+        self._may_stream = False
+        await self.finish()
+        self._stream = self._publisher.open_stream(self._acks)
+
+    def _send(self, topic: str, messages: list[dict[str, Any]]) -> int:
+        if self._stream is None:
+            return self._publisher.send_many(topic, messages, self, self._acks)
+        try:
+            taken: int = self._stream.produce_batch(topic, messages, on_delivery=self._reported)
+        except BufferError:
+            taken = 0
+        except Exception as error:
+            raise translated(error) from error
+        self._stream.poll(0)
+        return taken
+
+    def _send_one(self, topic: str, message: Sendable) -> None:
+        if self._stream is None:
+            self._publisher.send_reported(topic, message, self, self._acks)
+            return
+        value, key, partition, timestamp_ms, headers = message
+        try:
+            more: Any = {"timestamp": timestamp_ms} | ({"headers": headers} if headers else {})
+            self._stream.produce(topic, value, key, partition, self._reported, **more)
+        except BufferError:
+            raise TooBusy("too many messages wait for the broker") from None
+        except Exception as error:
+            raise translated(error) from error
+        self._stream.poll(0)
+
+    async def _wait_for_room(self) -> None:
+        if self._stream is None:
+            await self._publisher.wait_for_room()
+            return
+        while len(self._stream) >= UPLOAD_MESSAGES_MAX:
+            await self._look_again()
+
+    async def _look_again(self) -> None:
+        """Let reports come in, and others have their turn."""
+        if self._stream is not None:
+            self._stream.poll(0)
+            await asyncio.sleep(POLL_INTERVAL_S)
+        elif self._publisher.under_way:
+            await self._publisher.polled()
+
+    def delivered(self, error: "KafkaError | None", message: "Message") -> None:
+        """Of the shared producer: every message is told of."""
+        self._publisher.report_done()
+        if error is None:
+            self.acked += 1
+        else:
+            self._failed(error)
+
+    def _reported(self, error: "KafkaError | None", message: "Message") -> None:
+        """Of a producer of our own: only failures are told of."""
+        assert error is not None, "successes are not reported"
+        self._failed(error)
+
+    def _failed(self, error: "KafkaError") -> None:
+        self.failed += 1
+        if len(self.failures) < FAILURES_KEPT:
+            self.failures.append(from_kafka_error(error))
+
+    def _left_out(self, messages: list[dict[str, Any]]) -> list[dict[str, Any]]:
+        """Those there was no room for, wherever they stood; what librdkafka refuses for another reason has failed."""
+        if not any("_error" in message for message in messages):
+            return messages  # the queue was full before the first of them
+        again = []
+        for message in messages:
+            error = message.pop("_error", None)
+            if error is not None and error.code() == error._QUEUE_FULL:
+                again.append(message)
+            elif error is not None:
+                self.sent += 1
+                self._failed(error)
+        return again
