@@ -1,5 +1,7 @@
 """A producer that repeats itself is served by a shortcut, and must never notice."""
 
+from typing import Any
+
 import pytest
 
 from headrace.model.errors import ErrorCode
@@ -63,3 +65,54 @@ async def test_a_change_of_the_topic_counts_from_the_next_request_on() -> None:
         assert (await client.produce("orders", batch("x"))).base_offset == 2
         await client.ask(ApiKey.DELETE_TOPICS, topics=[{"name": "orders", "topic_id": None}], timeout=10_000)
         assert (await client.produce("orders", batch("x"))).error_code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+
+
+async def _commit(client: Client, version: int, offset: int, *, group: str = "g", topic: str = "orders") -> int:
+    partition = {"partition_index": 0, "committed_offset": offset, "committed_metadata": "note"}
+    fields = {"group_id": group, "topics": [{"name": topic, "partitions": [partition]}]}
+    answer = await client.ask(ApiKey.OFFSET_COMMIT, version, **fields)
+    code: int = answer.topics[0].partitions[0].error_code
+    return code
+
+
+async def _committed(client: Client) -> int:
+    group = {"group_id": "g", "topics": [{"name": "orders", "partition_indexes": [0]}], "member_id": None}
+    answer = await client.ask(ApiKey.OFFSET_FETCH, 9, groups=[group], require_stable=False)
+    offset: int = answer.groups[0].topics[0].partitions[0].committed_offset
+    return offset
+
+
+@pytest.mark.parametrize("version", [2, 5, 7, 8, 9])
+async def test_commits_of_the_same_partition_each_count(version: int) -> None:
+    async with running() as broker, Client.of(broker) as client:
+        await client.create("orders")
+        await client.ask(ApiKey.FIND_COORDINATOR, 4, key_type=0, coordinator_keys=["g"])
+        for offset in (5, 6, 4, 2**40):
+            assert await _commit(client, version, offset) == 0
+            assert await _committed(client) == offset
+
+
+async def _join(client: Client, member_id: str) -> Any:
+    return await client.ask(
+        ApiKey.JOIN_GROUP,
+        5,
+        group_id="g",
+        session_timeout=10_000,
+        rebalance_timeout=10_000,
+        member_id=member_id,
+        protocol_type="consumer",
+        protocols=[{"name": "range", "metadata": b""}],
+    )
+
+
+async def test_a_repeated_commit_is_refused_as_always() -> None:
+    async with running(configs={"group.initial.rebalance.delay.ms": "0"}) as broker, Client.of(broker) as client:
+        await client.create("orders")
+        await client.ask(ApiKey.FIND_COORDINATOR, 4, key_type=0, coordinator_keys=["g"])
+        for offset in range(3):
+            assert await _commit(client, 9, offset) == 0
+        member_id = (await _join(client, "")).member_id
+        assert (await _join(client, member_id)).error_code == 0
+        assert await _commit(client, 9, 7) == ErrorCode.UNKNOWN_MEMBER_ID, "it comes from none of the members"
+        await client.ask(ApiKey.DELETE_TOPICS, topics=[{"name": "orders", "topic_id": None}], timeout=10_000)
+        assert await _commit(client, 9, 7) == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION

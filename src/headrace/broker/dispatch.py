@@ -51,9 +51,13 @@ LOADED_WITH = {
     ApiKey.LIST_TRANSACTIONS: (f"{_COORDINATORS}.transaction",),
 }
 
+# Whose requests are worth keeping in mind (`broker/shortcut.py`), besides Produce, which sees to it by itself.
+SHORTCUTS = {ApiKey.OFFSET_COMMIT: "headrace.broker.handlers.commit_shortcut"}
+
 HotHandler = Callable[[Connection, RequestHeader, Reader], "Parts | None"]
 ColdHandler = Callable[[Any, Call], Awaitable[Any]]
 PromptHandler = Callable[[Any, Call], Any]
+Learner = Callable[[Connection, memoryview, RequestHeader, Any, Call], None]
 
 # A request that is answered without a task holds no reader up if it is small: then what one client can have waiting
 # here is bounded by the number of its requests in flight.
@@ -67,6 +71,7 @@ class Dispatcher:
         self._requests = broker.figures.requests
         self._cold: dict[ApiKey, ColdHandler] = {}
         self._prompt: dict[ApiKey, PromptHandler] = {}
+        self._learners: dict[ApiKey, Learner] = {}
         self._loaded: set[tuple[ApiKey, int]] = set()  # whose codecs and handlers are there
         self._tasks: set[asyncio.Task[None]] = set()
 
@@ -109,6 +114,9 @@ class Dispatcher:
             self._start(self._answer(connection.reserve_last_reply(), call, request))
             return None
         later, answer = _outcome(prompt, request, call)
+        learn = self._learners.get(header.api)
+        if learn is not None:
+            learn(connection, frame, header, request, call)
         if later is not None:
             is_small = len(frame) <= SMALL_REQUEST_BYTES_MAX
             reply = connection.reserve_reply() if is_small else connection.reserve_last_reply()
@@ -145,6 +153,8 @@ class Dispatcher:
             self._prompt[api] = handle
         for module in LOADED_WITH.get(api, ()):
             import_module(module)
+        if api in SHORTCUTS:
+            self._learners[api] = import_module(SHORTCUTS[api]).learn
         self._loaded.add((api, version))
 
     @staticmethod

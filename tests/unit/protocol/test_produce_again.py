@@ -4,7 +4,7 @@ from struct import pack
 from uuid import UUID
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from headrace.model.errors import HeadraceError
@@ -21,6 +21,7 @@ from headrace.protocol.produce_again import (
 )
 from headrace.protocol.wire import array_length, nullable_string, string
 
+FEW = settings(max_examples=30)
 VERSIONS = range(VERSION_MIN, SERVED[ApiKey.PRODUCE].highest + 1)
 TOPIC_ID = UUID("01234567-89ab-cdef-0123-456789abcdef")
 
@@ -58,6 +59,7 @@ def read(frame: memoryview) -> tuple[RequestHeader, object]:
 
 
 @pytest.mark.parametrize("version", VERSIONS)
+@FEW
 @given(first=st.binary(min_size=1, max_size=200), second=st.binary(min_size=1, max_size=200), number=st.integers(0, 99))
 def test_what_comes_again_is_recognised(version: int, first: bytes, second: bytes, number: int) -> None:
     known = Recognised()
@@ -71,6 +73,7 @@ def test_what_comes_again_is_recognised(version: int, first: bytes, second: byte
 
 
 @pytest.mark.parametrize("version", VERSIONS)
+@FEW
 @given(data=st.data())
 def test_whatever_is_recognised_is_what_reading_finds(version: int, data: st.DataObject) -> None:
     """With any bytes of it changed, or its end cut off or something behind it."""

@@ -83,12 +83,7 @@ def _commit(
     group_id = request.group_id
     committer = Committer(request.member_id, request.instance_id, request.generation, call.api_version)
 
-    def answered(reply: Outcomes | HeadraceError) -> OffsetCommitResponse:
-        if isinstance(reply, HeadraceError):
-            return _answer_all(request, reply)
-        return _answer(request, refused, reply, call)
-
-    later = Later(answered)
+    later = Later(lambda outcome: answer_to(request, refused, outcome, call))
     # Who may commit depends on members alone, never on offsets: these decisions can be taken together.
     call.broker.groups.runtime.submit_together(
         group_id,
@@ -96,6 +91,15 @@ def _commit(
         later.settle,
     )
     return later
+
+
+def answer_to(
+    request: OffsetCommitRequest, refused: Refused, outcome: Outcomes | HeadraceError, call: Call
+) -> OffsetCommitResponse:
+    """In the words of the API: what the group made of it."""
+    if isinstance(outcome, HeadraceError):
+        return _answer_all(request, outcome)
+    return _answer(request, refused, outcome, call)
 
 
 def _answer(request: OffsetCommitRequest, refused: Refused, outcomes: Outcomes, call: Call) -> OffsetCommitResponse:

@@ -1,0 +1,122 @@
+"""The short way for a member that commits the same partitions again and again.
+
+As with a producer's, whatever is unusual is left to the handler, before anything has happened.
+"""
+
+from typing import Any
+
+from headrace.broker.call import Call
+from headrace.broker.connection import Connection
+from headrace.broker.handlers.offset_commit import READ_GROUP, answer_to, checked_topic
+from headrace.broker.handlers.shared import allows
+from headrace.broker.reply import Reply
+from headrace.broker.shortcut import LONG_WAY, LongWay
+from headrace.core.group.family import Committer
+from headrace.core.group.machine import NewOffset, Outcomes
+from headrace.model.errors import HeadraceError
+from headrace.model.ids import TopicPartition
+from headrace.protocol.api import ApiKey
+from headrace.protocol.frames import Parts, RequestHeader, response
+from headrace.protocol.offset_commit import OffsetCommitRequest, encode_response
+from headrace.protocol.offset_commit_again import RepeatedCommit
+
+# A member that commits other partitions each time gains nothing.
+SUBJECTS_MAX = 16
+
+
+class CommitShortcut:
+    """Of one connection. Knows the last commit that was read."""
+
+    __slots__ = ("_again", "_call", "_committer", "_connection", "_places", "_subjects", "durations")
+
+    def __init__(self, connection: Connection, call: Call) -> None:
+        self._connection = connection
+        self._call = call
+        self.durations = call.broker.figures.requests[ApiKey.OFFSET_COMMIT]
+        self._subjects = 0
+        self._again: RepeatedCommit | None = None
+        self._committer = Committer("", None, -1, 0)
+        self._places: list[NewOffset] = []
+
+    def learn(self, frame: memoryview, header: RequestHeader, request: OffsetCommitRequest) -> None:
+        if self._subjects >= SUBJECTS_MAX:
+            return
+        self._subjects += 1
+        self._again = None
+        try:
+            self._places = [
+                NewOffset(
+                    TopicPartition(checked_topic(topic.topic, one.partition, self._call), one.partition),
+                    one.offset,
+                    one.leader_epoch,
+                    one.metadata or "",
+                    request.retention_ms,
+                )
+                for topic in request.topics
+                for one in topic.partitions
+            ]
+        except HeadraceError:
+            return
+        self._committer = Committer(request.member_id, request.instance_id, request.generation, header.version)
+        self._again = RepeatedCommit.of(frame, header, request)
+
+    def __call__(self, frame: memoryview) -> Parts | LongWay | None:
+        again = self._again
+        offsets = again.offsets(frame) if again is not None else None
+        if again is None or offsets is None:
+            return LONG_WAY
+        call = self._call
+        call.principal = self._connection.principal
+        answer = _Answer(again, again.correlation_id(frame), call)
+        group_id, committer = again.request.group_id, self._committer
+        try:
+            if not allows(call, READ_GROUP, group_id):
+                return LONG_WAY
+            wanted = []
+            for place, offset in zip(self._places, offsets, strict=True):
+                partition = place[0]
+                checked_topic(partition[0], partition[1], call)
+                wanted.append(NewOffset(partition, offset, place[2], place[3], place[4]))
+            call.broker.groups.runtime.submit_together(
+                group_id,
+                lambda machine, ticket, now: machine.commit(group_id, committer, wanted, ticket, now),
+                answer.settle,
+            )
+        except HeadraceError:
+            return LONG_WAY
+        if answer.parts is None:
+            answer.reply = self._connection.reserve_reply()
+        return answer.parts
+
+
+class _Answer:
+    """To one commit: at once, or when its log has it."""
+
+    __slots__ = ("_again", "_call", "_correlation_id", "parts", "reply")
+
+    def __init__(self, again: RepeatedCommit, correlation_id: int, call: Call) -> None:
+        self._again, self._correlation_id, self._call = again, correlation_id, call
+        self.reply: Reply | None = None
+        self.parts: Parts | None = None
+
+    def settle(self, outcome: Any) -> None:
+        self.parts = self._parts(outcome)
+        if self.reply is not None:
+            self.reply.send(self.parts)
+
+    def _parts(self, outcome: Outcomes | HeadraceError) -> Parts:
+        if not isinstance(outcome, HeadraceError) and not any(outcome.values()):
+            return (self._again.reply(self._correlation_id),)
+        version = self._again.version
+        body = encode_response(version, answer_to(self._again.request, {}, outcome, self._call))
+        return response(ApiKey.OFFSET_COMMIT, version, self._correlation_id, body)
+
+
+def learn(
+    connection: Connection, frame: memoryview, header: RequestHeader, request: OffsetCommitRequest, call: Call
+) -> None:
+    """Keep the request in mind, for the next one like it."""
+    shortcut = connection.shortcuts.get(ApiKey.OFFSET_COMMIT)
+    if not isinstance(shortcut, CommitShortcut):
+        shortcut = connection.shortcuts[ApiKey.OFFSET_COMMIT] = CommitShortcut(connection, call)
+    shortcut.learn(frame, header, request)
