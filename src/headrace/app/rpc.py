@@ -60,9 +60,9 @@ async def serve(settings: GatewaySettings, bootstrap: str, request_timeout_ms: i
         loop.add_signal_handler(signal_number, stop.set)
     tracer = observing.tracer(GRPC)
     server = RpcServer(settings, bootstrap, request_timeout_ms, tracer)
-    tell_where(settings.grpc_host, await server.start(settings.grpc_host, settings.grpc_port))
     telemetry = ProcessTelemetry(GRPC, server.families, dict)
-    await telemetry.start(observing.sockets.get(GRPC))
+    await telemetry.start(observing.sockets.get(GRPC))  # first: whoever was served finds it counted
+    tell_where(settings.grpc_host, await server.start(settings.grpc_host, settings.grpc_port))
     await stop.wait()
     await telemetry.stop()
     await server.stop()

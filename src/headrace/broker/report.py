@@ -31,7 +31,7 @@ async def families_of(broker: "Broker") -> list[Family]:
         *_record_families(broker.figures),
         *_disk_families(broker),
         *logs.families(),
-        *_change_families(broker.figures),
+        *_change_families(broker),
         *groups,
         *_transaction_families(broker),
         *_cluster_families(broker),
@@ -78,8 +78,10 @@ def _disk_families(broker: "Broker") -> Iterator[Family]:
         yield one(metrics.DISK_RESERVE, broker.reserve.reserve_bytes)
 
 
-def _change_families(figures: BrokerFigures) -> Iterator[Family]:
-    changes = figures.replication
+def _change_families(broker: "Broker") -> Iterator[Family]:
+    changes, membership = broker.figures.replication, broker.membership
+    sent, copied = (0, 0) if membership is None else membership.throttles.throttled_bytes
+    yield by_label(metrics.THROTTLED_BYTES, [("sent", sent), ("copied", copied)])
     yield by_label(metrics.ISR_CHANGES, [("shrink", changes.shrunk), ("expand", changes.expanded)])
     yield by_label(metrics.LEADER_CHANGES, [("gained", changes.gained), ("lost", changes.lost)])
 

@@ -122,6 +122,12 @@ LEADER_CHANGES = Metric(
     "Partitions whose leadership came to this broker (gained) or left it (lost).",
     ("change",),
 )
+THROTTLED_BYTES = Metric(
+    "headrace_replication_throttled_bytes_total",
+    _COUNTER,
+    "Bytes of replicas on the move under a throttle: let out as leader (sent), or taken as follower (copied).",
+    ("direction",),
+)
 REPLICA_LAG = Metric(
     "headrace_replica_lag_records_max",
     _GAUGE,

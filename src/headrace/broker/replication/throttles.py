@@ -20,6 +20,7 @@ class Throttles:
         self._clock = broker.clock
         self._sending = Throttle()  # of what others copy from us
         self._copying = Throttle()
+        self._sent_bytes = self._copied_bytes = 0
 
     def start(self) -> None:
         configs = self._broker.controller.broker_configs()
@@ -30,6 +31,11 @@ class Throttles:
         if isinstance(event, ConfigsChanged) and event.resource.type == ResourceType.BROKER:
             self.start()
 
+    @property
+    def throttled_bytes(self) -> tuple[int, int]:
+        """Sent and copied under a throttle, whether or not anybody had to wait."""
+        return self._sent_bytes, self._copied_bytes
+
     # As leader
 
     def holds_back(self, partition: Partition, follower: int) -> bool:
@@ -38,6 +44,7 @@ class Throttles:
 
     def sent(self, partition: Partition, follower: int, count: int) -> None:
         if self._slows_sending(partition, follower):
+            self._sent_bytes += count
             self._sending.copied(count, self._clock.monotonic_ms())
 
     def _slows_sending(self, partition: Partition, follower: int) -> bool:
@@ -55,6 +62,7 @@ class Throttles:
 
     def copied(self, partition: Partition, count: int) -> None:
         if self._slows_copying(partition):
+            self._copied_bytes += count
             self._copying.copied(count, self._clock.monotonic_ms())
 
     def _slows_copying(self, partition: Partition) -> bool:
