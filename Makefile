@@ -32,7 +32,7 @@ help: ## list the tasks
 	@echo "headrace: a Kafka-compatible message queue"; echo
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-10s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
-run: ## start a node in the foreground after a short tour (ONCE=1 stops after the tour)
+run: ## a node with orders, a pipeline and an archive at work; stays up (ONCE=1 stops after the results)
 	@scripts/bootstrap.sh run
 	@exec $(BIN)/python scripts/tour.py --listen $(LISTEN) --http $(HTTP) --grpc $(GRPC) --data-dir $(DATA) $(if $(ONCE),--once)
 

@@ -69,14 +69,14 @@ fingerprint() {
     cat "$1" pyproject.toml | sha256sum | cut -d' ' -f1
 }
 
-# python_packages base|dev: .venv holds what that lock says, and headrace itself in editable form. The dev lock
-# contains the base lock, so a stamp for dev serves both.
+# python_packages run|dev: .venv holds what that lock says, and headrace itself in editable form. The dev lock
+# contains the run lock, so a stamp for dev serves both.
 python_packages() {
     local lock=requirements/$1.lock mark wanted
     mark=$venv/.installed-$1
     wanted=$(fingerprint "$lock")
     [ "$(cat "$mark" 2>/dev/null)" = "$wanted" ] && return
-    if [ "$1" = base ] && [ "$(cat "$venv/.installed-dev" 2>/dev/null)" = "$(fingerprint requirements/dev.lock)" ]; then
+    if [ "$1" = run ] && [ "$(cat "$venv/.installed-dev" 2>/dev/null)" = "$(fingerprint requirements/dev.lock)" ]; then
         return
     fi
     find_uv
@@ -104,7 +104,8 @@ uv)    # for scripts/lock.sh: prints the path of a uv
     find_uv
     echo "$uv" ;;
 run)
-    python_packages base ;;
+    python_packages run
+    need java openjdk-17-jre-headless ;;
 check)
     python_packages dev ;;
 test)

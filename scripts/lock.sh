@@ -2,8 +2,8 @@
 # Resolves the dependencies of pyproject.toml into requirements/*.lock: every version, every hash, for all platforms
 # and Pythons we support, and no index address, so that the files work behind any mirror.
 #
-#   base.lock    what a node needs, and the build backend for the editable install
-#   dev.lock     base, and what checks and tests need, Spark included
+#   run.lock     what a node with pipelines and archives needs, and the build backend for the editable install
+#   dev.lock     the same, and what checks and tests need
 #   tools.lock   uv itself, for a machine that has none
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
@@ -20,8 +20,8 @@ compile() {
 }
 
 compile requirements/dev.lock pyproject.toml --extra dev --extra spark --extra lake --extra otel --group build
-# base takes dev's versions, so that the tests judge what a node runs.
-compile requirements/base.lock pyproject.toml --group build --constraint requirements/dev.lock
+# run takes dev's versions, so that the tests judge what a node runs.
+compile requirements/run.lock pyproject.toml --extra spark --extra lake --group build --constraint requirements/dev.lock
 compile requirements/tools.lock --group pyproject.toml:tools
 
 if grep -nE '[a-z]+://' requirements/*.lock; then

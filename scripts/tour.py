@@ -1,47 +1,39 @@
-"""Starts a node in the foreground and shows it at work: what `make run` runs.
+"""Starts a node and shows it at work: what `make run` runs.
 
-The node is a child process on the given address and data folder. The tour is an ordinary Kafka client of it:
-it creates a topic, produces, consumes, prints the addresses, and ends by itself. Then the node runs on until
-Ctrl-C, or stops at once with --once. The exit code is the node's, or 1 if the tour failed.
+A node on embedded defaults, a stream of synthetic orders, a pipeline on Spark that decodes them, joins customers, sums
+in windows and puts aside what does not fit, and an archive of the orders as a Delta table. It prints how they fare and
+then what came of it. Everything runs on until Ctrl-C, or stops at once with --once. The exit code is 0, or 1 if the
+tour failed.
 """
 
 import argparse
 import io
 import json
-import os
+import shutil
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator
-from contextlib import contextmanager
+import time
+from collections import defaultdict
+from contextlib import ExitStack
 from pathlib import Path
 from types import FrameType
 from typing import Any
 
-from confluent_kafka import Consumer, KafkaError, KafkaException, Message, Producer, TopicPartition
+from confluent_kafka import KafkaError, KafkaException
 from confluent_kafka.admin import AdminClient
 from confluent_kafka.cimpl import NewTopic
+from tour_orders import COLUMNS, DEAD, ORDERS, QUIET, TOTALS, Feeder, read_all, write_files
+from tour_processes import STOP_SIGNALS, Command, TourFailed, command, node
 
-from headrace.model.settings import GatewaySettings, Listener, Settings, split_address
-
-TOPIC = "tour"
 PARTITIONS = 3
-RECORDS = {
-    "ada": "wrote the first program",
-    "grace": "found the first bug",
-    "alan": "asked if machines think",
-}
 # The tour talks to a node on this machine that has just said it is ready: longer means that it is stuck.
 STEP_TIMEOUT_S = 20.0
-# A clean stop flushes what is open; longer than this, and something holds it.
-STOP_TIMEOUT_S = 30.0
-# The clients' own log would repeat, twenty times a second, what the tour says once.
-QUIET = {"log_level": 2}
-STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
-
-
-class TourFailed(Exception):
-    """The node answered something else than it should have."""
+# Spark takes ten seconds to start on a quiet machine, and the windows ten more to close; past this it will not come.
+RESULT_TIMEOUT_S = 240.0
+LOOK_S = 2.0
+# What is to be seen before the tour ends: some closed windows, some dead letters, some commits of the archive.
+WINDOWS_MIN, DEAD_MIN, COMMITS_MIN = 3, 1, 2
 
 
 def main() -> int:
@@ -50,20 +42,14 @@ def main() -> int:
         sys.stdout.reconfigure(line_buffering=True)  # in step with the node's log, also into a pipe
     for number in STOP_SIGNALS:
         signal.signal(number, interrupt)
-    with node(arguments) as (process, ready):
-        try:
-            if ready is None:
-                raise TourFailed("the node did not start; its message is above")
-            tour(ready, arguments.data_dir)
-            if not arguments.once:
-                print("\nThe node runs on; Ctrl-C stops it.")
-                return process.wait()
-        except KeyboardInterrupt:
-            print("\nstopping")
-        except (TourFailed, KafkaException) as error:
-            print(f"tour: {error}", file=sys.stderr)
-            return 1
-        return stop(process)
+    try:
+        run(arguments)
+    except KeyboardInterrupt:
+        print("\nstopped")
+    except (TourFailed, KafkaException) as error:
+        print(f"tour: {error}", file=sys.stderr)
+        return 1
+    return 0
 
 
 def parse_arguments() -> argparse.Namespace:
@@ -76,132 +62,147 @@ def parse_arguments() -> argparse.Namespace:
     return parser.parse_args()
 
 
-# --- the node -----------------------------------------------------------------------------------------------
-
-
-@contextmanager
-def node(arguments: argparse.Namespace) -> Iterator[tuple[subprocess.Popen[bytes], dict[str, Any] | None]]:
-    """The running node and the line it wrote when it was ready; None if it ended before that."""
-    read_end, write_end = os.pipe()
-    process = subprocess.Popen(
-        [
-            *[sys.executable, "-m", "headrace.app.node"],
-            *["--settings-json", settings_json(arguments)],
-            *["--ready-fd", str(write_end)],
-        ],
-        pass_fds=[write_end],
-        stdin=subprocess.DEVNULL,
-        # A group of its own: Ctrl-C reaches this process alone, which passes on exactly one signal.
-        process_group=0,
-    )
-    os.close(write_end)
-    try:
-        with os.fdopen(read_end) as ready:
-            line = ready.readline()
-        yield process, json.loads(line) if line else None
-    finally:
-        stop(process)
-
-
-def settings_json(arguments: argparse.Namespace) -> str:
-    listener = Listener.parse(f"PLAINTEXT://{arguments.listen}")
-    host, port = split_address(arguments.http)
-    grpc_host, grpc_port = split_address(arguments.grpc)
-    gateway = GatewaySettings(host=host, port=port, grpc_host=grpc_host, grpc_port=grpc_port)
-    return Settings(listeners=(listener,), data_dir=arguments.data_dir, gateway=gateway).to_json()
-
-
 def interrupt(number: int, frame: FrameType | None) -> None:
     raise KeyboardInterrupt
 
 
-def stop(process: subprocess.Popen[bytes]) -> int:
-    for number in STOP_SIGNALS:
-        signal.signal(number, signal.SIG_IGN)  # an impatient second Ctrl-C must not leave the node behind
-    if process.poll() is None:
-        process.terminate()
-    try:
-        return process.wait(STOP_TIMEOUT_S)
-    except subprocess.TimeoutExpired:
-        process.kill()
-        process.wait()
-        print(f"tour: the node did not stop within {STOP_TIMEOUT_S:.0f} s and was killed", file=sys.stderr)
-        return 1
+def run(arguments: argparse.Namespace) -> None:
+    with ExitStack() as running:
+        process, ready = running.enter_context(node(arguments))
+        tour = Tour(ready, Path(f"{arguments.data_dir}-lake").resolve(), process)
+        tour.prepare()
+        tour.start(running)
+        tour.watch()
+        tour.show(arguments.data_dir)
+        if not arguments.once:
+            print("\nEverything runs on; Ctrl-C stops it.")
+            tour.stay()
+        print("\nstopping")
 
 
-# --- the tour -----------------------------------------------------------------------------------------------
+class Tour:
+    def __init__(self, ready: dict[str, Any], lake: Path, process: subprocess.Popen[bytes]) -> None:
+        self._ready, self._lake, self._process = ready, lake, process
+        self._address = ",".join(f"{host}:{port}" for host, port in ready["listeners"].values())
+        self._environment = {
+            "HEADRACE_BOOTSTRAP": self._address,
+            "HEADRACE_PIPELINES": str(lake / "pipelines"),
+        }
+        self._commands: list[Command] = []
+        self._feeder = Feeder(self._address)
+        self._progress = lake / "pipelines" / "tour" / "progress.json"
 
+    def prepare(self) -> None:
+        print(f"\nheadrace is up: node process {self._ready['pid']}, Kafka protocol on {self._address}")
+        created = self._create_topics()
+        if created:
+            shutil.rmtree(self._lake, ignore_errors=True)  # of topics that are gone
+        self._lake.mkdir(parents=True, exist_ok=True)
+        print(f"topics {ORDERS}, {TOTALS}, {DEAD}: {'created' if created else 'were here already'}")
+        words = ["--to", "delta", "--path", str(self._lake / ORDERS), "--json", COLUMNS]
+        with command(
+            "archive", "enable", ORDERS, *words, log=self._lake / "enable.log", environment=self._environment
+        ) as enabling:
+            enabling.wait(STEP_TIMEOUT_S)
 
-def tour(ready: dict[str, Any], data_dir: str) -> None:
-    address = ",".join(f"{host}:{port}" for host, port in ready["listeners"].values())
-    rest, grpc = "http://{}:{}".format(*ready["http"]), "{}:{}".format(*ready["grpc"])
-    print(f"\nheadrace is up: node process {ready['pid']}")
-    print(f"Kafka protocol on {address}, REST on {rest}, gRPC on {grpc}\n")
-    created = create_topic(address)
-    print(f"1. topic {TOPIC!r} with {PARTITIONS} partitions: {'created' if created else 'was here already'}")
-    places = produce(address)
-    print(f"2. produced {len(RECORDS)} records, each acknowledged after it was on disk:")
-    for key, (partition, offset) in places.items():
-        print(f"     {key:<6} → partition {partition}, offset {offset}")
-    print("3. consumed them again:")
-    for key, value in consume(address, places):
-        print(f"     {key:<6} {value}")
-    print(f"""
+    def _create_topics(self) -> bool:
+        admin = AdminClient({"bootstrap.servers": self._address, **QUIET})
+        wanted = [NewTopic(name, PARTITIONS, 1) for name in (ORDERS, TOTALS, DEAD)]
+        created = False
+        for future in admin.create_topics(wanted).values():
+            try:
+                future.result(STEP_TIMEOUT_S)
+                created = True
+            except KafkaException as error:
+                if error.args[0].code() != KafkaError.TOPIC_ALREADY_EXISTS:
+                    raise
+        return created
+
+    def start(self, running: ExitStack) -> None:
+        file = write_files(self._lake)
+        for words, log in (
+            (("pipeline", "run", str(file)), "pipeline.log"),
+            (("archive", "run", "--interval", "3"), "archive.log"),
+        ):
+            started = command(*words, log=self._lake / log, environment=self._environment)
+            self._commands.append(running.enter_context(started))
+        running.enter_context(self._feeder)
+        print(f"orders come in; the pipeline {file} starts on Spark, the archive grows in {self._lake / ORDERS}\n")
+
+    # Watching
+
+    def watch(self) -> None:
+        began = time.monotonic()
+        while not self._is_shown():
+            self._check()
+            if time.monotonic() - began > RESULT_TIMEOUT_S:
+                said = "\n".join(one.tail() for one in self._commands)
+                raise TourFailed(f"no result after {RESULT_TIMEOUT_S:.0f} s:\n{said}")
+            time.sleep(LOOK_S)
+            self._tell(time.monotonic() - began)
+
+    def _is_shown(self) -> bool:
+        if not self._progress.exists() or self._commits() < COMMITS_MIN:
+            return False
+        windows = {json.loads(value)["since"] for value in read_all(self._address, TOTALS)}
+        return len(windows) >= WINDOWS_MIN and len(read_all(self._address, DEAD)) >= DEAD_MIN
+
+    def _commits(self) -> int:
+        return len(list((self._lake / ORDERS / "_delta_log").glob("*.json"))) - 1
+
+    def _check(self) -> None:
+        for one in self._commands:
+            one.check()
+        if self._process.poll() is not None:
+            raise TourFailed(f"the node ended with {self._process.returncode}")
+
+    def _tell(self, elapsed_s: float) -> None:
+        pipeline = "Spark is starting"
+        if self._progress.exists():
+            newest = json.loads(self._progress.read_text())
+            pipeline = (
+                f"batch {newest['batch']} of {newest['rows_in']:,} rows in {newest['batch_ms']} ms, "
+                f"{newest['dead_letters']} dead, lag {newest['lag_records']:,}"
+            )
+        sent, commits = f"{self._feeder.sent:,}", max(self._commits(), 0)
+        print(f"{elapsed_s:4.0f} s   {sent:>7} orders   pipeline: {pipeline}   archive: {commits} commits")
+
+    def stay(self) -> None:
+        while True:
+            self._check()
+            time.sleep(LOOK_S)
+
+    # The result
+
+    def show(self, data_dir: str) -> None:
+        rows = [json.loads(value) for value in read_all(self._address, TOTALS)]
+        dead = len(read_all(self._address, DEAD))
+        orders: defaultdict[str, int] = defaultdict(int)
+        totals: defaultdict[str, float] = defaultdict(float)
+        for row in rows:
+            orders[row["country"]] += row["orders"]
+            totals[row["country"]] += row["total"]
+        windows = len({row["since"] for row in rows})
+        print(f"\nwhat the pipeline wrote to {TOTALS}, of {windows} windows:\n")
+        print("  country    orders        total")
+        for country in sorted(orders):
+            print(f"  {country:<8} {orders[country]:>8,} {totals[country]:>12,.2f}")
+        print(f"\n{dead} orders made no sense and are in {DEAD}, each with the reason")
+        print(f"{self._feeder.sent:,} orders were sent; the archive of {ORDERS} has {self._commits()} commits")
+        self._tell_addresses(data_dir)
+
+    def _tell_addresses(self, data_dir: str) -> None:
+        rest, grpc = "http://{}:{}".format(*self._ready["http"]), "{}:{}".format(*self._ready["grpc"])
+        print(f"""
 Try it from another terminal:
-  any Kafka client   bootstrap.servers={address}
-  kcat               kcat -b {address} -C -t {TOPIC} -e
-  headrace           .venv/bin/headrace topics list
+  any Kafka client   bootstrap.servers={self._address}
+  headrace           .venv/bin/headrace consume {DEAD} --follow
+  SQL, all there is  .venv/bin/headrace sql "select customer, count(*), sum(amount) from {ORDERS} group by 1"
+  the archive        .venv/bin/headrace archive status
   curl               curl {rest}/topics
   a browser          {rest}/docs
-The data lies in {Path(data_dir).resolve()}""")
-
-
-def create_topic(address: str) -> bool:
-    admin = AdminClient({"bootstrap.servers": address, **QUIET})
-    try:
-        admin.create_topics([NewTopic(TOPIC, PARTITIONS, 1)])[TOPIC].result(STEP_TIMEOUT_S)
-    except KafkaException as error:
-        if error.args[0].code() != KafkaError.TOPIC_ALREADY_EXISTS:
-            raise
-        return False
-    return True
-
-
-def produce(address: str) -> dict[str, tuple[int, int]]:
-    """Where each record went: its key → partition and offset."""
-    places: dict[str, tuple[int, int]] = {}
-
-    def delivered(error: KafkaError | None, message: Message) -> None:
-        key, partition, offset = message.key(), message.partition(), message.offset()
-        if error is None and key is not None and partition is not None and offset is not None:
-            places[key.decode()] = (partition, offset)
-
-    producer = Producer({"bootstrap.servers": address, "enable.idempotence": True, **QUIET})
-    for key, value in RECORDS.items():
-        producer.produce(TOPIC, key=key, value=value, on_delivery=delivered)
-    producer.flush(STEP_TIMEOUT_S)
-    if len(places) < len(RECORDS):
-        raise TourFailed(f"only {len(places)} of {len(RECORDS)} records were acknowledged")
-    return places
-
-
-def consume(address: str, places: dict[str, tuple[int, int]]) -> Iterator[tuple[str, str]]:
-    """The tour's own records, read from where each partition's first one was put."""
-    starts: dict[int, int] = {}
-    for partition, offset in places.values():
-        starts[partition] = min(offset, starts.get(partition, offset))
-    # A group id is demanded by the client even when partitions are assigned by hand and nothing is committed.
-    consumer = Consumer({"bootstrap.servers": address, "group.id": TOPIC, "enable.auto.commit": False, **QUIET})
-    consumer.assign([TopicPartition(TOPIC, partition, offset) for partition, offset in starts.items()])
-    try:
-        for _ in places:
-            message = consumer.poll(STEP_TIMEOUT_S)
-            key, value = (message.key(), message.value()) if message and not message.error() else (None, None)
-            if key is None or value is None:
-                raise TourFailed(f"no record came back: {message.error() if message else 'nothing in time'}")
-            yield key.decode(), value.decode()
-    finally:
-        consumer.close()
+  gRPC               {grpc}
+The data lies in {Path(data_dir).resolve()}, tables, pipeline and logs in {self._lake}""")
 
 
 if __name__ == "__main__":

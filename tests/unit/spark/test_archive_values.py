@@ -8,7 +8,7 @@ from io import BytesIO
 import fastavro
 import pyarrow as pa
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from headrace.model.errors import InvalidConfig
@@ -24,6 +24,7 @@ def decoded(columns: str, *values: bytes | None) -> list[dict[str, object]]:
     return with_decoded(batch, Decoding("json", columns)).drop_columns(["value"]).to_pylist()
 
 
+@settings(deadline=None)
 @given(NUMBERS, NUMBERS, NUMBERS)
 def test_coverage_is_read_as_it_was_written(starts: dict[int, int], ends: dict[int, int], lost: dict[int, int]) -> None:
     coverage = Coverage(starts, ends, lost)
@@ -131,6 +132,7 @@ def test_no_value_is_no_error() -> None:
     assert decoded("id bigint", None) == [{"id": None, DECODE_ERROR: None}]
 
 
+@settings(deadline=None)
 @given(st.lists(st.one_of(st.none(), st.binary(max_size=30))))
 def test_any_bytes_give_a_row_of_the_promised_schema(values: list[bytes | None]) -> None:
     batch = pa.RecordBatch.from_pydict({"value": pa.array(values, pa.binary())})

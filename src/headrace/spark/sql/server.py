@@ -55,7 +55,8 @@ class SqlServer:
             self._path.chmod(0o600)
             listener.listen()
             listener.settimeout(LOOK_EVERY_S)
-            while not self._stop.is_set() and not self._is_idle():
+            # Without its socket, say because somebody cleared the folder, nobody can ask it anything.
+            while not self._stop.is_set() and not self._is_idle() and self._path.exists():
                 with contextlib.suppress(TimeoutError):
                     pool.submit(self._answer, listener.accept()[0])
         self._path.unlink(missing_ok=True)
