@@ -14,12 +14,9 @@ from types import TracebackType
 
 import yaml
 from confluent_kafka.admin import AdminClient
-from kio.schema.metadata.v8.request import MetadataRequest, MetadataRequestTopic
-from kio.schema.metadata.v8.response import MetadataResponse
-from kio.schema.types import TopicName
 
-from headrace.client.connection import Connection
 from headrace.testing.small_disk import fill_disk, free_disk
+from tests.integration.told import told_by
 from tests.torture.netns import Wire
 
 ETCD_MEMBERS = ("e1", "e2", "e3")
@@ -138,24 +135,16 @@ class WiredCluster:
 
     def _trouble(self, topic: str) -> str | None:
         """What a broker says that is not well. Each is asked by itself: one that was away may not know yet."""
-        request = MetadataRequest(
-            topics=(MetadataRequestTopic(name=TopicName(topic)),),
-            allow_auto_topic_creation=False,
-            include_cluster_authorized_operations=False,
-            include_topic_authorized_operations=False,
-        )
         for number in (1, 2, 3):
             try:
-                with Connection(self.wire.address(f"b{number}"), 9092, 2.0) as connection:
-                    answer = connection.call(request, MetadataResponse)
+                told = told_by(self.wire.address(f"b{number}"), 9092, topic)
             except OSError as error:
                 return f"broker {number}: {error}"
-            rows = answer.topics[0].partitions
-            if len(answer.brokers) < 3 or not rows:
-                return f"broker {number} knows {len(answer.brokers)} brokers and {len(rows)} partitions"
-            for row in rows:
-                if row.leader_id < 0 or len(row.isr_nodes) < len(row.replica_nodes):
-                    return f"broker {number} says: {row}"
+            if len(told.brokers) < 3 or not told.partitions:
+                return f"broker {number} knows {told.brokers} and {len(told.partitions)} partitions"
+            for one in told.partitions:
+                if one.leader < 0 or len(one.isr) < len(one.replicas):
+                    return f"broker {number} says: {one}"
         return None
 
     def output(self, name: str) -> str:

@@ -111,8 +111,8 @@ class Links:
                 there.cancel()
                 back.cancel()
                 far_writer.transport.abort()
-        except OSError:
-            pass  # the broker is down, as a refused connection would tell
+        except (OSError, asyncio.CancelledError):
+            pass  # the broker is down, as a refused connection would tell; or all wires are taken down
         finally:
             self._relays.discard(task)
             writer.transport.abort()

@@ -64,6 +64,9 @@ class Membership:
         """Let others lead what they can; returns when they do, or when they do not in time."""
         if not self._broker.settings.flag("controlled.shutdown.enable"):
             return
+        if self.may_be_fenced:
+            log.warning("stopping without handing over: this broker has no session, others lead already or soon")
+            return
         try:
             async with asyncio.timeout(HAND_OVER_S_MAX):
                 await self._session.say_stopping()

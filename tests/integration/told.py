@@ -1,0 +1,39 @@
+"""What one broker says about a topic. A client would ask any broker that it knows, perhaps one that is cut off."""
+
+from typing import NamedTuple
+
+from kio.schema.metadata.v8.request import MetadataRequest, MetadataRequestTopic
+from kio.schema.metadata.v8.response import MetadataResponse
+from kio.schema.types import TopicName
+
+from headrace.client.connection import Connection
+
+ANSWER_SECONDS_MAX = 5.0
+
+
+class ToldPartition(NamedTuple):
+    leader: int
+    replicas: tuple[int, ...]
+    isr: tuple[int, ...]
+
+
+class Told(NamedTuple):
+    brokers: frozenset[int]
+    partitions: list[ToldPartition]
+
+
+def told_by(host: str, port: int, topic: str) -> Told:
+    """OSError if it does not answer."""
+    request = MetadataRequest(
+        topics=(MetadataRequestTopic(name=TopicName(topic)),),
+        allow_auto_topic_creation=False,
+        include_cluster_authorized_operations=False,
+        include_topic_authorized_operations=False,
+    )
+    with Connection(host, port, ANSWER_SECONDS_MAX) as connection:
+        answer = connection.call(request, MetadataResponse)
+    rows = sorted(answer.topics[0].partitions, key=lambda row: row.partition_index)
+    return Told(
+        frozenset(broker.node_id for broker in answer.brokers),
+        [ToldPartition(row.leader_id, tuple(row.replica_nodes), tuple(row.isr_nodes)) for row in rows],
+    )
