@@ -174,6 +174,17 @@ def restart_in_a_loop(cluster: WiredCluster, dice: Dice) -> Iterator[None]:
     yield
 
 
+@contextmanager
+def change_members(cluster: WiredCluster, dice: Dice) -> Iterator[None]:
+    """A fourth broker comes, takes over a share of everything, is emptied again, and is forgotten."""
+    cluster.start_broker(4)
+    cluster.headrace("rebalance", "--yes")
+    yield
+    cluster.headrace("remove", "4", "--yes")
+    cluster.stop("b4")
+    cluster.headrace("remove", "4", "--yes")
+
+
 FAULTS = (
     Fault("kill a leader", kill_leader, is_survived=True, hold_s=1),
     Fault("kill a follower", kill_follower, is_survived=True, hold_s=1),
@@ -190,4 +201,5 @@ FAULTS = (
     Fault("cut etcd in two", cut_etcd_in_two, is_survived=True, hold_s=3),
     Fault("fill a disk", fill_disk, is_survived=True, hold_s=3),
     Fault("restart in a loop", restart_in_a_loop, is_survived=True, hold_s=0),
+    Fault("change members", change_members, is_survived=True, hold_s=0),
 )

@@ -86,7 +86,7 @@ def schedule(dice: Dice) -> list[list[Fault]]:
 def test_a_cluster_keeps_its_promises_under_every_fault(dice: Dice, tmp_path: Path) -> None:
     if not permitted():
         pytest.skip("needs root, to make network namespaces")
-    with WiredCluster(tmp_path, 3, SETTINGS) as cluster:
+    with WiredCluster(tmp_path, 4, SETTINGS) as cluster:
         create_topic(cluster.bootstrap, 3, min_insync_replicas="2")
         stage = Stage(cluster.bootstrap, dice, CLIENT_SETTINGS, rest_s=REST_S)
         loops = [*stage.senders_and_a_reader(), *stage.coordinated()]

@@ -73,6 +73,12 @@ class WiredCluster:
         log = self._log(f"b{number}")
         return log.read_bytes().count(b" serves ") if log.exists() else 0
 
+    def headrace(self, *words: str) -> None:
+        """`headrace cluster …`, as an administrator types it."""
+        command = [sys.executable, "-P", "-m", "headrace.cli.main", "cluster", *words, "--bootstrap", self.bootstrap]
+        done = subprocess.run(command, capture_output=True, text=True, timeout=START_SECONDS_MAX)
+        assert done.returncode == 0, done
+
     def kill(self, *names: str) -> None:
         """SIGKILL, of all of them before any is waited for."""
         for name in names:
