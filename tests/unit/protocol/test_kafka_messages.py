@@ -20,6 +20,7 @@ from headrace.protocol.frugal import (
     FrugalReader,
 )
 from headrace.protocol.kafka_messages import error_response, read_request, write_response
+from headrace.protocol.schema import EPOCH
 from headrace.protocol.schema_reader import compile_reader
 from headrace.protocol.schema_writer import compile_writer
 from tests.unit.protocol.kio_messages import (
@@ -64,6 +65,18 @@ def test_a_response_is_read_by_kio_in_every_version(api: ApiKey, data: st.DataOb
     body = write_response(api, version, response)
     assert body == kio_bytes(expected)
     assert kio_read(older, body) == expected
+
+
+@FEW
+@given(data=st.data())
+def test_no_time_is_written_as_kio_writes_it(data: st.DataObject) -> None:
+    api = ApiKey.DESCRIBE_TRANSACTIONS
+    response = data.draw(messages(kio_class(api, 0, "response")))
+    none = tuple(
+        replace(one, transaction_start_time=EPOCH - timedelta(milliseconds=1)) for one in response.transaction_states
+    )
+    response = replace(response, transaction_states=none)
+    assert write_response(api, 0, response) == kio_bytes(response)
 
 
 @pytest.mark.parametrize("version", range(1, 6))
