@@ -43,6 +43,10 @@ async def ask(name: str) -> Told:
     head, _, body = answer.partition(b"\r\n\r\n")
     if not head.startswith(b"HTTP/1.1 200"):
         raise Silent(head.split(b"\r\n")[0].decode("latin-1"))
+    return await asyncio.to_thread(_told, body)
+
+
+def _told(body: bytes) -> Told:
     document = json.loads(body)
     return Told(from_document(document["families"], BY_NAME), health.from_document(document["checks"]))
 

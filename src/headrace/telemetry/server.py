@@ -102,7 +102,9 @@ class TelemetryServer:
         match path:
             case "/metrics":
                 content_type = content_type_for(accept)
-                return Answer("200 OK", content_type, render(await self._telemetry.families(), content_type))
+                families = await self._telemetry.families()
+                # In a thread, as is the document below: thousands of series take milliseconds that others would feel.
+                return Answer("200 OK", content_type, await asyncio.to_thread(render, families, content_type))
             case "/health":
                 return Answer("200 OK", JSON, b'{"status":"ok"}\n')
             case "/ready":
@@ -116,15 +118,15 @@ class TelemetryServer:
                     "200 OK", JSON, _json({"status": str(health.worst(checks)), "checks": health.to_document(checks)})
                 )
             case path if path == DOCUMENT_PATH:
-                return Answer("200 OK", JSON, _json(await self._document()))
+                families = await self._telemetry.families()
+                checks = await self._telemetry.checks()
+                return Answer("200 OK", JSON, await asyncio.to_thread(_document, families, checks))
             case _:
                 return NOT_FOUND
 
-    async def _document(self) -> dict[str, object]:
-        return {
-            "families": to_document(await self._telemetry.families()),
-            "checks": health.to_document(await self._telemetry.checks()),
-        }
+
+def _document(families: list[Family], checks: health.Checks) -> bytes:
+    return _json({"families": to_document(families), "checks": health.to_document(checks)})
 
 
 def _json(document: object) -> bytes:

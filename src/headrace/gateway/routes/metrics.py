@@ -1,5 +1,7 @@
 """The figures of the whole node, as Prometheus reads them."""
 
+import asyncio
+
 from fastapi import Request, Response
 
 from headrace.gateway.routing import Client, make_router
@@ -18,4 +20,5 @@ _TEXT = {"schema": {"type": "string"}, "example": "# TYPE headrace_connections g
 async def metrics(client: Client, request: Request) -> Response:
     """Figures of all processes of the node in Prometheus's text format, or as OpenMetrics if that is asked for."""
     content_type = content_type_for(request.headers.get("accept", ""))
-    return Response(render(await client.telemetry.families(client), content_type), media_type=content_type)
+    families = await client.telemetry.families(client)
+    return Response(await asyncio.to_thread(render, families, content_type), media_type=content_type)
