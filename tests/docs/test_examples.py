@@ -20,10 +20,12 @@ DOCUMENTED_ADDRESS = "localhost:9092"
 DOCUMENTED_HTTP = "http://localhost:8080"
 DOCUMENTED_GRPC = "localhost:9090"
 EXAMPLE_TIMEOUT_S = 100  # an example that starts Spark takes fifteen seconds where nothing else runs
+PAGE_TIMEOUT_S = 400  # and a page has several of them, beside other tests
 # Programs that are not Python packages: a page that uses one is skipped where it is not installed.
 FOREIGN_PROGRAMS = ("kcat",)
 
 
+@pytest.mark.timeout(PAGE_TIMEOUT_S)
 @pytest.mark.parametrize("page", RUNNABLE, ids=lambda page: str(page.relative_to(ROOT)))
 def test_examples_of_the_page_print_what_it_says(page: Path, tmp_path: Path) -> None:
     examples = examples_in(page)
