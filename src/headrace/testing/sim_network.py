@@ -202,6 +202,7 @@ class SimConnection:
         self.listener = "PLAINTEXT"
         self.closed = False
         self.durations = None
+        self.shortcuts: dict[int, object] = {}
         self.parked = _Parked()
         self._future: asyncio.Future[memoryview] | None = None
 
