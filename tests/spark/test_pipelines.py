@@ -8,6 +8,7 @@ from uuid import uuid4
 import pytest
 from confluent_kafka import Consumer
 
+from headrace.cli.pipeline_templates import YAML
 from headrace.model.errors import InvalidConfig
 from headrace.spark.pipeline.beginning import BACKFILL_SUFFIX, check_backfill_apart, pin_backfill, unfinished_backfill
 from headrace.spark.pipeline.checking import check
@@ -161,6 +162,29 @@ def test_a_stream_that_runs_already_gets_the_history_before_it(kit: SparkKit, tm
     assert (progress["rows_in_total"], progress["rows_out_total"], progress["dead_letters_total"]) == (61, 60, 1)
 
 
+WINDOWS = """\
+pipeline: windows
+sources:
+  orders: {{topic: "{topic}", format: json, schema: "id bigint, at timestamp", watermark: at 10 seconds}}
+sql: select window.start as minute, count(*) as orders from orders group by window(at, '1 minute')
+sink: {{topic: "{topic}.out"}}
+trigger: available-now
+"""
+
+
+def test_rows_that_come_too_late_are_counted(kit: SparkKit, tmp_path: Path) -> None:
+    topic = kit.topic(1)
+    out = kit.topic(name=f"{topic}.out")
+    pipeline = parse_pipeline(WINDOWS.format(topic=topic))
+    for times in (("12:00:00", "12:10:00"), ("12:00:30", "12:10:01")):  # the third is for a window that is closed
+        kit.produce(topic, [json.dumps({"id": 1, "at": f"2026-01-01T{time}Z"}).encode() for time in times])
+        state = run(kit, pipeline, tmp_path)
+    assert state.read("progress")["late_rows_total"] == 1
+    assert [json.loads(one.value())["orders"] for one in committed(kit, out, 1)] == [1]
+    with pytest.raises(InvalidConfig, match="keeps state"):
+        check_backfill_apart(state, pipeline)
+
+
 def test_a_parquet_folder_of_another_checkpoint_is_not_written_to_in_vain(kit: SparkKit, tmp_path: Path) -> None:
     topic = kit.topic(1)
     pipeline = totals(topic, f"parquet: {tmp_path / 'table'}")
@@ -199,3 +223,11 @@ def test_check_says_on_which_line_the_sql_is_wrong(spark: Any) -> None:
     assert "pipeline.yaml:12: " in str(refused.value)
     assert "nothing" in str(refused.value)
     assert check(spark, totals("t", "console: yes")).output.columns == ["id", "customer", "twice"]
+
+
+def test_check_finds_what_only_a_stream_cannot_do(spark: Any) -> None:
+    endless = totals("t", "console: yes", sql="select customer, sum(amount) as total from orders group by 1")
+    with pytest.raises(PipelineRefused, match=r"pipeline.yaml:11: .*without watermark"):
+        check(spark, endless)
+    check(spark, parse_pipeline(WINDOWS.format(topic="t")))
+    check(spark, parse_pipeline(YAML.format(name="totals", file="totals.yaml")))

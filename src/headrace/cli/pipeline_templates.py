@@ -23,9 +23,9 @@ sources:
     reject:                    # rows that go to the dead letters
       the amount is negative: amount < 0
 sql: |
-  select window(at, '1 minute').start as minute, customer, sum(amount) as total
+  select window.start as minute, customer, sum(amount) as total
   from orders
-  group by 1, 2
+  group by window(at, '1 minute'), customer
 sink:
   topic: {name}                # or delta: /path, iceberg: /path, parquet: /path, console: yes
   key: customer
@@ -52,8 +52,8 @@ from headrace.spark.pipeline.python_file import pipeline, topic
 def totals(orders):
     from pyspark.sql import functions as f
 
-    minute = f.window("at", "1 minute").start.alias("minute")
-    return orders.groupBy(minute, "customer").agg(f.sum("amount").alias("total"))
+    totals = orders.groupBy(f.window("at", "1 minute"), "customer").agg(f.sum("amount").alias("total"))
+    return totals.select(f.col("window.start").alias("minute"), "customer", "total")
 """
 
 SDP_SPEC = """\

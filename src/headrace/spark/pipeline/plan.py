@@ -137,5 +137,7 @@ def empty_source(spark: "SparkSession", source: Source) -> "DataFrame":
     """A source without rows and without a broker, for whoever only wants to know whether the query makes sense."""
     if not source.is_stream:
         return open_table(spark, source)
-    columns = "key binary, value binary, topic string, partition int, offset bigint, timestamp timestamp"
-    return spark.createDataFrame([], f"{columns}, headers {HEADERS}").select(*RAW_COLUMNS)
+    # A stream as well: much that a table can do, such as sums without an end, a stream cannot.
+    types = ("binary", "binary", "string", "int", "bigint", "timestamp", HEADERS)
+    nothing = spark.readStream.format("rate").load().where("false")
+    return nothing.selectExpr(*(f"cast(null as {one}) as {name}" for name, one in zip(RAW_COLUMNS, types, strict=True)))

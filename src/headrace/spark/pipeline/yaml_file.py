@@ -10,8 +10,8 @@ sources:
     reject:
       the amount is negative: amount < 0
 sql: |
-  select window(at, '1 minute').start as minute, customer, sum(amount) as total
-  from orders group by 1, 2
+  select window.start as minute, customer, sum(amount) as total
+  from orders group by window(at, '1 minute'), customer
 sink:
   topic: totals
   key: customer
