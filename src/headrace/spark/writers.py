@@ -48,11 +48,11 @@ class HeadraceStreamWriter(DataSourceStreamArrowWriter):
             return TaskDone(write_rows(self._options, iterator))
         context = _task()
         query_id, batch_id, run_id = (_property(context, name) for name in (_QUERY_ID, _BATCH_ID, _RUN_ID))
-        return _write_once(self._options, iterator, query_id, run_id, int(batch_id))
+        return write_once(self._options, iterator, query_id, run_id, int(batch_id))
 
     def commit(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:
         if self._options.exactly_once:
-            _decide(self._options, messages, batchId)
+            decide(self._options, messages, batchId)
 
     def abort(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:
         if self._options.exactly_once:
@@ -72,10 +72,10 @@ class HeadraceNumberedWriter(DataSourceArrowWriter):
     def write(self, iterator: Iterator[Any]) -> WriterCommitMessage:
         # The query's own run if Spark tells it: its transactional ids are used again, those of a job never.
         run_id = _task().getLocalProperty(_RUN_ID) or self._job
-        return _write_once(self._options, iterator, self._owner, str(run_id), self._number)
+        return write_once(self._options, iterator, self._owner, str(run_id), self._number)
 
     def commit(self, messages: Sequence[WriterCommitMessage | None]) -> None:
-        _decide(self._options, messages, self._number)
+        decide(self._options, messages, self._number)
 
     def abort(self, messages: Sequence[WriterCommitMessage | None]) -> None:
         _undo(self._options, messages, self._number)
@@ -107,7 +107,7 @@ class HeadraceBatchWriter(DataSourceArrowWriter):
                 end_transaction(cluster_for(self._options.client), one.owner, commit=commit)
 
 
-def _write_once(options: WriteOptions, rows: Iterator[Any], query_id: str, run_id: str, batch_id: int) -> TaskDone:
+def write_once(options: WriteOptions, rows: Iterator[Any], query_id: str, run_id: str, batch_id: int) -> TaskDone:
     """A task's rows in a transaction of their own, unless the batch counts already."""
     decided = Decider(cluster_for(options.client), query_id).last(stable=False)
     if decided is not None and decided.batch_id >= batch_id:
@@ -119,7 +119,7 @@ def _write_once(options: WriteOptions, rows: Iterator[Any], query_id: str, run_i
     return TaskDone(count, owner, query_id, run_id)
 
 
-def _decide(options: WriteOptions, messages: Sequence[WriterCommitMessage | None], batch_id: int) -> None:
+def decide(options: WriteOptions, messages: Sequence[WriterCommitMessage | None], batch_id: int) -> None:
     done = [one for one in _done(messages) if one.owner is not None or one.skipped]
     if done:  # else nothing was written
         transactions = tuple(sorted(one.owner for one in done if one.owner is not None))

@@ -7,7 +7,7 @@ parquet, console  Spark's own sinks take rows only, so dead letters are a second
 """
 
 import json
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 from uuid import uuid4
@@ -16,11 +16,12 @@ from headrace.client.blocking.cluster import ClientSettings
 from headrace.client.blocking.transactional import Owner
 from headrace.model.errors import InvalidConfig
 from headrace.spark.pipeline.fencing import check_owner
+from headrace.spark.pipeline.letter_writing import write_letters
 from headrace.spark.pipeline.plan import Planned, records
 from headrace.spark.pipeline.progress import DEAD_COUNT, OUTPUT_COUNT
 from headrace.spark.pipeline.spec import Pipeline, SinkKind
 from headrace.spark.reading import cluster_for
-from headrace.spark.sink_options import fence_text
+from headrace.spark.sink_options import fence_text, write_options
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -41,6 +42,7 @@ class Place:
     bootstrap: str
     checkpoint: str
     fence: Owner | None = None
+    run_id: str = field(default_factory=lambda: uuid4().hex)  # of this start: whose transactions are whose
 
     def writing(self) -> dict[str, str]:
         """Options of the format headrace for whatever this pipeline writes."""
@@ -145,8 +147,7 @@ def _add_both(pipeline: Pipeline, place: Place, both: "DataFrame", number: int) 
     both.persist()  # read and decoded once, though it is written twice
     try:
         letters = both.where(f.col(_LETTER).isNotNull()).select(f"{_LETTER}.*")
-        batch = {"txnAppId": place.query_id(), "txnVersion": str(number)}
-        letters.write.format("headrace").mode("append").options(**place.writing(), **batch).save()
+        write_letters(letters, write_options(place.writing()), place.query_id(), place.run_id, number)
         rows = both.where(f.col(_ROW).isNotNull()).select(f"{_ROW}.*")
         _add_to_table(pipeline, place, rows, number)
     finally:

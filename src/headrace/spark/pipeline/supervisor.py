@@ -38,15 +38,22 @@ class Supervisor:
                 began = time.monotonic()
                 code = self._run_once()
                 again = restarts.after(code, time.monotonic() - began)
-                if code != DONE:
-                    self._state.write("failure", {"exit_code": code, "at_ms": int(time.time() * 1000)})
+                self._remember(code)
                 if again is None or self._stop.is_set():
                     return code
                 pause_s, restarts = again
                 log.warning("pipeline %s ended with %d; starting again in %.0f s", self._state.name, code, pause_s)
                 self._stop.wait(pause_s)
                 if self._stop.is_set():
+                    self._remember(DONE)
                     return code
+
+    def _remember(self, code: int) -> None:
+        """How it ended, for whoever asks about its state; of one that was asked to, there is nothing to tell."""
+        if code == DONE or self._stop.is_set():
+            self._state.clear("failure")
+        else:
+            self._state.write("failure", {"exit_code": code, "at_ms": int(time.time() * 1000)})
 
     def _run_once(self) -> int:
         # A group of its own: Ctrl-C at the terminal is for us, and we let the worker finish its batch.
