@@ -151,8 +151,15 @@ def test_health_is_told_at_three_depths(rest):
     assert rest.get("/health").json() == {"status": "ok"}
     assert rest.get("/ready").json() == {"status": "ok"}
     checks = rest.get(f"{V1}/health").json()["checks"]
-    assert {name: check["status"] for name, check in checks.items()} == {
+    told = {name: check["status"] for name, check in checks.items() if not name.startswith("grpc.")}  # may still start
+    loops = {name for name in told if name.endswith(".loop")}  # late, where the machine is busy
+    assert {name: status for name, status in told.items() if name not in loops} == {
         "broker": "ok",
         "leaders": "ok",
         "replicas": "ok",
+        "broker.disk": "ok",
+        "broker.logs": "ok",
+        "broker.store": "ok",
+        "broker.replication": "ok",
     }
+    assert loops >= {"gateway.loop", "broker.loop"}
