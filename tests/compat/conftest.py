@@ -18,6 +18,7 @@ from confluent_kafka.admin import AdminClient, NewTopic
 
 from headrace.testing import LocalBroker, LocalCluster
 from tests.compat.client_driver import CLIENT_NAMES, SECONDS_MAX, Client
+from tests.compat.nodes import NODES
 
 # Room for a few records of several megabytes in one request.
 BROKER_SETTINGS = {
@@ -25,8 +26,6 @@ BROKER_SETTINGS = {
     "message.max.bytes": str(16 * 1024 * 1024),
     "group.initial.rebalance.delay.ms": "0",  # no test gains by waiting for members that do not come
 }
-
-NODES = int(os.environ.get("HEADRACE_TEST_NODES", "1"))
 
 
 def pytest_configure(config: pytest.Config) -> None:

@@ -7,6 +7,8 @@ from aiokafka import AIOKafkaConsumer, AIOKafkaProducer, TopicPartition
 from aiokafka.admin import AIOKafkaAdminClient, NewPartitions, NewTopic, RecordsToDelete
 from aiokafka.admin.config_resource import ConfigResource, ConfigResourceType
 
+from tests.compat.nodes import of_one_broker
+
 
 @pytest.fixture
 async def aio_admin(bootstrap) -> AsyncIterator[AIOKafkaAdminClient]:
@@ -56,6 +58,7 @@ async def test_records_are_deleted_up_to_an_offset(aio_admin, bootstrap, topic):
         assert await consumer.beginning_offsets([place]) == {place: 3}
 
 
+@of_one_broker
 async def test_the_cluster_is_described(aio_admin, bootstrap):
     cluster = await aio_admin.describe_cluster()
     (node,) = cluster["brokers"]

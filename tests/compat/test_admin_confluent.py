@@ -18,6 +18,7 @@ from confluent_kafka.admin import (
 
 from tests.compat.client_confluent import Confluent
 from tests.compat.client_driver import SECONDS_MAX, Sent
+from tests.compat.nodes import of_one_broker
 
 A_TIME_MS = 1_700_000_000_000
 
@@ -149,6 +150,7 @@ def test_a_config_that_makes_no_sense_changes_nothing(admin, topic):
     assert configs["retention.ms"].value == "604800000"
 
 
+@of_one_broker
 def test_broker_configs_are_described_and_reach_topics_at_run_time(admin, topic):
     node = next(iter(admin.list_topics(timeout=SECONDS_MAX).brokers))
     configs = configs_of(admin, ConfigResource(ResourceType.BROKER, str(node)))
@@ -195,6 +197,7 @@ def test_offsets_are_listed_by_every_specification(admin, confluent, topic):
     assert listed(OffsetSpec.for_timestamp(A_TIME_MS + 9001)) == (-1, -1)
 
 
+@of_one_broker
 def test_the_cluster_is_described(admin, bootstrap):
     cluster = admin.describe_cluster().result(SECONDS_MAX)
     assert cluster.cluster_id

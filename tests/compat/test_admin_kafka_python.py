@@ -15,6 +15,7 @@ from kafka.errors import (
 
 from tests.compat.client_driver import Sent
 from tests.compat.client_kafka_python import KafkaPython
+from tests.compat.nodes import of_one_broker
 
 A_TIME_MS = 1_700_000_000_000
 
@@ -89,6 +90,7 @@ def test_records_are_deleted_up_to_an_offset(kafka_admin, kafka_python, topic):
     assert kafka_python.offsets(topic) == (10, 10)
 
 
+@of_one_broker
 def test_log_dirs_show_every_partition_and_its_size(kafka_admin, kafka_python, new_topic):
     topic = new_topic(partitions=2)
     kafka_python.produce(topic, [Sent(bytes(10_000))])
@@ -115,6 +117,7 @@ def test_offsets_are_listed(kafka_admin, kafka_python, topic):
     assert listed(OffsetSpec.MAX_TIMESTAMP) == 1
 
 
+@of_one_broker
 def test_the_cluster_and_its_quorum_are_described(kafka_admin, bootstrap):
     cluster = kafka_admin.describe_cluster()
     (node,) = cluster["brokers"]

@@ -35,6 +35,7 @@ from kafka.errors import (
 )
 
 from tests.compat.client_driver import SECONDS_MAX
+from tests.compat.nodes import of_one_broker
 
 NOWHERE = "there-never-was-such-a-topic"
 
@@ -93,6 +94,7 @@ def test_kafka_python_is_told_that_no_election_is_needed(kafka_admin, new_topic)
 # Reassignments
 
 
+@of_one_broker
 def test_replicas_stay_where_they_are(kafka_admin, new_topic):
     topic = new_topic(partitions=2)
     node = node_of(kafka_admin)
@@ -124,6 +126,7 @@ def test_no_reassignment_is_in_progress(kafka_admin, topic):
 # Log directories
 
 
+@of_one_broker
 def test_a_replica_stays_in_the_directory_that_it_is_in(kafka_admin, new_topic):
     topic = new_topic(partitions=2)
     node = node_of(kafka_admin)

@@ -9,6 +9,7 @@ import pytest
 from tests.compat.client_confluent import Confluent
 from tests.compat.client_driver import SECONDS_MAX, Sent
 from tests.compat.clients import CODECS, stored_codecs
+from tests.compat.nodes import of_one_broker
 
 A_TIME_MS = 1_700_000_000_000
 
@@ -74,6 +75,7 @@ def test_reading_starts_where_it_is_told(kcat, bootstrap, topic, start, first):
     assert read == [f"{number} {A_TIME_MS + number}" for number in range(first, 10)]
 
 
+@of_one_broker
 def test_the_listing_names_brokers_topics_and_partitions(kcat, bootstrap, new_topic):
     topic = new_topic(partitions=3)
     listing = json.loads(kcat("-L", "-J", "-t", topic))

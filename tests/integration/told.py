@@ -18,7 +18,7 @@ class ToldPartition(NamedTuple):
 
 
 class Told(NamedTuple):
-    brokers: frozenset[int]
+    brokers: dict[int, tuple[str, int]]  # where each can be reached
     partitions: list[ToldPartition]
 
 
@@ -34,6 +34,6 @@ def told_by(host: str, port: int, topic: str) -> Told:
         answer = connection.call(request, MetadataResponse)
     rows = sorted(answer.topics[0].partitions, key=lambda row: row.partition_index)
     return Told(
-        frozenset(broker.node_id for broker in answer.brokers),
+        {broker.node_id: (broker.host, broker.port) for broker in answer.brokers},
         [ToldPartition(row.leader_id, tuple(row.replica_nodes), tuple(row.isr_nodes)) for row in rows],
     )

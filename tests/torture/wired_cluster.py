@@ -147,7 +147,7 @@ class WiredCluster:
             except OSError as error:
                 return f"broker {number}: {error}"
             if len(told.brokers) < 3 or not told.partitions:
-                return f"broker {number} knows {told.brokers} and {len(told.partitions)} partitions"
+                return f"broker {number} knows {list(told.brokers)} and {len(told.partitions)} partitions"
             for one in told.partitions:
                 if one.leader < 0 or len(one.isr) < len(one.replicas):
                     return f"broker {number} says: {one}"
