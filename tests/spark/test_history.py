@@ -16,7 +16,7 @@ from headrace.spark.archive import archiver as archiving
 from headrace.spark.archive.runner import Runner
 from headrace.spark.archive.settings import GUARD, SCHEMA, TABLE, change, read_settings, topic_view
 from headrace.spark.lake.upkeep import Upkeep
-from headrace.spark.sql.views import make_views, mentioned
+from headrace.spark.sql.views import make_views
 from tests.spark.kit import SparkKit
 
 KINDS = pytest.mark.parametrize("kind", ["delta", "iceberg"])
@@ -185,11 +185,3 @@ def test_the_count_is_right_at_every_instant(
             assert least <= sum(row["rows"] for row in ends) <= load.sent
             time.sleep(0.1)
         assert load.commits > 3
-
-
-def test_names_of_topics_are_found_in_queries() -> None:
-    names = ["orders", "orders-eu", "a.b", "other"]
-    assert mentioned("select * from orders", names) == ["orders"]
-    assert mentioned("select * from Orders o join `orders-eu` using (id)", names) == ["orders", "orders-eu"]
-    assert mentioned("select `a.b`.offset from `a.b`", names) == ["a.b"]
-    assert mentioned("select 1", names) == []

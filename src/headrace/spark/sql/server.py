@@ -8,6 +8,7 @@ import contextlib
 import fcntl
 import logging
 import os
+import signal
 import socket
 import sys
 import threading
@@ -46,6 +47,9 @@ class SqlServer:
         self._busy = 0
         self._used_at = time.monotonic()
         self._lock = threading.Lock()
+
+    def ask_to_stop(self, *_: object) -> None:
+        self._stop.set()
 
     def serve(self) -> None:
         """Until asked to stop, or until nobody has asked for anything for too long."""
@@ -151,7 +155,10 @@ def main(arguments: list[str]) -> int:
         return 0  # somebody else was faster, and will answer
     spark = open_session("headrace-sql")
     spark.sql("select 1").toArrow()  # the first query pays for a lot of loading
-    SqlServer(spark, folder, idle_s).serve()
+    server = SqlServer(spark, folder, idle_s)
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, server.ask_to_stop)  # else the JVM would outlive us by a while
+    server.serve()
     spark.stop()
     return 0
 

@@ -7,10 +7,12 @@ columns which nobody asks for are not read and filters skip row groups.
 import json
 import re
 from collections.abc import Iterable, Iterator, Mapping
+from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from headrace.client.blocking.cluster import Cluster, TopicView
+from headrace.model.errors import InvalidConfig
 from headrace.spark.archive.decoding import RAW, Decoding, archive_schema, with_decoded
 from headrace.spark.archive.history import Cut, cut
 from headrace.spark.locating import Locator
@@ -34,11 +36,10 @@ def make_views(spark: "SparkSession", cluster: Cluster, query: str, tables: Mapp
 
 def mentioned(query: str, names: Iterable[str]) -> list[str]:
     """The names that occur in the query as words or in backticks. One too many costs a look, one too few the query."""
-    found = []
-    for name in names:
-        word = re.compile(rf"(?<![\w`-]){re.escape(name)}(?![\w-])|`{re.escape(name)}`", re.IGNORECASE)
-        if word.search(query):
-            found.append(name)
+    found = [name for name in names if re.search(rf"(?<![\w`-]){re.escape(name)}(?![\w-])|`{re.escape(name)}`", query)]
+    for one, other in pairwise(sorted(found, key=str.lower)):
+        if one.lower() == other.lower():
+            raise InvalidConfig(f"{one} and {other} are one name to SQL; ask about one of them at a time")
     return sorted(found)
 
 
