@@ -10,6 +10,7 @@ import confluent_kafka
 import pytest
 from confluent_kafka import Producer
 from confluent_kafka.admin import AdminClient, NewTopic
+from deltalake import DeltaTable
 from pyarrow import parquet as pq
 
 from headrace.cli.app import run
@@ -17,9 +18,11 @@ from headrace.client.blocking.cluster import ClientSettings, Cluster
 from headrace.client.blocking.offsets import EARLIEST, list_offsets
 from headrace.model.ids import TopicPartition
 from headrace.spark.archive.archiver import Archiver
+from headrace.spark.archive.coverage import Coverage
 from headrace.spark.archive.decoding import DECODE_ERROR
 from headrace.spark.archive.settings import GUARD, SCHEMA, TABLE, ArchiveSettings, change, read_settings, topic_view
 from headrace.spark.archive.table import ArchiveTable, open_table
+from headrace.spark.lake import delta
 from headrace.spark.lake.upkeep import Upkeep
 from headrace.testing import LocalBroker
 
@@ -149,6 +152,25 @@ def test_small_files_become_one_and_old_ones_go(kit: Kit, kind: str) -> None:
     assert (dict(view.coverage.ends), view.commits) == ({0: 5}, 5)
     there = [path for path in (kit.folder / name).rglob("*.parquet") if "_delta_log" not in path.parts]
     assert {str(path) for path in there} == {_local(path) for path in view.files}
+
+
+def test_a_table_whose_log_was_trimmed_goes_on_from_its_rows(kit: Kit, monkeypatch: pytest.MonkeyPatch) -> None:
+    name = "trimmed"
+    kit.topic(name, partitions=2)
+    kit.produce(name, [b"x"] * 3, partition=0)
+    kit.produce(name, [b"x"] * 5, partition=1)
+    kit.archive(name)
+    # A commit by somebody else is all that the log remembers.
+    DeltaTable(str(kit.folder / name)).alter.set_table_properties({"delta.appendOnly": "false"})
+    monkeypatch.setattr(delta, "FIRST_LOOK", 1)
+    monkeypatch.setattr(delta, "HISTORY_MAX", 1)
+    assert kit.table(name).view().coverage == Coverage({0: 0, 1: 0}, {0: 3, 1: 5})
+    kit.produce(name, [b"y"], partition=1)
+    kit.archive(name)
+    assert [(row["partition"], row["offset"]) for row in kit.rows(name)] == [
+        *((0, offset) for offset in range(3)),
+        *((1, offset) for offset in range(6)),
+    ]
 
 
 def test_retention_removes_what_is_archived_and_nothing_else(kit: Kit, cluster: Cluster) -> None:
