@@ -74,10 +74,11 @@ class WiredCluster:
         return log.read_bytes().count(b" serves ") if log.exists() else 0
 
     def headrace(self, *words: str) -> None:
-        """`headrace cluster …`, as an administrator types it."""
+        """`headrace cluster …`, as an administrator types it, and again if a broker was away just then."""
         command = [sys.executable, "-P", "-m", "headrace.cli.main", "cluster", *words, "--bootstrap", self.bootstrap]
-        done = subprocess.run(command, capture_output=True, text=True, timeout=START_SECONDS_MAX)
-        assert done.returncode == 0, done
+        deadline = time.monotonic() + START_SECONDS_MAX
+        while (done := subprocess.run(command, capture_output=True, text=True, timeout=START_SECONDS_MAX)).returncode:
+            assert time.monotonic() < deadline, done
 
     def kill(self, *names: str) -> None:
         """SIGKILL, of all of them before any is waited for."""
