@@ -236,3 +236,9 @@ def _elect_preferred(connection: Connection, topic: str) -> None:
 
 def _replicas(admin: AdminClient, topic: str) -> tuple[int, ...]:
     return tuple(admin.list_topics(topic, timeout=PATIENCE_S).topics[topic].partitions[0].replicas)
+
+
+def test_the_fixture_is_a_cluster_of_three(kafka_cluster: LocalCluster) -> None:
+    create(kafka_cluster, "fixture", partitions=3)
+    Sender(kafka_cluster, "fixture").send(3)
+    wait_for_isr(kafka_cluster, "fixture", 3)
