@@ -29,6 +29,11 @@ def test_flags_become_settings():
     assert made.config("num.partitions") == 2
 
 
+def test_metrics_are_told_where_somebody_asks_for_them():
+    assert settings("--metrics", "127.0.0.1:9404").telemetry.metrics_addr == "127.0.0.1:9404"
+    assert settings().telemetry.metrics_addr == ""
+
+
 def test_several_addresses_need_names_of_their_own():
     words = ("-l", "INTERNAL://[::1]:1", "-l", "localhost:2", "-s", "listener.security.protocol.map=INTERNAL:PLAINTEXT")
     with pytest.raises(start_module.SettingsRefused, match=r"PLAINTEXT is not in listener\.security"):
