@@ -1,20 +1,28 @@
 """Three brokers with wires that are cut, disks that fill up and files that fail; readers in racks; leaders in place."""
 
 import json
+import os
 import resource
 import time
 from collections.abc import Callable, Iterator
 
 import pytest
-from confluent_kafka import Consumer, TopicPartition
+from confluent_kafka import Consumer, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic
 
+from headrace.broker.replication.fetcher import BULK_BYTES_MAX
+from headrace.cli.cluster_moves import FOLLOWER_LIST, FOLLOWER_RATE, LEADER_LIST, LEADER_RATE
+from headrace.client.configs import ResourceType, alter
+from headrace.client.connection import Connection
+from headrace.client.moving import move, moving
+from headrace.model.ids import TopicPartition as Place
 from headrace.testing import LocalCluster
 from headrace.testing.local_cluster import METADATA
 from tests.integration.test_local_cluster import PATIENCE_S, Sender, create, everything, wait_for_isr
 from tests.integration.told import told_by
 
 DISK_BYTES = 96 * 1024 * 1024
+MOVED_BYTES, RECORD_BYTES, BYTES_PER_S = 8 * 1024 * 1024, 500_000, 3_000_000
 
 
 @pytest.fixture(scope="module")
@@ -148,3 +156,27 @@ def test_d7_a_broker_without_room_leaves_leading_to_others_until_it_has_some(sma
     wait_for_isr(small_disks, "full", 3)
     sender.send(10)
     assert everything(small_disks, "full", 30) == sender.acked
+
+
+def test_a_move_is_no_faster_than_its_throttle(cluster: LocalCluster) -> None:
+    admin = AdminClient({"bootstrap.servers": cluster.bootstrap})
+    admin.create_topics([NewTopic("slow", 1, replica_assignment=[[1]])])["slow"].result(PATIENCE_S)
+    producer = Producer({"bootstrap.servers": cluster.bootstrap, "enable.idempotence": True})
+    for _ in range(MOVED_BYTES // RECORD_BYTES):
+        producer.produce("slow", os.urandom(RECORD_BYTES))
+    assert producer.flush(PATIENCE_S) == 0
+    rates = dict.fromkeys((LEADER_RATE, FOLLOWER_RATE), str(BYTES_PER_S))
+    with Connection("127.0.0.1", cluster.brokers[2].port, PATIENCE_S) as connection:
+        for broker in ("1", "2"):
+            assert alter(connection, ResourceType.BROKER, broker, rates, ()) is None
+        lists = {LEADER_LIST: "0:1", FOLLOWER_LIST: "0:2"}
+        assert alter(connection, ResourceType.TOPIC, "slow", lists, ()) is None
+        began = time.monotonic()
+        move(connection, {Place("slow", 0): (2,)})
+        wait_until(lambda: not moving(connection), "the move ends")
+        lasted = time.monotonic() - began
+        for broker in ("1", "2"):
+            assert alter(connection, ResourceType.BROKER, broker, {}, rates) is None
+    # The last piece is not waited for; however slow the machine is, it is not faster.
+    assert lasted >= (MOVED_BYTES - BULK_BYTES_MAX) / BYTES_PER_S
+    assert cluster.leader("slow") == 2
