@@ -43,6 +43,12 @@ def test_lag_in_seconds_is_the_age_of_what_the_slowest_source_has_read():
     assert progress_of("p", spark, at_ms=10_000).lag_s == 0.0, "nothing waits"
 
 
+def test_what_nobody_counted_is_what_spark_says_of_each_topic_once():
+    branch = {"numInputRows": 7, "endOffset": '{"t": {"0": 1}}'}
+    other = {"numInputRows": 2, "endOffset": '{"u": {"0": 1}}'}
+    assert progress_of("p", {"sources": [branch, branch, other]}, at_ms=0).rows_in == 9
+
+
 def test_how_a_process_ended_says_how_its_pipeline_stands():
     common = {"newest": None, "started_ms": 5, "now_ms": 6, "stalled_after_ms": 9}
     assert standing(is_held=False, ended=Ended(TAKEN_OVER, 6), **common) == FENCED
