@@ -113,6 +113,8 @@ CLUSTER_CONFIGS: tuple[ConfigDef, ...] = (
         doc="Bytes a second that a leader sends to throttled followers."),
     broker_config("num.replica.fetchers", INT, 1, Range(1), dynamic=True,
         doc="Connections over which a node copies from another one."),
+    broker_config("replica.alter.log.dirs.io.max.bytes.per.second", LONG, LONG_MAX, Range(0), dynamic=True,
+        doc="Bytes a second at which replicas move between directories of a node; it has one, so none do."),
     broker_config("replica.fetch.backoff.ms", INT, 1000, Range(0),
         doc="Rest after a failed copy from a leader."),
     broker_config("replica.fetch.max.bytes", INT, MIB, Range(0),

@@ -21,6 +21,7 @@ _BROKER_KEYS = frozenset(
     {
         "broker.heartbeat.interval.ms",
         "num.replica.fetchers",
+        "replica.alter.log.dirs.io.max.bytes.per.second",
         "replica.fetch.backoff.ms",
         "replica.high.watermark.checkpoint.interval.ms",
         "replica.socket.receive.buffer.bytes",
