@@ -56,7 +56,7 @@ format: ## let ruff rewrite what it can
 
 simulate: ## whole clusters under simulated faults, SIMULATE_SEEDS of them
 	@scripts/bootstrap.sh test
-	HEADRACE_CLUSTER_SEEDS=$(SIMULATE_SEEDS) $(BIN)/python -m pytest tests/simulation/test_cluster_simulation.py $(PYTEST_ARGS)
+	HEADRACE_CLUSTER_SEEDS=$(SIMULATE_SEEDS) $(BIN)/python -m pytest tests/simulation/test_cluster_simulation.py -n $(TEST_WORKERS) $(PYTEST_ARGS)
 
 interop: ## tests that need Maven Central or the Go proxy
 	@scripts/bootstrap.sh interop
