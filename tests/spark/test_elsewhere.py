@@ -21,7 +21,8 @@ from tests.spark.kit import SparkKit
 
 WAIT_S = 180
 # Each test starts several JVMs, which takes half a minute where nothing else runs.
-pytestmark = pytest.mark.timeout(900)
+# With `make interop`: they need nothing from there, but minutes that `make test` has not.
+pytestmark = [pytest.mark.interop, pytest.mark.timeout(900)]
 ORDERS = [{"id": number, "customer": f"c{number % 3}", "amount": number * 10.0} for number in range(200)]
 FILE = """\
 pipeline: {name}
@@ -156,8 +157,6 @@ def test_a_connect_server_runs_a_pipeline(stage: Stage, connect: str, tmp_path: 
     assert stage.dead_letters() == [b"{poison"]
 
 
-# With `make interop`: it needs nothing from there, but three quarters of a minute that `make test` has not.
-@pytest.mark.interop
 def test_sparks_own_pipelines_read_and_write_topics(kit: SparkKit, tmp_path: Path) -> None:
     with LocalBroker() as broker:
         own = SparkKit(kit.session, broker.bootstrap)  # the template's topics have fixed names

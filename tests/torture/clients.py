@@ -132,7 +132,6 @@ class Transacting(Loop):
                 raise
         finally:
             producer.crash()
-            producer.confluent.purge()
 
     def _one_transaction(self, producer: RecordedProducer) -> bool:
         """False if the client is dropped in the middle."""

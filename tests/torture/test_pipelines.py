@@ -161,6 +161,8 @@ class Stage:
             self.headrace("stop", "golden")
 
 
+# With `make interop`, and at length with `make torture`: it takes minutes that `make test` has not.
+@pytest.mark.interop
 @pytest.mark.timeout(2 * WAIT_S * (kills(1) + 2))
 def test_a_pipeline_makes_what_plain_python_makes_whoever_dies(dice: Dice, tmp_path: Path) -> None:
     if shutil.which("java") is None:

@@ -45,7 +45,7 @@ class RecordedProducer:
         self.client = client
         self.acknowledged = 0
         self.failures: list[str] = []  # why records were not delivered, as the client tells
-        self.confluent = Producer({**PRODUCER_SETTINGS, "error_cb": self._error, **settings})
+        self.confluent: Any = Producer({**PRODUCER_SETTINGS, "error_cb": self._error, **settings})
         self._history = history
 
     def send(self, place: TopicPartition, key: bytes | None = None) -> int:
@@ -89,8 +89,14 @@ class RecordedProducer:
         self._history.record(Ended(self.client, committed=False))
 
     def crash(self) -> None:
-        """The end of this client as far as the history goes, for whoever lets it drop without a flush."""
+        """The end of this client. What it has not delivered by now has no outcome, and nobody hears of it any more.
+
+        It is let go here: what waits in its queue holds on to us, so that it would live on, with its threads, and look
+        for its brokers for ever.
+        """
         self._history.record(Crash(self.client))
+        self.confluent.purge()
+        self.confluent = None
 
     def _delivered(self, value: int, error: Any, message: Any) -> None:
         if error is None:
