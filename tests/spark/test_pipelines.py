@@ -64,14 +64,14 @@ def order(number: int) -> bytes:
     return json.dumps({"id": number, "customer": f"c{number % 3}", "amount": float(number)}).encode()
 
 
-def committed(kit: SparkKit, topic: str, count: int, patience_s: int = WAIT_S) -> list[Any]:
+def committed(kit: SparkKit, topic: str, count: int) -> list[Any]:
     consumer = Consumer(
         {"bootstrap.servers": kit.bootstrap, "group.id": uuid4().hex, "auto.offset.reset": "earliest",
          "isolation.level": "read_committed", "enable.partition.eof": True}
     )  # fmt: skip
     consumer.subscribe([topic])
     messages: list[Any] = []
-    for _ in range(patience_s):
+    for _ in range(WAIT_S):
         if len(messages) >= count:
             break
         messages += [one for one in consumer.consume(count, 1) if one.error() is None]
@@ -115,7 +115,7 @@ def test_a_table_takes_each_batch_once(kit: SparkKit, tmp_path: Path, kind: str)
     _forget_last_commit(PipelineState(pipeline.name, tmp_path).checkpoint)
     run(kit, pipeline, tmp_path)  # the batch comes again, as after a crash behind the table's commit
     assert sorted(row.id for row in kit.session.read.parquet(*_files(kind, str(table))).collect()) == list(range(100))
-    assert len(committed(kit, dead, 3, patience_s=3)) == 2, "its letters were there already, too"
+    assert len(kit.values(dead, kafka__isolation__level="read_committed")) == 2, "its letters were there already, too"
     PipelineState(pipeline.name, tmp_path).forget()
     run(kit, pipeline, tmp_path)  # from the beginning, as asked: its batches are new ones, though numbered the same
     assert kit.session.read.parquet(*_files(kind, str(table))).count() == 200
@@ -139,7 +139,7 @@ def test_history_is_read_up_to_an_exact_offset_and_the_stream_goes_on_from_there
     assert unfinished_backfill(state) is None
     run(kit, pipeline, tmp_path)
     assert ids(committed(kit, out, 80)) == list(range(80))
-    assert len(committed(kit, out, 81, patience_s=3)) <= 80, "nothing comes behind them"
+    assert len(kit.values(out, kafka__isolation__level="read_committed")) <= 80, "nothing comes behind them"
 
 
 def test_a_stream_that_runs_already_gets_the_history_before_it(kit: SparkKit, tmp_path: Path) -> None:
@@ -158,7 +158,7 @@ def test_a_stream_that_runs_already_gets_the_history_before_it(kit: SparkKit, tm
     run_in(kit, pipeline, beside, only_backfill=True)
     rows = kit.session.read.parquet(*_files("delta", str(table))).collect()
     assert sorted(row.id for row in rows) == list(range(80))
-    assert len(committed(kit, f"{topic}.dead", 2, patience_s=3)) == 1
+    assert len(kit.values(f"{topic}.dead", kafka__isolation__level="read_committed")) == 1
     progress = beside.read("progress")
     assert (progress["rows_in_total"], progress["rows_out_total"], progress["dead_letters_total"]) == (61, 60, 1)
 

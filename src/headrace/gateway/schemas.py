@@ -6,6 +6,9 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from headrace.gateway.encoding import OFFSET_MAX, PARTITION_MAX, TIMESTAMP_MAX
 
+# More than any cluster has brokers, and as many as the client library lets through.
+REPLICATION_FACTOR_MAX = 10_000
+
 Offset = Annotated[int, Field(ge=0, le=OFFSET_MAX, strict=True)]
 PartitionNumber = Annotated[int, Field(ge=0, le=PARTITION_MAX, strict=True)]
 Name = Annotated[str, Field(pattern=r"^[a-zA-Z0-9._-]{1,249}$")]
@@ -42,7 +45,7 @@ class NewTopic(_In):
     partitions: Annotated[int, Field(ge=1, le=100_000, strict=True)] | None = Field(
         None, description="Default: the broker's num.partitions."
     )
-    replication_factor: Annotated[int, Field(ge=1, le=32_767, strict=True)] | None = Field(
+    replication_factor: Annotated[int, Field(ge=1, le=REPLICATION_FACTOR_MAX, strict=True)] | None = Field(
         None, description="Default: the broker's. More than there are brokers becomes as many as there are."
     )
     configs: Configs = Field(default_factory=dict, description="Topic configs by Kafka's names.")

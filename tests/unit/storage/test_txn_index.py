@@ -22,7 +22,11 @@ def index_with(*txns: AbortedTxn, files: MemoryFiles | None = None) -> TxnIndex:
 def histories(draw: st.DrawFn) -> list[AbortedTxn]:
     """Aborted transactions as a log would have them: first offsets in any order, markers ascending."""
     markers = sorted(draw(st.sets(st.integers(10, 400), max_size=30)))
-    firsts = [draw(st.integers(max(0, marker - 80), marker - 1)) for marker in markers]
+    taken = set(markers)  # where a marker stands there is no record
+    firsts = [
+        draw(st.integers(max(0, marker - 80), marker - 1).filter(lambda first: first not in taken))
+        for marker in markers
+    ]
     return [
         AbortedTxn(
             number,
