@@ -8,17 +8,10 @@ from datetime import timedelta
 
 from headrace.client.connection import Connection
 from headrace.client.refusals import Refused
-from headrace.model.ids import TopicPartition
+from headrace.model.ids import TopicPartition, by_topic
 
 ANSWER_TIMEOUT = timedelta(seconds=30)
 PREFERRED = 0
-
-
-def _by_topic(places: Iterable[TopicPartition]) -> dict[str, list[int]]:
-    topics: dict[str, list[int]] = {}
-    for topic, partition in sorted(places):
-        topics.setdefault(topic, []).append(partition)
-    return topics
 
 
 def move(connection: Connection, wanted: Mapping[TopicPartition, tuple[int, ...]]) -> None:
@@ -38,7 +31,7 @@ def move(connection: Connection, wanted: Mapping[TopicPartition, tuple[int, ...]
                 for index in indexes
             ),
         )
-        for topic, indexes in _by_topic(wanted).items()
+        for topic, indexes in by_topic(sorted(wanted)).items()
     )
     request = AlterPartitionReassignmentsRequest(timeout=ANSWER_TIMEOUT, topics=topics)  # type: ignore[arg-type]
     answer = connection.call(request, AlterPartitionReassignmentsResponse)
@@ -69,7 +62,7 @@ def elect_first_replicas(connection: Connection, places: Collection[TopicPartiti
 
     topics = tuple(
         TopicPartitions(topic=topic, partitions=tuple(indexes))  # type: ignore[arg-type]
-        for topic, indexes in _by_topic(places).items()
+        for topic, indexes in by_topic(sorted(places)).items()
     )
     request = ElectLeadersRequest(election_type=PREFERRED, topic_partitions=topics, timeout=ANSWER_TIMEOUT)  # type: ignore[arg-type]
     connection.call(request, ElectLeadersResponse)  # where it could not be, somebody else leads on

@@ -12,9 +12,10 @@ from typing import NamedTuple, Protocol, TypeAlias
 
 from headrace.model.errors import ProtocolError, UnsupportedVersion
 from headrace.protocol.api import SERVED, ApiKey, response_header_version
-from headrace.protocol.wire import EMPTY_TAGS, Reader
+from headrace.protocol.wire import EMPTY_TAGS, INT32, Reader
 
 REQUEST_HEADER = Struct(">hhi")
+CORRELATION_ID_AT = 4  # in a request without its size, and in a response with it
 _RESPONSE_HEADER = Struct(">ii")
 
 # A number from the wire to its API: making an enum member of it costs more than parsing the header.
@@ -80,3 +81,18 @@ def response_start(api: ApiKey, version: int, correlation_id: int, body_bytes: i
 def response(api: ApiKey, version: int, correlation_id: int, body: bytes) -> list[Part]:
     """A whole reply in one piece."""
     return [response_start(api, version, correlation_id, len(body)) + body]
+
+
+# For requests that are recognised without being read (produce_again.py, offset_commit_again.py).
+
+
+def correlation_id_of(frame: memoryview) -> int:
+    number: int = INT32.unpack_from(frame, CORRELATION_ID_AT)[0]
+    return number
+
+
+def said_again(reply: bytes, correlation_id: int) -> bytearray:
+    """A copy of an earlier reply, as the answer to another request."""
+    copy = bytearray(reply)
+    INT32.pack_into(copy, CORRELATION_ID_AT, correlation_id)
+    return copy

@@ -3,7 +3,14 @@
 from struct import Struct
 
 from headrace.protocol.api import ApiKey
-from headrace.protocol.frames import RequestHeader, parse_request_header, response
+from headrace.protocol.frames import (
+    CORRELATION_ID_AT,
+    REQUEST_HEADER,
+    RequestHeader,
+    parse_request_header,
+    response,
+    said_again,
+)
 from headrace.protocol.offset_commit import (
     INSTANCE_FROM,
     LEADER_EPOCH_FROM,
@@ -14,14 +21,11 @@ from headrace.protocol.offset_commit import (
     TopicRows,
     encode_response,
 )
-from headrace.protocol.wire import INT32, INT64
+from headrace.protocol.wire import INT64
 
 # Beyond that, comparing piece by piece gains little over reading.
 PARTITIONS_MAX = 16
 REQUEST_BYTES_MAX = 2 * 1024
-
-_CORRELATION_AT = 4
-_SAID_FROM = 8
 
 
 class RepeatedCommit:
@@ -31,18 +35,16 @@ class RepeatedCommit:
 
     def __init__(self, frame: memoryview, header: RequestHeader, request: OffsetCommitRequest) -> None:
         self.request, self.version = request, header.version
-        self._api, self._frame_bytes = bytes(frame[:_CORRELATION_AT]), len(frame)
-        at = _offsets_at(frame)
-        edges = [_SAID_FROM, *at]
-        pieces = [end - start for start, end in zip(edges, [*at, len(frame)], strict=True)]
-        # The first piece begins behind the correlation id, the others behind the offset before them.
-        pieces = [pieces[0], *(size - INT64.size for size in pieces[1:])]
-        self._layout = Struct(">" + "q".join(f"{size}s" for size in pieces))
-        self._said = self._layout.unpack_from(frame, _SAID_FROM)[::2]
+        self._api, self._frame_bytes = bytes(frame[:CORRELATION_ID_AT]), len(frame)
+        offsets_at = _offsets_at(frame)
+        # What is said between two offsets, from behind the correlation id to the end.
+        starts = [REQUEST_HEADER.size, *(at + INT64.size for at in offsets_at)]
+        pieces = zip(starts, [*offsets_at, len(frame)], strict=True)
+        self._layout = Struct(">" + "q".join(f"{end - start}s" for start, end in pieces))
+        self._said = self._layout.unpack_from(frame, REQUEST_HEADER.size)[::2]
         rows = [TopicRows(topic, [(one.partition, 0) for one in commits]) for topic, commits in request.topics]
-        (self._reply,) = response(
-            ApiKey.OFFSET_COMMIT, header.version, 0, encode_response(header.version, OffsetCommitResponse(rows))
-        )
+        body = encode_response(header.version, OffsetCommitResponse(rows))
+        self._reply = b"".join(response(ApiKey.OFFSET_COMMIT, header.version, 0, body))  # type: ignore[arg-type]
 
     @classmethod
     def of(cls, frame: memoryview, header: RequestHeader, request: OffsetCommitRequest) -> "RepeatedCommit | None":
@@ -54,21 +56,14 @@ class RepeatedCommit:
 
     def offsets(self, frame: memoryview) -> tuple[int, ...] | None:
         """Those of a request that says nothing else anew; in the order of the partitions."""
-        if len(frame) != self._frame_bytes or frame[:_CORRELATION_AT] != self._api:
+        if len(frame) != self._frame_bytes or frame[:CORRELATION_ID_AT] != self._api:
             return None
-        parts = self._layout.unpack_from(frame, _SAID_FROM)
+        parts = self._layout.unpack_from(frame, REQUEST_HEADER.size)
         return parts[1::2] if parts[::2] == self._said else None
-
-    @staticmethod
-    def correlation_id(frame: memoryview) -> int:
-        number: int = INT32.unpack_from(frame, _CORRELATION_AT)[0]
-        return number
 
     def reply(self, correlation_id: int) -> bytearray:
         """All of it was committed."""
-        reply = bytearray(self._reply)  # type: ignore[arg-type]  # what is encoded here is bytes
-        INT32.pack_into(reply, _CORRELATION_AT, correlation_id)
-        return reply
+        return said_again(self._reply, correlation_id)
 
 
 def _offsets_at(frame: memoryview) -> list[int]:

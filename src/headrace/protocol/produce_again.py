@@ -9,7 +9,13 @@ Only for small requests with a single batch and no transaction: with large ones 
 
 from struct import Struct
 
-from headrace.protocol.frames import RequestHeader
+from headrace.protocol.frames import (
+    CORRELATION_ID_AT,
+    REQUEST_HEADER,
+    RequestHeader,
+    correlation_id_of,
+    said_again,
+)
 from headrace.protocol.produce import FLEXIBLE_FROM, PartitionResult, ProduceRequest, encode_response, row_at
 from headrace.protocol.wire import INT32
 
@@ -23,8 +29,6 @@ SUBJECTS_MAX = 16
 # Requests that look like those we know how to recognise: with a log start in the answer, and every codec allowed.
 VERSION_MIN = 7
 
-_CORRELATION_AT = 4
-_SAID_FROM = 8
 _TAIL = b"\x00\x00\x00"  # no tags: of the partition, the topic, the request
 _NUMBERS = Struct(">qqq")
 _BEFORE_NUMBERS = 6  # index and error
@@ -38,13 +42,13 @@ class Place:
     def __init__(self, version: int, request: ProduceRequest) -> None:
         ((self.topic, ((self.index, _),)),) = request.topics
         self.version, self.acks, self.timeout_ms = version, request.acks, request.timeout_ms
-        (self._reply,) = encode_response(version, 0, [(self.topic, [PartitionResult(self.index)])])
+        parts = encode_response(version, 0, [(self.topic, [PartitionResult(self.index)])])
+        self._reply = b"".join(parts)  # type: ignore[arg-type]  # what is encoded here is bytes
         self._numbers_at = row_at(version, self.topic) + _BEFORE_NUMBERS
 
     def reply(self, correlation_id: int, base_offset: int, append_time_ms: int, log_start_offset: int) -> bytearray:
         """To a batch that was written."""
-        reply = bytearray(self._reply)  # type: ignore[arg-type]  # what is encoded here is bytes
-        INT32.pack_into(reply, _CORRELATION_AT, correlation_id)
+        reply = said_again(self._reply, correlation_id)
         _NUMBERS.pack_into(reply, self._numbers_at, base_offset, append_time_ms, log_start_offset)
         return reply
 
@@ -71,14 +75,14 @@ class Recognised:
         said_until = len(frame) - (len(_TAIL) if flexible else 0) - len(records) - length_bytes
         if said_until > SAID_BYTES_MAX:
             return
-        api = bytes(frame[:_CORRELATION_AT])
+        api = bytes(frame[:CORRELATION_ID_AT])
         if (api, said_until) != (self._api, self._said_until):
             self._api, self._said_until, self._flexible = api, said_until, flexible
             self._places = {}
             self._subjects += 1
         elif len(self._places) >= PLACES_MAX:
             self._places = {}
-        said = bytes(frame[_SAID_FROM:said_until])
+        said = bytes(frame[REQUEST_HEADER.size : said_until])
         self._places[said] = Place(header.version, request)
         found = self.recognise(frame)
         if found is None or found[2] != records:  # it has tags, so its parts are not where we took them to be
@@ -87,9 +91,9 @@ class Recognised:
     def recognise(self, frame: memoryview) -> tuple[Place, int, memoryview] | None:
         """The place, the correlation id and the batch of a request that says what an earlier one said."""
         position = self._said_until
-        if frame[:_CORRELATION_AT] != self._api or len(frame) < position + 4:
+        if frame[:CORRELATION_ID_AT] != self._api or len(frame) < position + 4:
             return None
-        place = self._places.get(bytes(frame[_SAID_FROM:position]))
+        place = self._places.get(bytes(frame[REQUEST_HEADER.size : position]))
         if place is None:
             return None
         if self._flexible:
@@ -109,7 +113,7 @@ class Recognised:
                 return None
         if end <= position:
             return None
-        return place, INT32.unpack_from(frame, _CORRELATION_AT)[0], frame[position:end]
+        return place, correlation_id_of(frame), frame[position:end]
 
 
 def _single_batch(header: RequestHeader, request: ProduceRequest) -> memoryview | None:

@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from headrace.protocol.api import SERVED, ApiKey
-from headrace.protocol.frames import parse_request_header, response
+from headrace.protocol.frames import correlation_id_of, parse_request_header, response
 from headrace.protocol.offset_commit import (
     FLEXIBLE_FROM,
     INSTANCE_FROM,
@@ -72,7 +72,7 @@ def test_what_comes_again_is_recognised(version: int, shape: list[int], data: st
     wanted = [[data.draw(offset) for _ in range(count)] for count in shape]
     frame = frame_of(version, wanted, correlation_id=12)
     assert again.offsets(frame) == tuple(one for topic in wanted for one in topic)
-    assert again.correlation_id(frame) == 12
+    assert correlation_id_of(frame) == 12
 
 
 @pytest.mark.parametrize("version", VERSIONS)

@@ -14,7 +14,7 @@ from headrace.model.errors import (
     NotLeader,
     RequestError,
 )
-from headrace.model.ids import TopicPartition
+from headrace.model.ids import TopicPartition, by_topic
 
 if TYPE_CHECKING:
     from headrace.broker.broker import Broker
@@ -43,16 +43,14 @@ async def add_partitions_at(
     from kio.schema.add_partitions_to_txn.v5.response import AddPartitionsToTxnResponse
 
     messages: Any = kio_request  # its number types are for readers of its own
-    topics: dict[str, list[int]] = {}
-    for place in places:
-        topics.setdefault(place.topic, []).append(place.partition)
     transaction = messages.AddPartitionsToTxnTransaction(
         transactional_id=transactional_id,
         producer_id=owner.producer_id,
         producer_epoch=owner.epoch,
         verify_only=verify_only,
         topics=tuple(
-            messages.AddPartitionsToTxnTopic(name=name, partitions=tuple(indexes)) for name, indexes in topics.items()
+            messages.AddPartitionsToTxnTopic(name=name, partitions=tuple(indexes))
+            for name, indexes in by_topic(places).items()
         ),
     )
     request = messages.AddPartitionsToTxnRequest(transactions=(transaction,))

@@ -16,7 +16,7 @@ from headrace.core.group.machine import NewOffset, Outcomes
 from headrace.model.errors import HeadraceError
 from headrace.model.ids import TopicPartition
 from headrace.protocol.api import ApiKey
-from headrace.protocol.frames import Parts, RequestHeader, response
+from headrace.protocol.frames import Parts, RequestHeader, correlation_id_of, response
 from headrace.protocol.offset_commit import OffsetCommitRequest, encode_response
 from headrace.protocol.offset_commit_again import RepeatedCommit
 
@@ -67,7 +67,7 @@ class CommitShortcut:
             return LONG_WAY
         call = self._call
         call.principal = self._connection.principal
-        answer = _Answer(again, again.correlation_id(frame), call)
+        answer = _Answer(again, correlation_id_of(frame), call)
         group_id, committer = again.request.group_id, self._committer
         try:
             if not allows(call, READ_GROUP, group_id):

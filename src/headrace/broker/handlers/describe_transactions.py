@@ -15,7 +15,7 @@ from headrace.broker.handlers.kafka_types import NO_ERROR, NO_THROTTLE, Producer
 from headrace.broker.handlers.shared import allows
 from headrace.core.transaction.values import Transaction
 from headrace.model.errors import ErrorCode, HeadraceError, TransactionalIdDenied
-from headrace.model.ids import NO_EPOCH, NO_PRODUCER_ID
+from headrace.model.ids import NO_EPOCH, NO_PRODUCER_ID, by_topic
 from headrace.protocol.api import ApiKey
 from headrace.protocol.schema import EPOCH
 from headrace.security.access import Operation, ResourceType, access_for
@@ -45,10 +45,7 @@ def _row(name: "TransactionalId", call: Call) -> TransactionState:
 
 
 def _described(name: "TransactionalId", transaction: Transaction, call: Call) -> TransactionState:
-    topics: dict[str, list[int]] = {}
-    for topic, partition in sorted(transaction.partitions):
-        if allows(call, DESCRIBE_TOPIC, topic):
-            topics.setdefault(topic, []).append(partition)
+    topics = by_topic(one for one in sorted(transaction.partitions) if allows(call, DESCRIBE_TOPIC, one.topic))
     return TransactionState(
         error_code=NO_ERROR,
         transactional_id=name,

@@ -14,7 +14,7 @@ from headrace.core.group.errors import InvalidGroupId
 from headrace.core.group.family import Committer
 from headrace.core.group.machine import FetchedOffsets, GroupMachine
 from headrace.model.errors import ErrorCode, GroupDenied, HeadraceError
-from headrace.model.ids import TopicPartition
+from headrace.model.ids import TopicPartition, by_topic
 from headrace.protocol.api import ApiKey
 from headrace.protocol.offset_fetch import (
     TOPIC_ID_FROM,
@@ -88,11 +88,8 @@ def _group(wish: GroupWish, found: FetchedOffsets | HeadraceError, call: Call) -
 
 def _everything(found: FetchedOffsets, call: Call) -> list[TopicAnswer]:
     """All that the caller may know of; from the version with topic ids on, only topics that still exist."""
-    by_topic: dict[str, list[int]] = {}
-    for partition in sorted(found.offsets):
-        by_topic.setdefault(partition.topic, []).append(partition.partition)
     answers: list[TopicAnswer] = []
-    for name, indexes in by_topic.items():
+    for name, indexes in by_topic(sorted(found.offsets)).items():
         if not allows(call, DESCRIBE_TOPIC, name):
             continue
         topic = call.broker.image.topics.get(name)
