@@ -17,6 +17,7 @@ from confluent_kafka.admin import AdminClient
 from headrace.app.config_file import load_settings
 from headrace.model.settings import Settings
 from headrace.testing.local_broker import HOST, reserve_port
+from tests.patience import awaited
 
 START_SECONDS_MAX = 60.0
 
@@ -127,8 +128,10 @@ def admin(files: NodeFiles, index: int) -> AdminClient:
 
 def wait_for_brokers(files: NodeFiles, index: int, expected: set[int]) -> str:
     """Until the node lists these brokers; returns the id of its cluster."""
-    deadline = time.monotonic() + 30
-    while set((told := admin(files, index).list_topics(timeout=30)).brokers) != expected:
-        assert time.monotonic() < deadline, told.brokers
-        time.sleep(0.05)
+    told = awaited(
+        lambda: admin(files, index).list_topics(timeout=30),
+        lambda told: set(told.brokers) == expected,
+        f"node {index} lists the brokers {expected}",
+        30,
+    )
     return str(told.cluster_id)

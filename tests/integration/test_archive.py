@@ -1,7 +1,6 @@
 """Archives of topics: what the commands do, what the table holds, and what retention leaves alone."""
 
 import json
-import time
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -25,6 +24,7 @@ from headrace.spark.archive.table import ArchiveTable, open_table
 from headrace.spark.lake import delta
 from headrace.spark.lake.upkeep import Upkeep
 from headrace.testing import LocalBroker
+from tests import patience
 
 KINDS = pytest.mark.parametrize("kind", ["delta", "iceberg"])
 
@@ -194,10 +194,7 @@ def log_start(kit: Kit, name: str) -> int:
 
 
 def until(condition: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + 30
-    while not condition():
-        assert time.monotonic() < deadline, "it does not come true"
-        time.sleep(0.05)
+    patience.until(condition, "it comes true", 30)
 
 
 def test_what_was_gone_before_it_was_archived_is_counted(kit: Kit, cluster: Cluster) -> None:

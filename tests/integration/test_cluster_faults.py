@@ -20,6 +20,7 @@ from headrace.testing import LocalCluster
 from headrace.testing.local_cluster import METADATA
 from tests.integration.test_local_cluster import PATIENCE_S, Sender, create, everything, wait_for_isr
 from tests.integration.told import told_by
+from tests.patience import until
 
 DISK_BYTES = 96 * 1024 * 1024
 MOVED_BYTES, RECORD_BYTES, BYTES_PER_S = 8 * 1024 * 1024, 500_000, 3_000_000
@@ -38,10 +39,7 @@ def cluster() -> Iterator[LocalCluster]:
 
 
 def wait_until(condition: Callable[[], bool], what: str) -> None:
-    deadline = time.monotonic() + PATIENCE_S
-    while not condition():
-        assert time.monotonic() < deadline, what
-        time.sleep(0.1)
+    until(condition, what, PATIENCE_S)
 
 
 def test_d9_a_leader_that_is_cut_off_is_replaced_and_fenced(cluster: LocalCluster) -> None:

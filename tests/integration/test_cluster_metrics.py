@@ -1,7 +1,6 @@
 """What the metrics of two brokers say while one of them is away, and when it is back."""
 
 import re
-import time
 
 import httpx
 from confluent_kafka import Producer
@@ -9,6 +8,7 @@ from confluent_kafka.admin import AdminClient, NewTopic
 
 from headrace.telemetry.scrape import Interval, parse
 from headrace.testing.local_cluster import LocalCluster
+from tests.patience import awaited
 
 PATIENCE_S = 60.0
 WHERE = re.compile(r"metrics of the broker on (\S+)")
@@ -20,11 +20,9 @@ def figures(cluster: LocalCluster, broker: int) -> Interval:
 
 
 def wait_until(cluster: LocalCluster, broker: int, name: str, value: float) -> Interval:
-    deadline = time.monotonic() + PATIENCE_S
-    while (found := figures(cluster, broker)).now(name) != value:
-        assert time.monotonic() < deadline, f"{name} is {found.now(name)}"
-        time.sleep(0.05)
-    return found
+    return awaited(
+        lambda: figures(cluster, broker), lambda one: one.now(name) == value, f"{name} is {value}", PATIENCE_S
+    )
 
 
 def test_a_broker_that_leaves_and_returns_is_seen_in_its_leaders_figures():

@@ -1,13 +1,12 @@
 """Groups and offsets after `kill -9`: what was acknowledged is there, and members go on as if nothing had happened."""
 
-import threading
-import time
 from collections.abc import Callable, Iterator
 
 import pytest
 from confluent_kafka import Consumer, KafkaException, Producer, TopicPartition
 
 from headrace.testing import LocalBroker
+from tests import patience
 
 SECONDS_MAX = 30.0
 KILLS = 4
@@ -36,11 +35,7 @@ def produce(broker: LocalBroker, values: range) -> None:
 
 
 def until(condition: Callable[[], bool], what: str) -> None:
-    deadline = time.monotonic() + SECONDS_MAX
-    pause = threading.Event()
-    while not condition():
-        assert time.monotonic() < deadline, f"not in time: {what}"
-        pause.wait(0.01)
+    patience.until(condition, what, SECONDS_MAX)
 
 
 def test_an_acknowledged_commit_is_there_after_a_kill(broker: LocalBroker) -> None:

@@ -11,7 +11,10 @@ from confluent_kafka import Consumer, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic
 
 from headrace.client.connection import Connection
+from headrace.client.moving import move, moving
+from headrace.model.ids import TopicPartition as Place
 from headrace.testing.local_cluster import LocalCluster
+from tests.patience import awaited, until
 
 PATIENCE_S = 60.0  # for a machine that does other things too; nothing here is timed
 
@@ -70,13 +73,12 @@ def everything(cluster: LocalCluster, topic: str, count: int) -> list[str]:
 
 def wait_for_isr(cluster: LocalCluster, topic: str, size: int) -> None:
     admin = AdminClient({"bootstrap.servers": cluster.bootstrap})
-    deadline = time.monotonic() + PATIENCE_S
-    while time.monotonic() < deadline:
+
+    def in_sync() -> list[int]:
         partitions = admin.list_topics(topic, timeout=PATIENCE_S).topics[topic].partitions.values()
-        if all(len(one.isrs) == size for one in partitions):
-            return
-        time.sleep(0.1)
-    pytest.fail(f"{topic} does not have {size} replicas in sync")
+        return [len(one.isrs) for one in partitions]
+
+    awaited(in_sync, lambda found: set(found) <= {size}, f"{topic} has {size} replicas in sync", PATIENCE_S)
 
 
 def test_d1_a_killed_leader_is_replaced_and_nothing_is_lost(cluster: LocalCluster) -> None:
@@ -187,9 +189,9 @@ def test_replicas_move_to_another_broker_and_leadership_back_to_the_first(cluste
     sender = Sender(cluster, "moved")
     sender.send(20)
     with Connection("127.0.0.1", cluster.brokers[2].port, PATIENCE_S) as connection:
-        _reassign(connection, "moved", (3, 2))
+        move(connection, {Place("moved", 0): (3, 2)})
         sender.send(20)
-        _wait_until_moved(connection)
+        until(lambda: not moving(connection), "the move ends", PATIENCE_S)
         assert _replicas(admin, "moved") == (3, 2)
         cluster.stop(3)
         sender.send(5)
@@ -199,27 +201,6 @@ def test_replicas_move_to_another_broker_and_leadership_back_to_the_first(cluste
         _elect_preferred(connection, "moved")
     assert cluster.leader("moved") == 3
     assert everything(cluster, "moved", 45) == sender.acked
-
-
-def _reassign(connection: Connection, topic: str, replicas: tuple[int, ...]) -> None:
-    messages: Any = importlib.import_module("kio.schema.alter_partition_reassignments.v0.request")
-    answers: Any = importlib.import_module("kio.schema.alter_partition_reassignments.v0.response")
-    wanted = messages.ReassignablePartition(partition_index=0, replicas=replicas)
-    request = messages.AlterPartitionReassignmentsRequest(
-        timeout=timedelta(seconds=30), topics=(messages.ReassignableTopic(name=topic, partitions=(wanted,)),)
-    )
-    answer = connection.call(request, answers.AlterPartitionReassignmentsResponse)
-    assert answer.responses[0].partitions[0].error_code == 0
-
-
-def _wait_until_moved(connection: Connection) -> None:
-    messages: Any = importlib.import_module("kio.schema.list_partition_reassignments.v0.request")
-    answers: Any = importlib.import_module("kio.schema.list_partition_reassignments.v0.response")
-    request = messages.ListPartitionReassignmentsRequest(timeout=timedelta(seconds=30), topics=None)
-    deadline = time.monotonic() + PATIENCE_S
-    while connection.call(request, answers.ListPartitionReassignmentsResponse).topics:
-        assert time.monotonic() < deadline, "the move does not end"
-        time.sleep(0.1)
 
 
 def _elect_preferred(connection: Connection, topic: str) -> None:

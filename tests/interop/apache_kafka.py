@@ -5,7 +5,6 @@ The jars are those of the benchmarks, fetched once into `.cache`. Knows nothing 
 
 import json
 import signal
-import socket
 import subprocess
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -17,6 +16,7 @@ from typing import Any
 from confluent_kafka import KafkaException
 from confluent_kafka.admin import AdminClient
 
+from bench.brokers import free_port
 from bench.tools import kafka_classpath
 
 # A tool lives for a second or two: compiling beyond C1 and a parallel collector cost more than they save.
@@ -68,13 +68,6 @@ def tools(commands: Sequence[Sequence[str]]) -> list[Output]:
     """Independent runs, two at a time; outputs in the order of the commands."""
     with ThreadPoolExecutor(TOOLS_AT_ONCE) as pool:
         return list(pool.map(lambda command: tool(*command), commands))
-
-
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port: int = probe.getsockname()[1]
-        return port
 
 
 class ApacheKafka:

@@ -16,6 +16,7 @@ from pathlib import Path
 
 import pytest
 
+from bench.brokers import free_port
 from headrace.testing.local_broker import LocalBroker
 from tests.spark.kit import SparkKit
 
@@ -34,12 +35,6 @@ dead_letters: {topic}.dead
 trigger: available-now
 spark: {{spark.driver.host: 127.0.0.1, spark.ui.enabled: "false", spark.sql.shuffle.partitions: "2"}}
 """
-
-
-def free_port() -> int:
-    with socket.socket() as listener:
-        listener.bind(("127.0.0.1", 0))
-        return int(listener.getsockname()[1])
 
 
 def answers(port: int) -> bool:

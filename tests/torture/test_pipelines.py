@@ -24,6 +24,7 @@ from headrace.client.blocking.cluster import ClientSettings, Cluster
 from headrace.client.blocking.records import committed_records
 from headrace.spark.pipeline.letters import letter_of
 from headrace.testing import LocalBroker
+from tests.patience import awaited
 from tests.torture.plan import Dice, kills
 
 # Spark takes ten seconds to start where nothing else runs, and minutes on a machine full of tests.
@@ -119,17 +120,13 @@ class Stage:
         return found
 
     def wait_for_rows(self, count: int) -> None:
-        deadline = time.monotonic() + WAIT_S
-        while len(self.rows()) < count:
-            assert time.monotonic() < deadline, f"{len(self.rows())} of {count}\n{self.headrace('logs', 'golden')}"
-            time.sleep(0.2)
+        awaited(lambda: len(self.rows()), lambda found: found >= count, lambda: self._wanted(count), WAIT_S)
 
     def wait_for_letters(self, count: int) -> list[Any]:
-        deadline = time.monotonic() + WAIT_S
-        while len(found := self.letters()) < count:
-            assert time.monotonic() < deadline, f"{len(found)} of {count}\n{self.headrace('logs', 'golden')}"
-            time.sleep(0.2)
-        return found
+        return awaited(self.letters, lambda found: len(found) >= count, lambda: self._wanted(count), WAIT_S)
+
+    def _wanted(self, count: int) -> str:
+        return f"{count} of them\n{self.headrace('logs', 'golden')}"
 
     def kill(self, victim: str) -> None:
         worker = self.worker()

@@ -9,6 +9,7 @@ from confluent_kafka import Consumer, Producer
 from confluent_kafka.admin import AdminClient, NewTopic
 
 from headrace.testing import LocalCluster
+from tests.patience import awaited, until
 from tests.torture.plan import kills
 
 TOPIC, PARTITIONS = "rolling", 6
@@ -76,10 +77,10 @@ class Reading(threading.Thread):
         self._consumer.close()
 
     def wait_for(self, wanted: dict[int, list[int]]) -> None:
-        deadline = time.monotonic() + SECONDS_MAX
-        while any(len(self.seen[place]) < len(values) for place, values in wanted.items()):
-            assert time.monotonic() < deadline, {place: len(values) for place, values in self.seen.items()}
-            time.sleep(0.05)
+        def has_all(seen: dict[int, int]) -> bool:
+            return all(seen[place] >= len(values) for place, values in wanted.items())
+
+        awaited(lambda: {place: len(self.seen[place]) for place in wanted}, has_all, "all is read", SECONDS_MAX)
 
     def stop(self) -> None:
         self._stopping.set()
@@ -87,13 +88,11 @@ class Reading(threading.Thread):
 
 
 def wait_until_in_sync(admin: AdminClient) -> None:
-    deadline = time.monotonic() + SECONDS_MAX
-    while time.monotonic() < deadline:
+    def everybody_is() -> bool:
         topics = admin.list_topics(timeout=SECONDS_MAX).topics.values()
-        if all(len(one.isrs) == len(one.replicas) for topic in topics for one in topic.partitions.values()):
-            return
-        time.sleep(0.05)
-    pytest.fail("not everybody is in sync again")
+        return all(len(one.isrs) == len(one.replicas) for topic in topics for one in topic.partitions.values())
+
+    until(everybody_is, "everybody is in sync again", SECONDS_MAX)
 
 
 @pytest.mark.slow

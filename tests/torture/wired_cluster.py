@@ -17,6 +17,7 @@ from confluent_kafka.admin import AdminClient
 
 from headrace.testing.small_disk import fill_disk, free_disk
 from tests.integration.told import told_by
+from tests.patience import awaited
 from tests.torture.netns import Wire
 
 ETCD_MEMBERS = ("e1", "e2", "e3")
@@ -135,9 +136,7 @@ class WiredCluster:
     def wait_until_well(self, topic: str, seconds_max: float) -> float:
         """Until every broker knows of a leader and a full ISR for every partition; returns how long it took."""
         began = time.monotonic()
-        while (trouble := self._trouble(topic)) is not None:
-            assert time.monotonic() < began + seconds_max, f"not well again after {seconds_max:.0f} s: {trouble}"
-            time.sleep(0.05)
+        awaited(lambda: self._trouble(topic), lambda trouble: trouble is None, "all is well again", seconds_max)
         return time.monotonic() - began
 
     def _trouble(self, topic: str) -> str | None:

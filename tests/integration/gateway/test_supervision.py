@@ -4,7 +4,6 @@ import signal
 import socket
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import httpx
@@ -14,6 +13,7 @@ from confluent_kafka import Producer
 
 from headrace.testing import LocalBroker
 from tests.integration.gateway.conftest import gateway_alone
+from tests.patience import until
 
 START = [sys.executable, "-m", "headrace.cli.main", "start", "--memory", "--listen", "127.0.0.1:0"]
 WAIT_S = 30.0
@@ -36,10 +36,7 @@ def is_gone(process: psutil.Process) -> bool:
 
 
 def wait_until(condition) -> None:
-    deadline = time.monotonic() + WAIT_S
-    while not condition():
-        assert time.monotonic() < deadline, "not in time"
-        time.sleep(0.02)
+    until(condition, "it comes true", WAIT_S)
 
 
 def test_a_killed_gateway_comes_back_and_no_client_is_refused():
