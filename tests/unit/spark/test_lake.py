@@ -8,8 +8,11 @@ import pytest
 from pyarrow import parquet as pq
 
 from headrace.spark.lake.delta import DeltaLakeTable
+from headrace.spark.lake.delta_upkeep import DeltaUpkeep
 from headrace.spark.lake.iceberg import IcebergLakeTable
+from headrace.spark.lake.iceberg_upkeep import IcebergUpkeep
 from headrace.spark.lake.table import NO_BATCH, Batch, DataFile, LakeTable, SchemaMismatch, TableChanged, commit_once
+from headrace.spark.lake.upkeep import KeptTable, Upkeep
 
 SCHEMA = pa.schema([pa.field("id", pa.int64()), pa.field("name", pa.string())])
 Open = Callable[[], LakeTable]
@@ -76,3 +79,24 @@ def test_new_columns_find_room_and_other_types_are_refused(open_table: Open) -> 
     open_table().fit(SCHEMA)
     with pytest.raises(SchemaMismatch, match="cast it in the pipeline's SQL"):
         open_table().fit(pa.schema([pa.field("id", pa.string())]))
+
+
+def upkeep_of(table: LakeTable) -> KeptTable:
+    if isinstance(table, DeltaLakeTable):
+        return DeltaUpkeep(table.native)
+    assert isinstance(table, IcebergLakeTable)
+    return IcebergUpkeep(table.native)
+
+
+def test_who_merges_files_that_somebody_else_has_merged_is_refused(open_table: Open) -> None:
+    """Both would add what the files hold, and every row would be there twice."""
+    small = Upkeep(small_files_max=1)
+    table = open_table()
+    for number in range(4):
+        assert commit_once(table, [written(table, f"f{number}", number)], Batch("p", number))
+    rivals = [upkeep_of(open_table()) for _ in range(2)]
+    assert [one.small_files(small) for one in rivals] == [4, 4]
+    assert rivals[0].compact(small) == 4
+    with pytest.raises(TableChanged):
+        rivals[1].compact(small)
+    assert ids_of(open_table()) == [0, 1, 2, 3]
