@@ -127,8 +127,9 @@ def test_retention_heals_a_full_disk(small_disk):
         LocalBroker(data_dir=small_disk / "data", settings=quick) as broker,
         RawConnection(broker.port) as connection,
     ):
-        # Its records are of 2023: all but the active segment may go as soon as anybody looks.
-        assert connection.create_topic("t", {"retention.bytes": str(12 * MIB)}) == NONE
+        # By size alone: the records are of 2023, and their age would let all but the active segment go at any time.
+        by_size = {"retention.bytes": str(12 * MIB), "retention.ms": "-1"}
+        assert connection.create_topic("t", by_size) == NONE
         end = 0
         for number in range(2 * DISK_BYTES // RECORD_BYTES):
             assert wait_until_accepted(connection, "t", number) == number

@@ -78,11 +78,16 @@ class Workers:
         self._start(place)
 
     def end(self) -> None:
-        """Everybody finishes its batch."""
-        for process in self._processes.values():
-            process.terminate()
-        for process in self._processes.values():
-            process.wait(SECONDS_MAX)
+        """Everybody finishes its batch. They are asked again and again: one may have been starting over just now."""
+        deadline = time.monotonic() + SECONDS_MAX
+        while running := [process for process in self._processes.values() if process.poll() is None]:
+            if time.monotonic() > deadline:
+                running[0].send_signal(signal.SIGABRT)
+                running[0].wait()
+                raise AssertionError(f"a worker does not end; it said:\n{self._output.read_text()}")
+            for process in running:
+                process.terminate()
+            threading.Event().wait(0.2)
 
     def kill_all(self) -> None:
         for process in self._processes.values():

@@ -1,10 +1,12 @@
 """A worker that reads a topic, transforms each record and writes it to another: at most, at least, or exactly once.
 
 Runs as a process of its own, so that a test can kill it: `python -m tests.torture.worker '{"bootstrap": …}'`. Whatever
-goes wrong, it starts over as a new program, as a supervisor would start it again; SIGTERM ends it after its batch. A
-job may also tell it to die by itself in the middle of a batch, at the instant that its kind of delivery fears most.
+goes wrong, it starts over as a new program, as a supervisor would start it again; SIGTERM ends it after its batch, and
+SIGABRT has it say where it stands. A job may also tell it to die by itself in the middle of a batch, at the instant
+that its kind of delivery fears most.
 """
 
+import faulthandler
 import json
 import os
 import signal
@@ -92,7 +94,7 @@ class LostPlace(Exception):
 class Worker:
     def __init__(self, job: Job) -> None:
         self._job = job
-        self._stopping = False
+        self.stopping = False
         self._batches = 0
         self._messages: list[Any] = []
         signal.signal(signal.SIGTERM, self._stop)
@@ -100,14 +102,14 @@ class Worker:
         self._producer = new_producer(job)
 
     def _stop(self, *_: object) -> None:
-        self._stopping = True
+        self.stopping = True
 
     def run(self) -> None:
         if self._job.semantics == EXACTLY_ONCE:
             self._producer.init_transactions(SECONDS_MAX)
         batch = {AT_MOST_ONCE: self._at_most_once, AT_LEAST_ONCE: self._at_least_once, EXACTLY_ONCE: self._exactly_once}
         self._consumer.subscribe([self._job.source], on_assign=self._forget, on_revoke=self._forget)
-        while not self._stopping:
+        while not self.stopping:
             self._read()
             if self._messages:
                 self._batches += 1
@@ -181,9 +183,13 @@ def offsets_after(messages: list[Any]) -> list[TopicPartition]:
 
 
 def main() -> None:
+    faulthandler.enable()
+    worker = Worker(Job(**json.loads(sys.argv[1])))
     try:
-        Worker(Job(**json.loads(sys.argv[1]))).run()
+        worker.run()
     except Exception as error:
+        if worker.stopping:
+            return  # a new program would not know that it was asked to end
         print(f"{os.getpid()} starts over: {error!r}", file=sys.stderr, flush=True)
         # The consumer is ahead of what counts: a new program goes on from what is committed.
         os.execv(sys.executable, [sys.executable, "-m", "tests.torture.worker", sys.argv[1]])
