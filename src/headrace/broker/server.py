@@ -57,7 +57,7 @@ class Server:
         for listener in self._settings.listeners:
             port = listener.port
             for family, address in _addresses(listener):
-                sock = _bound_socket(family, address, port)
+                sock = _bound_socket(family, address, port, self._settings.integer("socket.send.buffer.bytes"))
                 port = sock.getsockname()[1]
                 self._sockets.append((sock, listener.name))
             self.bound[listener.name] = Listener(listener.name, listener.host, port)
@@ -163,10 +163,12 @@ def _addresses(listener: Listener) -> list[tuple[socket.AddressFamily, str]]:
     return sorted(addresses, key=lambda one: one[0])
 
 
-def _bound_socket(family: socket.AddressFamily, address: str, port: int) -> socket.socket:
+def _bound_socket(family: socket.AddressFamily, address: str, port: int, send_bytes: int) -> socket.socket:
     sock = socket.socket(family, socket.SOCK_STREAM)
     try:
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        if send_bytes >= 0:
+            sock.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, send_bytes)  # of every connection that it accepts
         if family == socket.AF_INET6:
             sock.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
         sock.setblocking(False)

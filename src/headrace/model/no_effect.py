@@ -44,7 +44,6 @@ _BROKER_KEYS = frozenset(
         "socket.connection.setup.timeout.ms",
         "socket.listen.backlog.size",
         "socket.receive.buffer.bytes",
-        "socket.send.buffer.bytes",
     }
 )
 _COORDINATOR_KEYS = frozenset(

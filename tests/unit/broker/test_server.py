@@ -246,3 +246,11 @@ async def test_half_a_frame_gives_way_sooner_while_others_wait_for_memory(start:
     clock.advance_ms(HALF_FRAME_MS_MAX + 1)
     assert await holding.is_shut_out()
     assert await answer == body
+
+
+async def test_connections_get_the_send_buffer_of_the_config(start: Start) -> None:
+    server = start(socket_send_buffer_bytes=64 * KIB)
+    await (await Client.of(server)).ask(b"x" * 8)
+    (connection,) = server.connections
+    buffer = connection._socket.getsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF)
+    assert buffer == 2 * 64 * KIB, "the kernel doubles it, for its own books"
