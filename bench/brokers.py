@@ -22,18 +22,39 @@ class Policy(Enum):
     FSYNC = "fsync"
 
 
-class Broker(ABC):
-    """One node on a free loopback port with a data directory of its own."""
+class Served(ABC):
+    """What clients are pointed at: one broker, or several that are one cluster."""
 
     kind: ClassVar[str]
     policies: ClassVar[Mapping[Policy, Mapping[str, str]]]  # the topic configs that ask for a policy
+    replicas: ClassVar[int] = 1  # of every topic that is made for a case
+
+    @property
+    @abstractmethod
+    def bootstrap(self) -> str: ...
+
+    @property
+    @abstractmethod
+    def pids(self) -> tuple[int, ...]:
+        """The processes whose CPU and memory count, each with its descendants."""
+
+    @property
+    @abstractmethod
+    def is_running(self) -> bool: ...
+
+
+class Broker(Served):
+    """One node on a free loopback port with a data directory of its own."""
+
     node_policies: ClassVar[Mapping[Policy, Mapping[str, str]]]  # the same for all topics, the internal ones too
 
-    def __init__(self, processes: Processes, home: Path, settings: Mapping[str, str] | None = None) -> None:
+    def __init__(
+        self, processes: Processes, home: Path, settings: Mapping[str, str] | None = None, port: int | None = None
+    ) -> None:
         self.home = home
         self.settings = dict(settings or {})
         self.env: dict[str, str] = {}
-        self.port = free_port()
+        self.port = port or free_port()
         self._processes = processes
         self._process: Process | None = None
         home.mkdir(parents=True)
@@ -54,6 +75,10 @@ class Broker(ABC):
         return self._process.pid
 
     @property
+    def pids(self) -> tuple[int, ...]:
+        return (self.pid,)
+
+    @property
     def is_running(self) -> bool:
         return self._process is not None and self._process.poll() is None
 
@@ -72,6 +97,9 @@ class Broker(ABC):
     def start(self) -> None:
         """Start the node and wait until it answers clients."""
         self.spawn()
+        self.wait_until_ready()
+
+    def wait_until_ready(self) -> None:
         deadline = time.monotonic() + READY_S_MAX
         while not (_port_is_open(self.port) and topics.answers(self.bootstrap)):
             if not self.is_running:

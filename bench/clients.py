@@ -7,12 +7,13 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from bench import tools
-from bench.brokers import Broker
+from bench.brokers import Broker, Served
 from bench.kafka import java
 from bench.processes import BenchError, Process, Processes, tail
 
 LOAD_LIMIT_S = 300.0  # no sample takes a minute; one that takes five has failed
 _LIMIT_MARGIN_S = 30.0
+_SETTLING = 100  # messages of a steady load until its client has found everybody
 _TOOL_JVM = "-Xmx512M"  # as Kafka's run script gives its tools
 
 Figures = Mapping[str, float]
@@ -25,13 +26,20 @@ class Clients:
         self._processes = processes
         self._log = log
 
-    def load(self, mode: str, broker: Broker, topic: str, conf: Mapping[str, str], /, **keys: int) -> Figures:
+    def load(self, mode: str, broker: Served, topic: str, conf: Mapping[str, str], /, **keys: int) -> Figures:
         """Run load.c to its end."""
         command = self._load_command(mode, broker, topic, conf, keys)
         output = self._processes.run(command, log=self._log, timeout_s=LOAD_LIMIT_S + _LIMIT_MARGIN_S)
         return _figures(output)
 
-    def waiting_producer(self, broker: Broker, topic: str) -> Process:
+    def steady(self, broker: Served, topic: str, conf: Mapping[str, str], rate: int) -> "SteadyLoad":
+        """load.c at a fixed rate until it is told that it is enough."""
+        command = self._load_command(
+            "latency", broker, topic, conf, {"rate": rate, "count": int(rate * LOAD_LIMIT_S), "skip": _SETTLING}
+        )
+        return SteadyLoad(self._processes, self._processes.start(command, log=self._log, stdout=subprocess.PIPE))
+
+    def waiting_producer(self, broker: Served, topic: str) -> Process:
         """A producer that knocks at the broker's port every millisecond; give it to `acked_at` afterwards."""
         # The clients' usual patience (100 ms and more between attempts) would measure the client.
         conf = {
@@ -133,12 +141,37 @@ class Clients:
         return float(columns["fetch.nMsg.sec"])
 
     def _load_command(
-        self, mode: str, broker: Broker, topic: str, conf: Mapping[str, str], keys: Mapping[str, int]
+        self, mode: str, broker: Served, topic: str, conf: Mapping[str, str], keys: Mapping[str, int]
     ) -> list[str]:
         command = [str(tools.program("load")), mode, f"brokers={broker.bootstrap}", f"topic={topic}"]
         command += [f"limit_s={LOAD_LIMIT_S:.0f}"]
         command += [f"{key}={value}" for key, value in keys.items()]
         return command + [f"conf.{key}={value}" for key, value in conf.items()]
+
+
+class SteadyLoad:
+    """Records produced and consumed at a fixed rate while the context is open; its figures are there afterwards."""
+
+    def __init__(self, processes: Processes, process: Process) -> None:
+        self._processes = processes
+        self._process = process
+        self.figures: Figures = {}
+
+    def __enter__(self) -> "SteadyLoad":
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, *rest: object) -> None:
+        try:
+            if kind is None:
+                self._process.terminate()
+                output, _ = self._process.communicate(timeout=LOAD_LIMIT_S)
+                self.figures = _figures(output.decode())
+        except subprocess.TimeoutExpired as expired:
+            raise BenchError(
+                "the steady load did not end: some of its records were never acked or received"
+            ) from expired
+        finally:
+            self._processes.kill(self._process)
 
 
 class HeldConnections:

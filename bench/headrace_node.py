@@ -7,7 +7,7 @@ from typing import ClassVar
 
 from bench.brokers import Broker, Policy
 
-_PROGRAM = Path(sys.executable).parent / "headrace"
+PROGRAM = Path(sys.executable).parent / "headrace"
 
 
 class Headrace(Broker):
@@ -28,4 +28,4 @@ class Headrace(Broker):
         settings = [part for key, value in self.settings.items() for part in ("--set", f"{key}={value}")]
         data = str(self.home / "data")
         # Broker beside broker: Kafka has no REST that would take memory and time.
-        return [str(_PROGRAM), "start", "--no-gateway", "--listen", self.bootstrap, "--data-dir", data, *settings]
+        return [str(PROGRAM), "start", "--no-gateway", "--listen", self.bootstrap, "--data-dir", data, *settings]

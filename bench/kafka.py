@@ -1,4 +1,4 @@
-"""Apache Kafka as the peer: one KRaft node with the distribution's own settings and a heap of 1 GB."""
+"""Apache Kafka as the peer: KRaft nodes with the distribution's own settings and a heap of 1 GB each."""
 
 import base64
 import uuid
@@ -36,17 +36,9 @@ class Kafka(Broker):
     }
 
     def prepare(self) -> None:
-        controller_port = free_port()
         settings = {
-            "process.roles": "broker,controller",
-            "node.id": "1",
+            **self.node_settings(1, controller_port := free_port()),
             "controller.quorum.bootstrap.servers": f"127.0.0.1:{controller_port}",
-            "listeners": f"PLAINTEXT://127.0.0.1:{self.port},CONTROLLER://127.0.0.1:{controller_port}",
-            "advertised.listeners": f"PLAINTEXT://127.0.0.1:{self.port}",
-            "inter.broker.listener.name": "PLAINTEXT",
-            "controller.listener.names": "CONTROLLER",
-            "listener.security.protocol.map": "CONTROLLER:PLAINTEXT,PLAINTEXT:PLAINTEXT",
-            "log.dirs": str(self.home / "data"),
             # One node cannot hold the three replicas that the internal topics want by default.
             "offsets.topic.replication.factor": "1",
             "transaction.state.log.replication.factor": "1",
@@ -55,10 +47,25 @@ class Kafka(Broker):
             "share.coordinator.state.topic.min.isr": "1",
             **self.settings,
         }
-        lines = "".join(f"{key}={value}\n" for key, value in settings.items())
-        self._properties.write_text(lines)
-        storage_tool = ["kafka.tools.StorageTool", "format", "--standalone", "-t", _cluster_id()]
-        command = [*java(), *storage_tool, "-c", str(self._properties)]
+        self.format(settings, "--standalone", "-t", random_id())
+
+    def node_settings(self, node_id: int, controller_port: int) -> dict[str, str]:
+        """A broker that is a controller too, and where both listen."""
+        return {
+            "process.roles": "broker,controller",
+            "node.id": str(node_id),
+            "listeners": f"PLAINTEXT://127.0.0.1:{self.port},CONTROLLER://127.0.0.1:{controller_port}",
+            "advertised.listeners": f"PLAINTEXT://127.0.0.1:{self.port}",
+            "inter.broker.listener.name": "PLAINTEXT",
+            "controller.listener.names": "CONTROLLER",
+            "listener.security.protocol.map": "CONTROLLER:PLAINTEXT,PLAINTEXT:PLAINTEXT",
+            "log.dirs": str(self.home / "data"),
+        }
+
+    def format(self, settings: Mapping[str, str], *options: str) -> None:
+        """Write the settings down and make the data directory, which Kafka wants done before its first start."""
+        self._properties.write_text("".join(f"{key}={value}\n" for key, value in settings.items()))
+        command = [*java(), "kafka.tools.StorageTool", "format", *options, "-c", str(self._properties)]
         self._processes.run(command, log=self.log, timeout_s=_FORMAT_TIMEOUT_S)
 
     def command(self) -> list[str]:
@@ -69,7 +76,7 @@ class Kafka(Broker):
         return self.home / "server.properties"
 
 
-def _cluster_id() -> str:
+def random_id() -> str:
     """Kafka's base64 of a random UUID. One that begins with a dash would be taken for an option."""
     while (text := base64.urlsafe_b64encode(uuid.uuid4().bytes).decode().rstrip("=")).startswith("-"):
         pass

@@ -31,6 +31,7 @@ METRICS: Mapping[str, Metric] = {
     "receive_p50": Metric("produce to consume, p50", "ms"),
     "receive_p99": Metric("produce to consume, p99", "ms"),
     "receive_p999": Metric("produce to consume, p99.9", "ms"),
+    "pause": Metric("longest time between two acks", "ms"),
     "consume_rate": Metric("consumed messages/s", "", higher_is_better=True),
     "consume_cpu": Metric("broker CPU per million consumed", "s"),
     "first_ack": Metric("start to first acked produce", "s"),

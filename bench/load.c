@@ -4,7 +4,9 @@
  *   load produce  brokers=… topic=T count=N [size=100]       as fast as the broker takes it
  *   load consume  brokers=… topic=T count=N                  from offset 0 of every partition
  *   load latency  brokers=… topic=T count=N rate=R [skip=S]  at a fixed rate, produced and consumed at once; the first S
- *                                                            messages warm up and are not counted
+ *                                                            messages warm up and are not counted. Also: the longest
+ *                                                            time between two acks, from the S-th on. SIGTERM ends
+ *                                                            the sending, and what was sent is what counts
  *
  * Further keys: topics=K spreads over T-0 … T-(K-1) instead of T; partitions=P of each topic; chunk=C consecutive
  * messages go to one partition before the next has its turn; limit_s=S gives up. conf.KEY=VALUE goes to librdkafka.
@@ -15,6 +17,7 @@
 #include <errno.h>
 #include <librdkafka/rdkafka.h>
 #include <pthread.h>
+#include <signal.h>
 #include <stdatomic.h>
 #include <stdint.h>
 #include <stdio.h>
@@ -40,7 +43,8 @@ static struct options opt = {.partitions = 1, .count = 1, .size = 100, .chunk = 
 static char problem[512];
 static atomic_long acked, failed, received;
 static atomic_int producing = 1;
-static int64_t *ack_ns, *receive_ns;
+static volatile sig_atomic_t is_enough;
+static int64_t *ack_ns, *receive_ns, last_ack_ns, longest_pause_ns;
 static rd_kafka_topic_t **topics;
 static char *bytes; /* of the message: one for all, stamped by the latency mode */
 
@@ -107,7 +111,12 @@ static void on_delivery(rd_kafka_t *rk, const rd_kafka_message_t *message, void 
         if (!failed++) fprintf(stderr, "load: not delivered: %s\n", rd_kafka_err2str(message->err));
         return;
     }
-    if (ack_ns) ack_ns[acked] = since_stamp(message);
+    if (ack_ns) {
+        int64_t now = now_ns();
+        if (acked > opt.skip && now - last_ack_ns > longest_pause_ns) longest_pause_ns = now - last_ack_ns;
+        last_ack_ns = now;
+        ack_ns[acked] = since_stamp(message);
+    }
     acked++;
 }
 
@@ -170,6 +179,8 @@ static double produce(void) {
     return seconds;
 }
 
+static void on_enough(int signal_number) { (void)signal_number, is_enough = 1; }
+
 static void *serve_reports(void *rk) {
     while (producing) rd_kafka_poll(rk, 50);
     return NULL;
@@ -227,8 +238,10 @@ static double latency(void) {
     pthread_create(&receiver, NULL, receive_stamped, consumer());
     rd_kafka_t *rk = producer(0);
     pthread_create(&reporter, NULL, serve_reports, rk);
+    signal(SIGTERM, on_enough);
     int64_t start = now_ns();
     for (long i = 0; i < opt.count; i++) {
+        if (is_enough) { opt.count = i; break; }
         sleep_until(start + (int64_t)((double)i / opt.rate * 1e9));
         int64_t at = now_ns();
         memcpy(bytes, &at, STAMP_BYTES);
@@ -289,7 +302,7 @@ int main(int argc, char **argv) {
     while (strcmp(argv[1], modes[mode].name)) if (++mode == 4) die("unknown mode");
     double seconds = modes[mode].run();
     printf("{\"acked\": %ld, \"failed\": %ld, \"received\": %ld, \"seconds\": %.6f", acked, failed, received, seconds);
-    if (ack_ns) print_percentiles("ack", ack_ns, acked);
+    if (ack_ns) print_percentiles("ack", ack_ns, acked), printf(", \"pause_max\": %.4f", longest_pause_ns / 1e6);
     if (receive_ns) print_percentiles("receive", receive_ns, received);
     printf("}\n");
     fflush(stdout);

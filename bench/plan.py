@@ -22,6 +22,7 @@ class Scale:
     log_mib: tuple[int, ...] = (64, 512, 4_096)
     log_messages: int = 500_000
     local_brokers: int = 200
+    local_clusters: int = 10
     http_seconds: int = 10
     http_lines: int = 1_000_000
     http_listeners: int = 500
@@ -33,6 +34,8 @@ class Scale:
     rebalance_members: int = 100
     replay_commits: int = 1_000_000
     spark_rows: int = 10_000_000
+    cluster_messages: int = 2_000_000  # each is written three times on the same two cores
+    steady_seconds: float = 4.0  # under load before something is killed, and after it is back
 
 
 FULL = Scale()
@@ -50,6 +53,7 @@ QUICK = Scale(
     log_mib=(8, 32),
     log_messages=50_000,
     local_brokers=10,
+    local_clusters=3,
     http_seconds=2,
     http_lines=50_000,
     http_listeners=20,
@@ -61,6 +65,8 @@ QUICK = Scale(
     rebalance_members=10,
     replay_commits=100_000,
     spark_rows=200_000,
+    cluster_messages=100_000,
+    steady_seconds=1.0,
 )
 
 

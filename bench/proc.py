@@ -2,7 +2,7 @@
 
 import os
 import time
-from dataclasses import dataclass
+from collections.abc import Sequence
 from pathlib import Path
 
 _PROC = Path("/proc")
@@ -33,38 +33,38 @@ def _family_stats(pid: int) -> list[list[str]]:
     return family
 
 
-def cpu_seconds(pid: int) -> float:
-    """CPU time of all threads of the process and its descendants, ended and reaped ones included."""
+def cpu_seconds(*pids: int) -> float:
+    """CPU time of all threads of the processes and their descendants, ended and reaped ones included."""
     fields = (_USER, _SYSTEM, _CHILDREN_USER, _CHILDREN_SYSTEM)
-    return sum(int(stat[field]) for stat in _family_stats(pid) for field in fields) / _TICKS_A_SECOND
+    return sum(int(stat[field]) for pid in pids for stat in _family_stats(pid) for field in fields) / _TICKS_A_SECOND
 
 
-def resident_mib(pid: int) -> float:
-    """Resident memory of the process and its descendants."""
-    return sum(int(stat[_RESIDENT]) for stat in _family_stats(pid)) * _PAGE_BYTES / 2**20
+def resident_mib(*pids: int) -> float:
+    """Resident memory of the processes and their descendants."""
+    return sum(int(stat[_RESIDENT]) for pid in pids for stat in _family_stats(pid)) * _PAGE_BYTES / 2**20
 
 
 def children(pid: int) -> int:
     return len(_family_stats(pid)) - 1
 
 
-def idle_cpu_percent(pid: int, seconds: float) -> float:
-    """The share of one core that the process takes while nobody asks it anything."""
-    before, start = cpu_seconds(pid), time.monotonic()
+def idle_cpu_percent(pids: Sequence[int], seconds: float) -> float:
+    """The share of one core that the processes take together while nobody asks them anything."""
+    before, start = cpu_seconds(*pids), time.monotonic()
     time.sleep(seconds)
-    return 100 * (cpu_seconds(pid) - before) / (time.monotonic() - start)
+    return 100 * (cpu_seconds(*pids) - before) / (time.monotonic() - start)
 
 
-@dataclass(slots=True)
 class CpuMeter:
-    """CPU seconds that a process spends while the context is open."""
+    """CPU seconds that processes spend while the context is open."""
 
-    pid: int
-    seconds: float = 0.0
+    def __init__(self, *pids: int) -> None:
+        self._pids = pids
+        self.seconds = 0.0
 
     def __enter__(self) -> "CpuMeter":
-        self.seconds = -cpu_seconds(self.pid)
+        self.seconds = -cpu_seconds(*self._pids)
         return self
 
     def __exit__(self, *_: object) -> None:
-        self.seconds += cpu_seconds(self.pid)
+        self.seconds += cpu_seconds(*self._pids)

@@ -22,7 +22,12 @@ _METHOD = """\
   steadiest figure here: messages/s with large batches is bounded by the client, which shares the cores.
 - **Clients.** `bench/load.c` on librdkafka (not idempotent, no compression), `bench/connections.c`,
   `bench/members.c` and `bench/offsets.c` on bare sockets, and Kafka's own ProducerPerformance and
-  ConsumerPerformance. Topics have one replica.
+  ConsumerPerformance. Topics have one replica, except in the cases on clusters.
+- **Clusters.** Three nodes of each, all six up at once on this one machine: Kafka's are broker and controller in one,
+  headrace's have an etcd member beside them, so that both lose a voter with a node. Topics have three replicas and
+  `min.insync.replicas=2`. CPU and memory are of all three nodes together, etcd included. The longest time between two
+  acks is what an idempotent producer with librdkafka's defaults sees while its leader is killed with its whole node,
+  or while one node after the other is stopped and started; each node is in sync again before the next one stops.
 - **Groups.** Every member has a connection of its own. The brokers have answered commits before, until a JVM has
   compiled them. A rebalance is over when every member has its share of the same generation.
 - **Latency** is taken from the call of the client's produce function to the client's callback (ack), or to

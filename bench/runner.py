@@ -10,8 +10,9 @@ from pathlib import Path
 from typing import TypeVar
 
 from bench import topics
-from bench.brokers import Broker, Policy
+from bench.brokers import Broker, Policy, Served
 from bench.clients import Clients, Figures
+from bench.clusters import Cluster
 from bench.ledger import METRICS, Case, Ledger
 from bench.plan import Plan
 from bench.processes import BenchError, NotServed, Processes
@@ -26,7 +27,7 @@ class Door:
     kind: str
 
 
-Subject = TypeVar("Subject", Broker, type[Broker], Door)
+Subject = TypeVar("Subject", Broker, type[Broker], Cluster, type[Cluster], Door)
 
 
 class Bench:
@@ -83,7 +84,7 @@ class Bench:
         env: Mapping[str, str] | None = None,
     ) -> Iterator[Broker]:
         """A broker with an empty data directory, not yet started; gone with its data afterwards."""
-        home = self._new_home(kind)
+        home = self.new_home(kind.kind)
         broker = None
         try:
             broker = kind(self.processes, home, settings)
@@ -94,8 +95,8 @@ class Bench:
                 broker.kill()
             shutil.rmtree(home, ignore_errors=True)
 
-    def _new_home(self, kind: type[Broker]) -> Path:
-        return self.work / f"{kind.kind}-{next(self._numbers)}"
+    def new_home(self, kind: str) -> Path:
+        return self.work / f"{kind}-{next(self._numbers)}"
 
     def pair(self) -> tuple[Broker, ...]:
         """Both brokers up and warm, for cases that load a running broker; one that died is started anew."""
@@ -109,12 +110,12 @@ class Bench:
 
     def _start_of_pair(self, kind: type[Broker]) -> None:
         self.progress.doing(f"starting and warming up {kind.kind}")
-        broker = kind(self.processes, self._new_home(kind))
+        broker = kind(self.processes, self.new_home(kind.kind))
         self._pair += (broker,)
         broker.start()
-        self._warm_up(broker)
+        self.warm_up(broker)
 
-    def _warm_up(self, broker: Broker) -> None:
+    def warm_up(self, broker: Served) -> None:
         """A JVM needs some ten thousand calls before it compiles them, and a fair peer is a warm one."""
         with self.topic(broker, 1, Policy.PAGE_CACHE) as topic:
             count = self.scale.bulk_messages // 5
@@ -150,11 +151,12 @@ class Bench:
 
     @contextmanager
     def topic(
-        self, broker: Broker, partitions: int, policy: Policy, configs: Mapping[str, str] | None = None
+        self, broker: Served, partitions: int, policy: Policy, configs: Mapping[str, str] | None = None
     ) -> Iterator[str]:
         """A new topic under the policy, deleted afterwards."""
         name = f"bench-{next(self._numbers)}"
-        topics.create(broker.bootstrap, [name], partitions, {**broker.policies[policy], **(configs or {})})
+        configs = {**broker.policies[policy], **(configs or {})}
+        topics.create(broker.bootstrap, [name], partitions, configs, broker.replicas)
         try:
             yield name
         finally:

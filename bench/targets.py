@@ -53,6 +53,12 @@ def _all_targets() -> Iterable[Target]:
     yield Target("start/fresh", "rss", 0.2)
     yield Target("start/fresh", "idle_cpu", 1.0, is_ratio=False)
     yield Target("memory/after-load", "rss", 0.2)
+    yield Target("cluster/produce/12p/page-cache", "rate", 1.0, at_least=True)
+    yield Target("cluster/latency/2000/page-cache", "ack_p99", 1.0)
+    yield Target("cluster/start", "first_ack", 0.2)
+    yield Target("cluster/start", "rss", 0.2)
+    yield Target("cluster/failover", "pause", 3_000.0, is_ratio=False)
+    yield Target("cluster/rolling", "pause", 1_000.0, is_ratio=False)
     # Background work may hold up the loop by 5 ms and never more, so it is the longest lag that counts.
     yield Target("lag/background", "own_lag_max", 5.0, is_ratio=False)
     for policy in ("page-cache", "fsync"):
@@ -66,8 +72,11 @@ def _all_targets() -> Iterable[Target]:
     yield Target("replay/commits", "all_offsets", 1.0)
     for kind in ("produce", "consume"):
         yield Target(f"grpc/{kind}", "rate", 100_000.0, at_least=True, is_ratio=False)
+    yield Target("local/cluster", "enter_to_ack", 1_500.0, is_ratio=False)
+    yield Target("local/cluster-etcd", "enter_to_ack", 4_000.0, is_ratio=False)
     for mode in ("process", "in-process"):
         yield Target(f"local/{mode}", "enter_to_ack", 300.0, is_ratio=False)
+    for mode in ("process", "in-process", "cluster", "cluster-etcd"):
         yield Target(f"local/{mode}", "leaked", 0.0, is_ratio=False)
     yield Target("gateway/requests", "empty_share", 0.5, at_least=True, is_ratio=False)
     yield Target("gateway/beside", "beside_ratio", 1.5, is_ratio=False)

@@ -50,6 +50,7 @@ def missing_packages(*, with_java: bool) -> list[str]:
     """Debian's names for what is not here yet."""
     wanted = [("gcc", shutil.which("gcc")), ("libc6-dev", Path("/usr/include/stdio.h").exists())]
     wanted += [("librdkafka-dev", _RDKAFKA_HEADER.exists()), ("wrk", shutil.which("wrk"))]
+    wanted += [("etcd-server", shutil.which("etcd"))]
     if with_java:
         wanted += [("default-jre-headless", shutil.which("java")), ("maven", shutil.which("mvn"))]
     return [package for package, found in wanted if not found]

@@ -30,28 +30,57 @@ def answers(bootstrap: str) -> bool:
         return False
 
 
-def create(bootstrap: str, names: Sequence[str], partitions: int, configs: Mapping[str, str]) -> None:
-    """Create the topics one after the other and wait until every partition has a leader."""
+def create(
+    bootstrap: str, names: Sequence[str], partitions: int, configs: Mapping[str, str], replicas: int = 1
+) -> None:
+    """Create the topics one after the other and wait until they can be used."""
     admin = _admin(bootstrap)
     for name in names:
-        topic = NewTopic(name, num_partitions=partitions, replication_factor=1, config=dict(configs))
+        topic = NewTopic(name, num_partitions=partitions, replication_factor=replicas, config=dict(configs))
         try:
             admin.create_topics([topic], request_timeout=ADMIN_TIMEOUT_S)[name].result(ADMIN_TIMEOUT_S)
         except (KafkaException, TimeoutError) as refused:
             raise BenchError(f"topic {name} with {partitions} partitions was not created: {refused}") from refused
+    wait_until_whole(bootstrap, names, partitions, replicas)
+
+
+def wait_until_whole(bootstrap: str, names: Sequence[str], partitions: int, replicas: int) -> None:
+    """Until every partition has a leader, and all its replicas in sync."""
+    admin = _admin(bootstrap)
     deadline = time.monotonic() + ADMIN_TIMEOUT_S
-    while not all(_has_leaders(admin, name, partitions) for name in names):
+    while not all(_is_whole(admin, name, partitions, replicas) for name in names):
         if time.monotonic() > deadline:
-            raise BenchError(f"{', '.join(names)}: partitions without a leader after {ADMIN_TIMEOUT_S:.0f} s")
+            missing = "a leader or a replica in sync"
+            raise BenchError(f"{', '.join(names)}: partitions without {missing} after {ADMIN_TIMEOUT_S:.0f} s")
         time.sleep(_POLL_S)
 
 
-def _has_leaders(admin: AdminClient, name: str, partitions: int) -> bool:
+def _is_whole(admin: AdminClient, name: str, partitions: int, replicas: int) -> bool:
+    known = _leaders(admin, name)
+    return len(known) == partitions and all(leader >= 0 and in_sync == replicas for leader, in_sync in known)
+
+
+def _leaders(admin: AdminClient, name: str) -> list[tuple[int, int]]:
+    """Who leads each partition, and how many replicas are in sync with it."""
     try:
         known = admin.list_topics(name, timeout=ADMIN_TIMEOUT_S).topics[name].partitions
     except KafkaException as failed:
         raise BenchError(f"no metadata for topic {name}: {failed}") from failed
-    return len(known) == partitions and all(partition.leader >= 0 for partition in known.values())
+    return [(known[index].leader, len(known[index].isrs)) for index in sorted(known)]
+
+
+def wait_for_leader_other_than(gone: int, bootstrap: str, name: str) -> None:
+    deadline = time.monotonic() + ADMIN_TIMEOUT_S
+    while leader(bootstrap, name) in (gone, -1):
+        if time.monotonic() > deadline:
+            raise BenchError(f"topic {name}: nobody took over from node {gone} for {ADMIN_TIMEOUT_S:.0f} s")
+        time.sleep(_POLL_S)
+
+
+def leader(bootstrap: str, name: str) -> int:
+    """Who leads partition 0; -1 while nobody does."""
+    leader, _ = _leaders(_admin(bootstrap), name)[0]
+    return leader
 
 
 def delete(bootstrap: str, names: Sequence[str]) -> None:

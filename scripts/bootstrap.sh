@@ -127,6 +127,7 @@ bench)
     need mvn maven openjdk-17-jre-headless
     need gcc gcc libc6-dev
     need wrk wrk
+    need etcd etcd-server
     need curl curl
     [ -e /usr/include/librdkafka/rdkafka.h ] || { can_apt && apt_install librdkafka-dev; } ;;
 *)

@@ -1,6 +1,19 @@
 """What is measured, a family a file. A group runs alone or with the others."""
 
-from bench.cases import gateway, groups, grpc, java_tools, latency, local, loop_lag, scaling, spark, start, throughput
+from bench.cases import (
+    cluster,
+    gateway,
+    groups,
+    grpc,
+    java_tools,
+    latency,
+    local,
+    loop_lag,
+    scaling,
+    spark,
+    start,
+    throughput,
+)
 from bench.runner import Group
 
 # The groups on the pair of running brokers come first and together: the pair is started once.
@@ -16,6 +29,7 @@ GROUPS: tuple[Group, ...] = (
     scaling.PARTITIONS,
     scaling.CONNECTIONS,
     scaling.LOG_SIZE,
+    cluster.CLUSTER,
     groups.COMMITS,
     groups.GROUPS,
     groups.REBALANCE,

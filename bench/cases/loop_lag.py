@@ -48,7 +48,7 @@ _COMPACTED = {
 
 
 def _idle(bench: Bench, broker: Broker) -> None:
-    idle_cpu_percent(broker.pid, bench.scale.idle_seconds)
+    idle_cpu_percent(broker.pids, bench.scale.idle_seconds)
 
 
 def _steady(bench: Bench, broker: Broker) -> None:

@@ -41,7 +41,7 @@ def _many_partitions(bench: Bench, broker: Broker, count: int) -> Figures:
     topics.create(broker.bootstrap, names, each, broker.policies[Policy.PAGE_CACHE])
     create = time.monotonic() - start
     time.sleep(bench.scale.settle_seconds)
-    idle_cpu = idle_cpu_percent(broker.pid, bench.scale.idle_seconds)
+    idle_cpu = idle_cpu_percent(broker.pids, bench.scale.idle_seconds)
     keys = {"topics": len(names), "partitions": each, "count": bench.scale.partition_messages}
     with CpuMeter(broker.pid) as cpu:
         figures = bench.clients.load("produce", broker, _TOPIC, _CONF, chunk=_MESSAGES_A_BATCH, **keys)

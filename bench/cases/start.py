@@ -4,6 +4,7 @@ import time
 
 from bench.brokers import Broker
 from bench.clients import Figures
+from bench.clusters import Cluster
 from bench.ledger import Case
 from bench.plan import Plan
 from bench.proc import idle_cpu_percent, resident_mib
@@ -16,21 +17,25 @@ _CASE = Case(
 )
 
 
-def first_ack_seconds(bench: Bench, broker: Broker, topic: str) -> float:
-    """Start the node with a producer already waiting at its port."""
+def first_ack_seconds(bench: Bench, broker: Broker | Cluster, topic: str) -> float:
+    """Start the node, or all of them, with a producer already waiting at the port (of the first one)."""
     producer = bench.clients.waiting_producer(broker, topic)
     start = time.monotonic()
     broker.spawn()
     return bench.clients.acked_at(producer) - start
 
 
+def first_ack_and_idle(bench: Bench, broker: Broker | Cluster) -> Figures:
+    first_ack = first_ack_seconds(bench, broker, "first")
+    time.sleep(bench.scale.settle_seconds)
+    idle_cpu = idle_cpu_percent(broker.pids, bench.scale.idle_seconds)
+    return {"first_ack": first_ack, "rss": resident_mib(*broker.pids), "idle_cpu": idle_cpu}
+
+
 def _start(bench: Bench) -> None:
     def measure(kind: type[Broker]) -> Figures:
         with bench.fresh(kind) as broker:
-            first_ack = first_ack_seconds(bench, broker, "first")
-            time.sleep(bench.scale.settle_seconds)
-            idle_cpu = idle_cpu_percent(broker.pid, bench.scale.idle_seconds)
-            return {"first_ack": first_ack, "rss": resident_mib(broker.pid), "idle_cpu": idle_cpu}
+            return first_ack_and_idle(bench, broker)
 
     bench.alternate(_CASE, bench.kinds, measure, bench.repeat)
 

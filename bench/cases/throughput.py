@@ -2,7 +2,7 @@
 
 from collections.abc import Callable
 
-from bench.brokers import Broker, Policy
+from bench.brokers import Broker, Policy, Served
 from bench.cases.policies import IN_WORDS, plural
 from bench.clients import Figures
 from bench.ledger import Case
@@ -26,17 +26,17 @@ REQUEST_CONF = {
 }
 
 
-def produce_bulk(bench: Bench, broker: Broker, topic: str, partitions: int, count: int) -> Figures:
+def produce_bulk(bench: Bench, broker: Served, topic: str, partitions: int, count: int) -> Figures:
     """One bulk produce; each partition gets whole batches in its turn."""
-    with CpuMeter(broker.pid) as cpu:
+    with CpuMeter(*broker.pids) as cpu:
         figures = bench.clients.load(
             "produce", broker, topic, BULK_CONF, partitions=partitions, count=count, chunk=MESSAGES_A_BATCH
         )
     return rate_and_cpu(figures["acked"], figures["seconds"], cpu)
 
 
-def consume_all(bench: Bench, broker: Broker, topic: str, partitions: int, count: int) -> Figures:
-    with CpuMeter(broker.pid) as cpu:
+def consume_all(bench: Bench, broker: Served, topic: str, partitions: int, count: int) -> Figures:
+    with CpuMeter(*broker.pids) as cpu:
         figures = bench.clients.load("consume", broker, topic, {}, partitions=partitions, count=count)
     return rate_and_cpu(figures["received"], figures["seconds"], cpu)
 
