@@ -47,6 +47,7 @@ class ApiKey(IntEnum):
     LIST_PARTITION_REASSIGNMENTS = 46
     OFFSET_DELETE = 47
     DESCRIBE_QUORUM = 55
+    UPDATE_FEATURES = 57
     DESCRIBE_CLUSTER = 60
     DESCRIBE_PRODUCERS = 61
     UNREGISTER_BROKER = 64
@@ -115,6 +116,7 @@ SERVED: Mapping[ApiKey, Versions] = {
     ApiKey.LIST_PARTITION_REASSIGNMENTS: _versions(0, 0, 0),
     ApiKey.OFFSET_DELETE: _versions(0, 0, 1),
     ApiKey.DESCRIBE_QUORUM: _versions(0, 2, 0),
+    ApiKey.UPDATE_FEATURES: _versions(0, 2, 0),
     ApiKey.DESCRIBE_CLUSTER: _versions(0, 2, 0),
     ApiKey.DESCRIBE_PRODUCERS: _versions(0, 0, 0),
     ApiKey.UNREGISTER_BROKER: _versions(0, 0, 0),

@@ -37,6 +37,7 @@ BY_HAND = frozenset(
         ApiKey.OFFSET_COMMIT,
         ApiKey.OFFSET_FETCH,
         ApiKey.ADD_PARTITIONS_TO_TXN,
+        ApiKey.UPDATE_FEATURES,
     }
 )
 

@@ -114,6 +114,7 @@ TABLE: Mapping[int, frozenset[Access]] = {
     46: frozenset({_CLUSTER_DESCRIBE}),  # ListPartitionReassignments
     47: frozenset({_GROUP_DELETE, _TOPIC_READ}),  # OffsetDelete
     55: frozenset({_CLUSTER_DESCRIBE}),  # DescribeQuorum
+    57: frozenset({_CLUSTER_ALTER}),  # UpdateFeatures
     60: frozenset({_CLUSTER_DESCRIBE}),  # DescribeCluster: only for the cluster's authorized operations
     61: frozenset({_TOPIC_READ}),  # DescribeProducers
     64: frozenset({_CLUSTER_ALTER}),  # UnregisterBroker

@@ -76,6 +76,7 @@ REQUESTS: dict[ApiKey, dict[str, Any]] = {
     },
     ApiKey.LIST_PARTITION_REASSIGNMENTS: {"topics": None},
     ApiKey.DESCRIBE_QUORUM: {"topics": ()},
+    ApiKey.UPDATE_FEATURES: {"feature_updates": [{"feature": "group.version", "max_version_level": 1}]},
     ApiKey.DESCRIBE_CLUSTER: {"include_cluster_authorized_operations": True},
     ApiKey.DESCRIBE_PRODUCERS: {"topics": [{"name": "t", "partition_indexes": (0,)}]},
     ApiKey.LIST_CONFIG_RESOURCES: {},
