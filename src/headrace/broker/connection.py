@@ -1,7 +1,8 @@
 """One client connection: frames in, replies out in the order of their requests.
 
 The socket is ours, without a transport in between, because three things need it bare: receiving straight into a
-buffer that is parsed in place, `sendfile` from a segment, and stopping to read when the client does not keep up.
+buffer that is parsed in place (`receiving.py`), `sendfile` from a segment (`outbox.py`), and stopping to read when the
+client does not keep up.
 
 A frame's memory is valid only until its handler returns. Handlers that answer later keep what they decoded, never
 the frame.
@@ -14,7 +15,8 @@ from time import perf_counter
 from typing import TYPE_CHECKING
 
 from headrace.broker.outbox import CORKED_PARTS_MAX, Outbox
-from headrace.broker.receive_buffer import FIRST_BUFFER_BYTES, FRAME_SIZE, ReceiveBuffer
+from headrace.broker.receive_buffer import FRAME_SIZE
+from headrace.broker.receiving import Receiving
 from headrace.broker.reply import Parked, Reply
 from headrace.broker.shortcut import Shortcuts
 from headrace.model.errors import ProtocolError
@@ -33,29 +35,16 @@ REQUESTS_IN_FLIGHT_MAX = 256
 # Requests of one client that are handled before everybody else has a turn: at some 50 to 100 µs each, about 2 ms. More
 # than that pile up when the process was kept from its core.
 REQUESTS_PER_TURN_MAX = 32
-# A first read while memory is short: ordinary small requests still arrive whole, and what a stranger's half frame
-# makes us hold beyond the budget is this much.
-SHORT_READ_BYTES = 4 * 1024
 
 
-class Connection:
+class Connection(Receiving):
     __slots__ = (
         "_alone",
-        "_buffer",
         "_dispatch",
-        "_fd",
-        "_figures",
-        "_loop",
         "_out",
-        "_reading",
         "_replies",
-        "_server",
-        "_socket",
         "began",
-        "client_host",
-        "closed",
         "durations",
-        "last_active_ms",
         "listener",
         "parked",
         "principal",
@@ -63,99 +52,20 @@ class Connection:
     )
 
     def __init__(self, server: "Server", sock: socket.socket, client_host: str, listener: str) -> None:
-        self._server = server
+        super().__init__(server, sock, client_host)
         self._dispatch = server.dispatch
-        self._socket = sock
-        self._fd = sock.fileno()
-        self._loop = server.loop
-        self._figures = server.figures
         # Of the request that is being handled: when it began, and who wants to know how long it takes.
         self.began = 0.0
         self.durations: Histogram | None = None
-        self.client_host = client_host
         self.listener = listener
         self.principal = ANONYMOUS
-        self.closed = False
-        self.last_active_ms = 0
         self.parked: set[Parked] = set()
         self.shortcuts: Shortcuts = {}  # for requests that say what an earlier one said
-        # A frame that arrived in part; whole frames are parsed in the server's shared buffer.
-        self._buffer: ReceiveBuffer | None = None
         self._replies: deque[Reply] = deque()
         self._alone: Reply | None = None  # of the request that is handled with nothing else behind it
         self._out = Outbox(self, sock, self._loop, self._figures)
-        self._reading = True
-        self._loop.add_reader(self._fd, self._readable)
 
-    # Reading
-
-    def _readable(self) -> None:
-        try:
-            if self._buffer is None:
-                self._read_into_shared_buffer()
-            else:
-                self._read_into_own_buffer(self._buffer)
-        except (BlockingIOError, InterruptedError):
-            return
-        except OSError as error:
-            self.close(f"read failed: {error.strerror}")
-        except ProtocolError as error:
-            self.close(str(error))
-        except Exception:
-            self._failed()
-
-    def _failed(self) -> None:
-        # A bug of ours. What became of the request is unknown, and no code says that; a closed connection does.
-        log.exception("a request of %s failed", self.client_host)
-        self.close("a request could not be answered")
-
-    def _read_into_shared_buffer(self) -> None:
-        shared = self._server.receive_view
-        if self._server.budget.is_short:
-            shared = shared[:SHORT_READ_BYTES]
-        received = self._socket.recv_into(shared)
-        if not received:
-            self.close(None)
-            return
-        self._figures.bytes_in += received
-        used = self._parse(shared, received)
-        if used < received and not self.closed:
-            self._keep(shared[used:received])
-
-    def _read_into_own_buffer(self, buffer: ReceiveBuffer) -> None:
-        if not buffer.filled:
-            self._server.budget.in_use(self)
-        elif buffer.is_full and not self._grow(buffer):
-            return
-        received = self._socket.recv_into(buffer.room())
-        if not received:
-            self.close(None)
-            return
-        self._figures.bytes_in += received
-        buffer.filled += received
-        self._parse_own_buffer(buffer)
-
-    def _grow(self, buffer: ReceiveBuffer) -> bool:
-        """False when the broker's memory is spoken for."""
-        size = buffer.next_size()
-        if not self._server.budget.take(self, size - len(buffer)):
-            self._figures.waits_for_memory += 1
-            self._stop_reading()
-            return False
-        buffer.grow(size)
-        return True
-
-    def _parse_own_buffer(self, buffer: ReceiveBuffer) -> None:
-        used = self._parse(buffer.view, buffer.filled)
-        if self.closed or not used:
-            return
-        buffer.consume(used)
-        if buffer.filled:
-            return
-        if buffer.is_worth_keeping:
-            self._server.budget.spare(self)
-        else:
-            self._release_buffer()
+    # Handling
 
     def _parse(self, view: memoryview, end: int) -> int:
         """Hand whole frames to dispatch, as many as this turn allows; returns how many bytes were used."""
@@ -215,47 +125,10 @@ class Connection:
         if not self._out and self._alone is None and len(self._replies) < REQUESTS_IN_FLIGHT_MAX:
             self._loop.call_soon(self.resume_reading)
 
-    def _keep(self, rest: memoryview) -> None:
-        """The beginning of a frame, or frames that have to wait: into a buffer of our own."""
-        budget = self._server.budget
-        size = len(rest) if budget.is_short else max(FIRST_BUFFER_BYTES, len(rest))
-        budget.charge(self, size)
-        self.last_active_ms = self._server.now_ms
-        self._buffer = ReceiveBuffer(rest, size)
-
-    def _release_buffer(self) -> None:
-        if self._buffer is not None:
-            self.drop_spare_buffer()
-            self._server.budget.give(self)
-
-    def drop_spare_buffer(self) -> None:
-        """Forget the receive buffer, which holds nothing: the budget wants its bytes for somebody else."""
-        self._buffer = None
-
-    @property
-    def owes_half_a_frame(self) -> bool:
-        """Whether it holds the beginning of a frame and waits for nobody but its client."""
-        return self._buffer is not None and self._buffer.filled > 0 and self._reading
-
-    def _stop_reading(self) -> None:
-        if self._reading:
-            self._reading = False
-            self._loop.remove_reader(self._fd)
-
     def resume_reading(self) -> None:
-        """Go on with what was received, then with the socket."""
-        if self._reading or self.closed or self._alone is not None:
-            return
-        self._reading = True
-        self.last_active_ms = self._server.now_ms  # the silence was ours
-        self._loop.add_reader(self._fd, self._readable)
-        if self._buffer is not None and self._buffer.filled:
-            try:
-                self._parse_own_buffer(self._buffer)
-            except ProtocolError as error:
-                self.close(str(error))
-            except Exception:
-                self._failed()
+        """Go on with what was received, then with the socket; unless a request is to be answered before that."""
+        if self._alone is None:
+            super().resume_reading()
 
     # Answering
 

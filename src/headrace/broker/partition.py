@@ -1,11 +1,9 @@
-"""A partition as its broker sees it: a log, who leads it, what is committed, and who waits for news.
+"""A partition as its broker sees it: who leads it, what may be written to it, and when that is committed.
 
-Speaks in leader epochs, in-sync replicas and the high watermark even where the broker is alone. Everything runs on
-the loop; only syncing happens elsewhere, and its result comes back here. What a follower does with its log is in
-`replication/copying.py`.
+Speaks in leader epochs, in-sync replicas and the high watermark even where the broker is alone. The log itself, its
+readers and its disk are in `replica.py`; what a follower does with its log is in `replication/copying.py`.
 """
 
-import asyncio
 import logging
 from collections.abc import Callable
 from typing import TYPE_CHECKING, NamedTuple
@@ -13,9 +11,8 @@ from uuid import UUID
 
 from headrace.broker.admission import Admitted, admit
 from headrace.broker.group_commit import GroupCommit
-from headrace.broker.waiting import AppendWaiter, Waiters
+from headrace.broker.replica import Replica
 from headrace.core.cluster.values import NO_LEADER, PartitionState
-from headrace.core.replica.follower import EpochEnd, divergence
 from headrace.core.replica.leader import Leadership
 from headrace.model.errors import (
     DiskFull,
@@ -29,10 +26,9 @@ from headrace.model.errors import (
     UnknownLeaderEpoch,
     UnknownTopic,
 )
-from headrace.protocol.fetch import AbortedTransaction
 from headrace.records.batch import parse_header
 from headrace.storage.log import Log
-from headrace.storage.log_values import Appended, FoundOffset, LogSlice, Producer
+from headrace.storage.log_values import Appended, Producer
 from headrace.storage.segment import Segment
 
 if TYPE_CHECKING:
@@ -41,8 +37,6 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 ACKS_ALL = -1
-# Kafka's default for flush.ms is "never"; a week is as good as never, and no timer lives longer.
-FLUSH_MS_MAX = 7 * 24 * 3600 * 1000
 
 
 class AppendResult(NamedTuple):
@@ -52,7 +46,7 @@ class AppendResult(NamedTuple):
     committed: bool
 
 
-class Partition:
+class Partition(Replica):
     def __init__(
         self,
         topic: str,
@@ -68,28 +62,12 @@ class Partition:
         now_ms: int = 0,
     ) -> None:
         """`high_watermark` is what was known of it at the last stop; a partition on this broker alone needs none."""
-        self.topic, self.index, self.topic_id = topic, index, topic_id
-        self.log = log
+        super().__init__(topic, index, topic_id, log, _first_watermark(log, high_watermark, state), group_commit)
         self._node_id = node_id
-        self._group_commit = group_commit  # None: memory, where there is nothing to wait for
         self._let_go = let_go
         self.leadership: Leadership | None = None  # there while this broker leads
         self.leader, self.leader_epoch, self.isr = NO_LEADER, -1, state.isr
-        self._own_end = log.log_end_offset  # up to where this replica counts: to what is on disk, if it waits for it
-        self.high_watermark = self._first_watermark(high_watermark, state)
-        log.producers.high_watermark_advanced(self.high_watermark)
-        self.waiters = Waiters()
-        self.failure: HeadraceError | None = None
-        self._sync_is_scheduled = False
         self.follow(state, now_ms)
-
-    def __str__(self) -> str:
-        return f"{self.topic}-{self.index}"
-
-    def _first_watermark(self, known: int | None, state: PartitionState) -> int:
-        if len(state.replicas) == 1:
-            return self.log.log_end_offset
-        return min(max(known or 0, self.log.log_start_offset), self.log.log_end_offset)
 
     def follow(self, state: PartitionState, now_ms: int = 0) -> None:
         """Take over what the facts say about this partition."""
@@ -114,31 +92,14 @@ class Partition:
             news = NotLeader(f"broker {state.leader} leads {self} in epoch {state.leader_epoch}")
             self.waiters.dismiss(self, news)
 
-    @property
-    def waits_for_disk(self) -> bool:
-        """Whether a batch counts only once it is on disk. Kafka's `flush.messages=1` asks for the same."""
-        config = self.log.config
-        return self._group_commit is not None and (config.flush_policy == "fsync" or config.flush_messages <= 1)
-
-    @property
-    def log_start_offset(self) -> int:
-        return self.log.log_start_offset
-
-    @property
-    def log_end_offset(self) -> int:
-        return self.log.log_end_offset
-
-    @property
-    def last_stable_offset(self) -> int:
-        """Up to where every transaction is decided."""
-        unstable = self.log.producers.first_unstable_offset
-        if unstable is None:
-            return self.high_watermark
-        return max(min(unstable, self.high_watermark), self.log.log_start_offset)  # records may be deleted by hand
-
-    @property
-    def size_bytes(self) -> int:
-        return self.log.size_bytes
+    def _advance(self) -> None:
+        """Move the watermark to where every replica has come that may be in sync."""
+        leadership = self.leadership
+        if leadership is None:
+            return
+        reached = leadership.watermark(self._own_end, self.log.config.min_insync_replicas)
+        if reached is not None and reached > self.high_watermark:
+            self.committed_to(reached)
 
     # Checks
 
@@ -210,56 +171,12 @@ class Partition:
         self.appended(appended.next_offset)
         return appended.next_offset
 
+    # Failing
+
     def append_failed(self, error: StorageError) -> None:
         """A full disk heals; anything else leaves the log in a state that nobody knows."""
         if not isinstance(error, DiskFull):
             self.go_offline(error)
-
-    def appended(self, next_offset: int) -> None:
-        """The log has become longer: by a batch of a client's or of our own, or by copies of the leader's."""
-        if self.waits_for_disk:
-            assert self._group_commit is not None
-            self._group_commit.request(self)
-        else:
-            self._own_end = next_offset
-            self._advance()
-            if self._group_commit is not None:
-                self._sync_when_due(next_offset)
-        self.waiters.tell_appended()
-
-    def _sync_when_due(self, next_offset: int) -> None:
-        """`flush.messages` and `flush.ms`, for topics whose acks do not wait for the disk."""
-        config = self.log.config
-        if next_offset - self.log.recovery_point >= config.flush_messages:
-            self.sync_in_background()
-        elif config.flush_ms < FLUSH_MS_MAX and not self._sync_is_scheduled:
-            self._sync_is_scheduled = True
-            asyncio.get_running_loop().call_later(config.flush_ms / 1000, self.sync_in_background)
-
-    def sync_in_background(self) -> None:
-        """Where acks do not wait for the disk, it still gets everything before long."""
-        self._sync_is_scheduled = False
-        if self._group_commit is not None and self.log.recovery_point < self.log.log_end_offset:
-            self._group_commit.request(self)
-
-    def synced(self, offset: int) -> None:
-        """Group commit has brought everything below `offset` to disk."""
-        if self.failure is not None:
-            return  # an earlier sync failed: this one may have succeeded because the kernel has given those bytes up
-        if not self.log.synced(offset):
-            return
-        self.waiters.tell_synced(offset)
-        if offset > self._own_end:
-            self._own_end = offset
-            self._advance()
-
-    async def on_disk(self) -> None:
-        """Returns when everything that is written now is on disk; at once where nobody waits for the disk."""
-        if not self.waits_for_disk or self.log.recovery_point >= self.log.log_end_offset:
-            return
-        if self.failure is not None:
-            raise self.failure
-        await self.waiters.until_synced(self.log.log_end_offset)
 
     def sync_failed(self, error: StorageError) -> None:
         if self.waits_for_disk and self.failure is None:
@@ -268,25 +185,6 @@ class Partition:
             except StorageError as another:
                 log.critical("%s: what was not synced cannot be cut: %s", self, another)
         self.go_offline(error)
-
-    def _advance(self) -> None:
-        """Move the watermark to where every replica has come that may be in sync."""
-        leadership = self.leadership
-        if leadership is None:
-            return
-        reached = leadership.watermark(self._own_end, self.log.config.min_insync_replicas)
-        if reached is not None and reached > self.high_watermark:
-            self.committed_to(reached)
-
-    def committed_to(self, offset: int) -> None:
-        """The watermark is there: by our own reckoning, or by the leader's word."""
-        self.high_watermark = offset
-        self.log.producers.high_watermark_advanced(offset)
-        self.waiters.tell_committed(offset)
-
-    def wait_for_commit(self, offset: int, waiter: AppendWaiter) -> None:
-        """Tell the waiter when the high watermark reaches `offset`."""
-        self.waiters.appends.append((offset, waiter))
 
     def go_offline(self, error: StorageError) -> None:
         """Nothing more is promised about this partition until a restart has looked at its files."""
@@ -319,48 +217,6 @@ class Partition:
         if self.leadership is None or broker not in self.leadership.followers:
             raise UnknownTopic(f"broker {broker} holds no replica of {self}")
 
-    def divergence(self, offset: int, last_fetched_epoch: int) -> EpochEnd | None:
-        """What we have instead, if a log that ends there, in that epoch, is no beginning of ours."""
-        return divergence(self.log.epochs, self.log.log_end_offset, offset, last_fetched_epoch)
-
-    def was_cut(self) -> None:
-        """The log is shorter than it was, or begins elsewhere."""
-        log = self.log
-        self._own_end = min(self._own_end, log.log_end_offset)
-        self.high_watermark = min(max(self.high_watermark, log.log_start_offset), log.log_end_offset)
-        log.producers.high_watermark_advanced(self.high_watermark)
-
-    def read_uncommitted(self, offset: int, bytes_max: int) -> LogSlice | None:
-        """What is written, committed or not: for followers, and for a leader that reads its own log."""
-        return self.log.read(offset, bytes_max, self.log.log_end_offset)
-
-    # Reading
-
-    def read(self, offset: int, bytes_max: int, *, read_committed: bool) -> LogSlice | None:
-        limit = self.last_stable_offset if read_committed else self.high_watermark
-        if offset > self.high_watermark and offset <= self.log.log_end_offset:
-            # Written but not committed: it is about to be there, so the client waits instead of starting over.
-            return None
-        return self.log.read(offset, bytes_max, limit)
-
-    def aborted_transactions(self, offset: int, records: LogSlice | None) -> tuple[AbortedTransaction, ...]:
-        if records is None:
-            return ()
-        aborted = self.log.aborted_transactions(offset, records)
-        return tuple(AbortedTransaction(txn.producer_id, txn.first_offset) for txn in aborted)
-
-    def offset_for_timestamp(self, timestamp: int) -> FoundOffset | None:
-        # Where nobody asks for times, this and what reads records is never loaded.
-        from headrace.storage.time_lookup import offset_at_or_after
-
-        found = offset_at_or_after(self.log, timestamp)
-        return found if found is not None and found.offset < self.high_watermark else None
-
-    def offset_of_max_timestamp(self) -> FoundOffset | None:
-        from headrace.storage.time_lookup import offset_of_max_timestamp
-
-        return offset_of_max_timestamp(self.log)
-
     def epoch_end_offset(self, epoch: int) -> tuple[int, int]:
         """The largest epoch at or below the asked one, and where it ended."""
         if epoch == self.leader_epoch:
@@ -384,7 +240,8 @@ class Partition:
         if offset > self.log.log_start_offset:
             self._let_go(self, self.log.advance_log_start(offset), at_once)
 
-    async def settled(self) -> None:
-        """Returns when everything that is written now is committed, or cannot be any more."""
-        if self.failure is None and self.high_watermark < self.log.log_end_offset:
-            await self.waiters.until_committed(self.log.log_end_offset)
+
+def _first_watermark(log: Log, known: int | None, state: PartitionState) -> int:
+    if len(state.replicas) == 1:
+        return log.log_end_offset
+    return min(max(known or 0, log.log_start_offset), log.log_end_offset)

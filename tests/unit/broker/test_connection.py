@@ -9,14 +9,10 @@ from typing import Protocol
 
 import pytest
 
-from headrace.broker.connection import (
-    REQUESTS_IN_FLIGHT_MAX,
-    REQUESTS_PER_TURN_MAX,
-    SHORT_READ_BYTES,
-    Connection,
-)
+from headrace.broker.connection import REQUESTS_IN_FLIGHT_MAX, REQUESTS_PER_TURN_MAX, Connection
 from headrace.broker.outbox import COPY_BYTES_MAX, CORKED_PARTS_MAX
 from headrace.broker.receive_buffer import FIRST_BUFFER_BYTES
+from headrace.broker.receiving import SHORT_READ_BYTES
 from headrace.model.errors import ProtocolError
 from headrace.protocol.frames import Parts
 from headrace.storage.log_values import LogSlice
