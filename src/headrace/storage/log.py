@@ -3,14 +3,13 @@
 Appends and lookups are synchronous and know nothing of requests. What is *on disk* is tracked apart from what was
 *written*: `unsynced` hands the files that need a sync to whoever does the syncing, `synced` takes the news back.
 Opening an existing folder is in `recovery.py`, choosing what to delete in `retention.py`, compaction in
-`compaction.py`, reading in `log_reading.py` and `time_lookup.py`.
+`compaction.py`, copying from a leader in `copies.py`, reading in `log_reading.py` and `time_lookup.py`.
 """
 
 import logging
 from typing import TYPE_CHECKING
 
 from headrace.model.configs import LogConfig
-from headrace.model.errors import OffsetOutOfRange
 from headrace.records.batch import LENGTH_OVERHEAD, BatchHeader, parse_header, patch_offset_and_epoch
 from headrace.records.crc import crc32c
 from headrace.storage.files import Durable, Files, NewName
@@ -130,71 +129,54 @@ class Log:
         self.producers.check_marker(header, marker.coordinator_epoch, epoch_was_bumped=epoch_was_bumped)
         return self._write(batch, header, leader_epoch, now_ms, marker)
 
-    def append_copy(self, batch: memoryview, header: BatchHeader, now_ms: int) -> Appended:
-        """A checked batch as its leader has written it, at the leader's offsets; there may be gaps, from compaction."""
-        if header.base_offset < self.log_end_offset:
-            raise OffsetOutOfRange(
-                f"{self.directory} ends at {self.log_end_offset}: no place for a batch from {header.base_offset} on"
-            )
-        segment = self._segment_for(header, now_ms)
-        if header.leader_epoch > self.epochs.latest:
-            self.epochs.assign(header.leader_epoch, header.base_offset)
-        segment.append(batch, header)
-        if not header.is_control:
-            return self._appended(segment, header, None)
-        from headrace.records.control import read_marker
-
-        marker = read_marker(batch, header)
-        if marker is not None:
-            return self._appended(segment, header, marker)
-        self.producers.applied_emptied_marker(header)
-        return self._appended(segment, header._replace(producer_id=-1), None)
-
     def _write(
         self, batch: memoryview, header: BatchHeader, leader_epoch: int, now_ms: int, marker: "EndMarker | None" = None
     ) -> Appended:
         base_offset = self.log_end_offset
         header = header.placed(base_offset, leader_epoch)
-        segment = self._segment_for(header, now_ms)
+        segment = self.segment_for(header, now_ms)
         if leader_epoch > self.epochs.latest:
             # First, because it can fail: an epoch without a batch is forgotten, a batch without its place is not.
             self.epochs.assign(leader_epoch, base_offset)
         patch_offset_and_epoch(batch, base_offset, leader_epoch)
         segment.append(batch, header)
-        return self._appended(segment, header, marker)
+        return self.appended(segment, header, marker)
 
-    def _appended(self, segment: Segment, header: BatchHeader, marker: "EndMarker | None") -> Appended:
+    def appended(self, segment: Segment, header: BatchHeader, marker: "EndMarker | None") -> Appended:
+        """A batch is in the segment: everything else follows it."""
         next_offset = segment.next_offset
         if marker is not None:
             self.has_aborted |= note_marker(self.producers, segment, header, marker)
         elif header.producer_id >= 0:
             self.producers.applied(header)
-        self.log_end_offset = next_offset
-        self.has_changed = True
-        self._remember_end(next_offset, segment)
-        if not self._unsynced or self._unsynced[-1] is not segment.file:
-            self._unsynced.append(segment.file)
+        self.grown_to(next_offset, segment)
         return Appended(header.base_offset, next_offset, duplicate=False)
 
-    def _remember_end(self, offset: int, segment: Segment) -> None:
+    def grown_to(self, offset: int, segment: Segment) -> None:
+        """The segment holds more than before, and so the log does."""
+        self.log_end_offset = offset
+        self.has_changed = True
         ends = self.recent_ends
         ends[offset] = (segment, segment.file.size)
         if len(ends) > RECENT_ENDS_MAX:
             del ends[next(iter(ends))]
+        if not self._unsynced or self._unsynced[-1] is not segment.file:
+            self._unsynced.append(segment.file)
 
-    def _segment_for(self, header: BatchHeader, now_ms: int) -> Segment:
+    def segment_for(self, header: BatchHeader, now_ms: int) -> Segment:
+        """The active segment, or a new one if a batch does not belong there any more."""
         active = self.segments[-1]
         config = self.config
         if not active.file.size or (
             active.has_room_for(
                 header.length + LENGTH_OVERHEAD, header.last_offset, config.segment_bytes, config.segment_index_bytes
             )
-            and not self._is_old_enough_to_roll(active, header.max_timestamp, now_ms)
+            and not self.is_old_enough_to_roll(active, header.max_timestamp, now_ms)
         ):
             return active
         return self.roll(now_ms)
 
-    def _is_old_enough_to_roll(self, segment: Segment, timestamp: int, now_ms: int) -> bool:
+    def is_old_enough_to_roll(self, segment: Segment, timestamp: int, now_ms: int) -> bool:
         """By the records' own time where they have one, so that replayed history rolls as it did when it was new."""
         age = timestamp - segment.first_timestamp if segment.first_timestamp >= 0 else now_ms - segment.opened_ms
         limit_ms = self.config.segment_ms

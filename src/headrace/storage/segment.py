@@ -102,6 +102,15 @@ class Segment:
         self.checked.add(position, self.file.size)
         return position
 
+    def append_all(self, batches: Bytes, headers: Iterable[BatchHeader]) -> None:
+        """Batches that lie one behind the other, in one write, at the end of a file that has some already."""
+        position = self.file.size
+        self.file.append(batches)
+        self.checked.add(position, self.file.size)
+        for header in headers:
+            self.index_batch(position, header)
+            position += header.length + LENGTH_OVERHEAD
+
     def index_batch(self, position: int, header: BatchHeader) -> None:
         """Account for a batch that the file holds at `position`: live and at recovery alike."""
         last_offset = header.base_offset + header.last_offset_delta
@@ -115,11 +124,13 @@ class Segment:
             self._bytes_since_index_entry = 0
         self._bytes_since_index_entry += header.length + LENGTH_OVERHEAD
 
-    def has_room_for(self, total_bytes: int, last_offset: int, segment_bytes: int, index_bytes: int) -> bool:
+    def has_room_for(
+        self, total_bytes: int, last_offset: int, segment_bytes: int, index_bytes: int, batches: int = 1
+    ) -> bool:
         return (
             self.file.size + total_bytes <= min(segment_bytes, POSITION_MAX)
             and last_offset - self.base_offset <= RELATIVE_OFFSET_MAX
-            and (len(self.offset_index) + 1) * OffsetIndex.ENTRY.size <= index_bytes
+            and (len(self.offset_index) + batches) * OffsetIndex.ENTRY.size <= index_bytes
         )
 
     def seal(self) -> None:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from uuid import UUID
 
 from headrace.broker.partition import Partition
-from headrace.broker.replication.copying import append_copies, cut, learn
+from headrace.broker.replication.copying import append_run, checked_runs, cut, learn
 from headrace.broker.replication.fetch_session import FollowerSession
 from headrace.broker.replication.throttles import Throttles
 from headrace.client.peer import Peer, PeerLost
@@ -231,7 +231,7 @@ class Fetcher:
             if followed is None or followed.partition.failure is not None:
                 continue
             try:
-                self._take_row(followed, row)
+                await self._take_row(followed, row)
                 touched.append(followed.partition)
                 if len(row.records) >= YIELD_BYTES:
                     await asyncio.sleep(0)  # producers and consumers are served between two large pieces
@@ -242,7 +242,7 @@ class Fetcher:
             if partition.failure is None:
                 await partition.on_disk()
 
-    def _take_row(self, followed: Followed, row: FetchedPartition) -> None:
+    async def _take_row(self, followed: Followed, row: FetchedPartition) -> None:
         partition = followed.partition
         if partition.leader != self._leader:
             return  # the facts have moved on while the answer was under way
@@ -260,8 +260,21 @@ class Fetcher:
         if row.records:
             followed.got(len(row.records))
             self._throttles.copied(partition, len(row.records))
-            append_copies(partition, row.records, self._clock.wall_ms())
+            if not await self._append(followed, row.records):
+                return
         learn(partition, row.high_watermark, row.log_start_offset)
+
+    async def _append(self, followed: Followed, records: memoryview) -> bool:
+        """Run by run, with turns for others in between. False: the facts have moved on meanwhile."""
+        partition = followed.partition
+        epoch = partition.leader_epoch
+        for number, run in enumerate(checked_runs(records, partition.log_end_offset)):
+            if number:
+                await asyncio.sleep(0)
+                if partition.leader_epoch != epoch or not self.holds(partition) or partition.failure is not None:
+                    return False
+            append_run(partition, run, self._clock.wall_ms())
+        return True
 
     def _set_back(self, followed: Followed) -> None:
         followed.pause_s = min(max(2 * followed.pause_s, REFUSED_PAUSE_S), REFUSED_PAUSE_S_MAX)
