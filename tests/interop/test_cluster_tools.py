@@ -1,7 +1,6 @@
-"""Apache Kafka's tools for clusters, against three brokers of ours: moves with a throttle, elections, brokers."""
+"""Apache Kafka's tools and clients on three brokers of ours: moves with a throttle, elections, a rolling restart."""
 
 import json
-import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -11,12 +10,15 @@ from confluent_kafka.admin import AdminClient, NewTopic
 
 from headrace.testing import LocalCluster
 from tests.interop.apache_kafka import ToolFailed, tool
+from tests.interop.verifiable import NOT_SENT, RECEIVED, SENT, consumer, producer, values, wait_for_more
+from tests.patience import awaited
 
 PATIENCE_S = 60.0
 REASSIGN = "org.apache.kafka.tools.reassign.ReassignPartitionsCommand"
 ELECT = "org.apache.kafka.tools.LeaderElectionCommand"
 CLUSTER = "org.apache.kafka.tools.ClusterTool"
 CONFIGS = "kafka.admin.ConfigCommand"
+FEATURES = "org.apache.kafka.tools.FeatureCommand"
 RATE = "10000000"
 
 pytestmark = [pytest.mark.interop, pytest.mark.timeout(300)]
@@ -30,6 +32,14 @@ def cluster() -> Iterator[LocalCluster]:
 
 def replicas(admin: AdminClient, topic: str) -> list[int]:
     return list(admin.list_topics(topic, timeout=PATIENCE_S).topics[topic].partitions[0].replicas)
+
+
+def wait_until_in_sync(admin: AdminClient, topic: str) -> None:
+    def followers_missing() -> int:
+        partitions = admin.list_topics(topic, timeout=PATIENCE_S).topics[topic].partitions.values()
+        return sum(len(one.replicas) - len(one.isrs) for one in partitions)
+
+    awaited(followers_missing, lambda missing: missing == 0, f"all replicas of {topic} are in sync", PATIENCE_S)
 
 
 def test_a_partition_is_moved_by_kafka_reassign_partitions_with_a_throttle(
@@ -47,10 +57,7 @@ def test_a_partition_is_moved_by_kafka_reassign_partitions_with_a_throttle(
     common = ("--bootstrap-server", cluster.bootstrap, "--reassignment-json-file", str(plan))
     begun = tool(REASSIGN, *common, "--execute", "--throttle", RATE)
     assert "Successfully started partition reassignment" in begun.text
-    deadline = time.monotonic() + PATIENCE_S
-    while replicas(admin, "moved") != [3, 2]:
-        assert time.monotonic() < deadline, "the move ends"
-        time.sleep(0.1)
+    awaited(lambda: replicas(admin, "moved"), [3, 2].__eq__, "the move ends", PATIENCE_S)
     verified = tool(REASSIGN, *common, "--verify")
     assert "Reassignment of partition moved-0 is completed" in verified.text
     assert "Clearing broker-level throttles" in verified.text
@@ -61,12 +68,8 @@ def test_a_partition_is_moved_by_kafka_reassign_partitions_with_a_throttle(
 def test_leadership_is_given_back_by_kafka_leader_election(cluster: LocalCluster) -> None:
     admin = AdminClient({"bootstrap.servers": cluster.bootstrap})
     admin.create_topics([NewTopic("led", 1, replica_assignment=[[2, 1, 3]])])["led"].result(PATIENCE_S)
-    cluster.stop(2)
     cluster.restart(2)
-    deadline = time.monotonic() + PATIENCE_S
-    while len(admin.list_topics("led", timeout=PATIENCE_S).topics["led"].partitions[0].isrs) < 3:
-        assert time.monotonic() < deadline, "it is in sync again"
-        time.sleep(0.1)
+    wait_until_in_sync(admin, "led")
     words = (
         "--bootstrap-server",
         cluster.bootstrap,
@@ -89,3 +92,34 @@ def test_kafka_cluster_tells_the_id_and_is_told_which_brokers_cannot_be_forgotte
         tool(CLUSTER, "unregister", "--bootstrap-server", cluster.bootstrap, "--id", "9")
     with pytest.raises(ToolFailed, match="broker 3 runs; stop it first"):
         tool(CLUSTER, "unregister", "--bootstrap-server", cluster.bootstrap, "--id", "3")
+
+
+def test_kafka_features_tells_the_levels_and_what_cannot_be_changed(cluster: LocalCluster) -> None:
+    at = ("--bootstrap-server", cluster.bootstrap)
+    told = tool(FEATURES, *at, "describe").text
+    assert "group.version" in told
+    assert "FinalizedVersionLevel: 2" in told
+    tool(FEATURES, *at, "upgrade", "--feature", "transaction.version=2")
+    with pytest.raises(ToolFailed, match=r"group\.version is 1 in this release of headrace"):
+        tool(FEATURES, *at, "downgrade", "--feature", "group.version=0")
+    with pytest.raises(ToolFailed, match=r"no feature is called 'metadata\.version'"):
+        tool(FEATURES, *at, "upgrade", "--metadata", "4.3")
+
+
+def test_a_rolling_restart_costs_java_clients_no_error_and_no_record(cluster: LocalCluster, tmp_path: Path) -> None:
+    admin = AdminClient({"bootstrap.servers": cluster.bootstrap})
+    admin.create_topics([NewTopic("rolled", 3, 3, config={"min.insync.replicas": "2"})])["rolled"].result(PATIENCE_S)
+    with (
+        consumer(cluster.bootstrap, "rolled", "rolling") as reader,
+        producer(cluster.bootstrap, "rolled", tmp_path, a_second=500) as sender,
+    ):
+        wait_for_more(reader)
+        for node in cluster.brokers:
+            cluster.restart(node)
+            wait_until_in_sync(admin, "rolled")
+            wait_for_more(sender, SENT)
+        sender.terminate()
+        acked = values(sender, SENT)
+        assert not values(sender, NOT_SENT)
+        assert len(acked) == len(set(acked))
+        reader.wait_for(lambda: set(acked) <= set(values(reader, RECEIVED)))
