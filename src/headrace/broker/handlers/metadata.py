@@ -15,7 +15,7 @@ from headrace.core.cluster.image import ClusterImage
 from headrace.core.cluster.names import check_topic_name
 from headrace.core.cluster.topics import NewTopic
 from headrace.core.internal_topics import INTERNAL_TOPICS
-from headrace.model.errors import ErrorCode, HeadraceError, InvalidTopic, TopicExists
+from headrace.model.errors import ErrorCode, HeadraceError, InvalidReplicationFactor, InvalidTopic, TopicExists
 from headrace.model.ids import ZERO_UUID
 from headrace.protocol.api import ApiKey
 from headrace.protocol.metadata import (
@@ -116,10 +116,16 @@ async def _create_missing(request: MetadataRequest, asked: Iterable[str | UUID],
     outcomes = await call.broker.controller.create_topics(wishes) if wishes else {}
     for name, outcome in outcomes.items():
         if isinstance(outcome, HeadraceError):
-            # Somebody else created it and somebody deleted it again: the client asks once more.
-            gone_again = isinstance(outcome, TopicExists)
-            failures[name] = ErrorCode.LEADER_NOT_AVAILABLE if gone_again else outcome.code
+            failures[name] = ErrorCode.LEADER_NOT_AVAILABLE if _will_pass(outcome, call) else outcome.code
     return failures
+
+
+def _will_pass(refusal: HeadraceError, call: Call) -> bool:
+    """Whether the client should ask once more."""
+    if isinstance(refusal, InvalidReplicationFactor):
+        # The cluster has brokers enough, and some have not come yet or are away.
+        return call.broker.settings.integer("default.replication.factor") <= call.broker.size_of_cluster()
+    return isinstance(refusal, TopicExists)  # somebody else created it, and somebody deleted it again
 
 
 def _topic_operations(request: MetadataRequest, call: Call, name: str) -> int:

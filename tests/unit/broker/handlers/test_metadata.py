@@ -90,6 +90,17 @@ async def test_rule_20_the_answer_comes_when_the_new_partitions_take_writes(kit:
         assert kit.append("new", "first", index=partition.partition_index) == 0
 
 
+@pytest.mark.parametrize(("brokers", "code"), [(3, 5), (2, 38)], ids=["one is away", "there are too few"])
+async def test_a_new_topic_waits_for_brokers_that_are_to_come(
+    monkeypatch: pytest.MonkeyPatch, brokers: int, code: int
+) -> None:
+    kit = await HandlerKit(default_replication_factor="3").start()
+    monkeypatch.setattr(kit, "size_of_cluster", lambda: brokers)
+    answer = await kit.ask(ApiKey.METADATA, topics=asked(13, "new"))
+    assert [topic.error_code.value for topic in answer.topics] == [code]
+    await kit.close()
+
+
 async def test_rule_20_a_broker_may_forbid_automatic_creation() -> None:
     kit = await HandlerKit(auto_create_topics_enable="false").start()
     answer = await kit.ask(ApiKey.METADATA, topics=asked(13, "new"))
