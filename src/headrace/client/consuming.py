@@ -38,6 +38,14 @@ class Assigned(NamedTuple):
     places: tuple[Place, ...]
 
 
+class Run(NamedTuple):
+    """Messages of one partition, one behind the other."""
+
+    topic: str
+    partition: int
+    messages: "list[Message]"
+
+
 class Read(NamedTuple, Generic[Portion]):
     portion: Portion
     next_offsets: tuple[Place, ...]  # what to commit when it has been dealt with
@@ -53,7 +61,7 @@ class ConsumerThread(Generic[Portion]):
         self,
         bootstrap: str,
         settings: Overrides,
-        make_portion: Callable[[Sequence["Message"]], Portion],
+        make_portion: Callable[[Sequence[Run]], Portion],
         *,
         topics: Sequence[str] = (),
         places: Sequence[Place] = (),
@@ -147,7 +155,8 @@ class ConsumerThread(Generic[Portion]):
             messages += consumer.consume(self._messages_max - 1, 0)
         good = [message for message in messages if message.error() is None]
         if good and self._wait_for_room(consumer):
-            self._tell(Read(self._make_portion(good), _next_offsets(good)))
+            runs = _runs(good)
+            self._tell(Read(self._make_portion(runs), _next_offsets(runs)))
         for message in messages:
             error = message.error()
             if error is not None and not _harmless(error):
@@ -190,10 +199,20 @@ def _answer(answered: "asyncio.Future[None]", error: Exception | None) -> None:
         answered.set_exception(error)
 
 
-def _next_offsets(messages: "Sequence[Message]") -> tuple[Place, ...]:
-    last: dict[tuple[str, int], int] = {}
+def _runs(messages: "Sequence[Message]") -> list[Run]:
+    runs: list[Run] = []
+    topic: str | None = None
+    partition: int | None = None
     for message in messages:
-        last[message.topic() or "", message.partition() or 0] = message.offset() or 0  # without error it has them all
+        if message.partition() != partition or message.topic() != topic:
+            topic, partition = message.topic(), message.partition()
+            runs.append(Run(topic or "", partition or 0, []))  # without error it has both
+        runs[-1].messages.append(message)
+    return runs
+
+
+def _next_offsets(runs: Sequence[Run]) -> tuple[Place, ...]:
+    last = {(run.topic, run.partition): run.messages[-1].offset() or 0 for run in runs}
     return tuple(Place(topic, partition, offset + 1) for (topic, partition), offset in last.items())
 
 
