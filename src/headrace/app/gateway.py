@@ -15,6 +15,7 @@ import sys
 from collections.abc import Sequence
 from dataclasses import asdict, replace
 
+from headrace.app.interpreter import tune_interpreter
 from headrace.app.log_lines import write_log_lines
 from headrace.app.observing import GATEWAY, Observing
 from headrace.app.supervisor import Companion, listen
@@ -55,6 +56,7 @@ def run(
     from headrace.app.group_history import read_history
     from headrace.gateway.server import serve
 
+    tune_interpreter()
     tell_where(http)
     tracer = observing.tracer(GATEWAY)
     try:

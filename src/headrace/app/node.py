@@ -6,7 +6,6 @@ Settings arrive checked. When clients are served, one line of JSON with the addr
 """
 
 import asyncio
-import gc
 import json
 import logging
 import os
@@ -16,6 +15,7 @@ import sys
 from typing import TYPE_CHECKING
 
 from headrace.app.clock import SystemClock
+from headrace.app.interpreter import tune_interpreter
 from headrace.app.log_lines import write_log_lines
 from headrace.app.loop_lag import LoopLag
 from headrace.app.metadata import Metadata
@@ -35,10 +35,6 @@ if TYPE_CHECKING:
     from headrace.broker.replication.neighbours import Neighbours
 
 log = logging.getLogger(__name__)
-
-# How long another thread of ours may keep the interpreter while the loop wants it: Python's own 5 ms is all that a
-# request may be held up altogether.
-SWITCH_INTERVAL_S = 0.0005
 
 
 class Node:
@@ -102,7 +98,7 @@ async def _serve(settings: Settings, ready_fd: int | None) -> None:
         if not await _started(node, stop):
             return
         telemetry = await _start_telemetry(node, observing)
-        _tune_interpreter()
+        tune_interpreter()
         for name, (host, port) in node.addresses.items():
             log.info("node %d serves %s on %s port %d", settings.node_id, name, host, port)
         if ready_fd is not None:
@@ -193,14 +189,6 @@ def _tell_ready(node: Node, doors: "Doors | None", descriptor: int) -> None:
     facts = {"listeners": node.addresses, "pid": os.getpid(), **({} if doors is None else doors.addresses())}
     os.write(descriptor, (json.dumps(facts) + "\n").encode())
     os.close(descriptor)
-
-
-def _tune_interpreter() -> None:
-    """What start-up made stays; requests make no cycles worth looking for often. Full collections cost latency."""
-    sys.setswitchinterval(SWITCH_INTERVAL_S)
-    gc.collect()
-    gc.freeze()
-    gc.set_threshold(50_000, 50, 100)
 
 
 def _raise_descriptor_limit() -> None:

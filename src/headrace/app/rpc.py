@@ -17,6 +17,7 @@ from collections.abc import Sequence
 from dataclasses import asdict, replace
 
 from headrace.app.gateway import LOOPBACK
+from headrace.app.interpreter import tune_interpreter
 from headrace.app.log_lines import write_log_lines
 from headrace.app.observing import GRPC, Observing
 from headrace.app.supervisor import Companion, reserve
@@ -54,6 +55,7 @@ def tell_where(host: str, port: int) -> None:
 async def serve(settings: GatewaySettings, bootstrap: str, request_timeout_ms: int, observing: Observing) -> None:
     from headrace.rpc.server import RpcServer
 
+    tune_interpreter()
     loop = asyncio.get_running_loop()
     stop = asyncio.Event()
     for signal_number in (signal.SIGTERM, signal.SIGINT):
