@@ -108,16 +108,12 @@ def records_section(batch: Buffer, header: BatchHeader, *, bytes_max: int = DECO
 
 
 def placed_records(section: bytes, header: BatchHeader) -> Iterator[Placed]:
-    """Walk over the records. This loop is what all reading costs, so its one-byte varints are written out.
+    """Walk over the records. This loop is what all reading costs, so its varints of one and two bytes are written out.
 
     Within a record the position only grows, and the record's own length has the last word: a key or a value
     that claims too much leads past that end, or past the data, and never back.
     """
-    base_offset, base_timestamp, last_delta = (
-        header.base_offset,
-        header.base_timestamp,
-        header.last_offset_delta,
-    )
+    base_offset, base_timestamp = header.base_offset, header.base_timestamp
     append_time = header.max_timestamp if header.uses_log_append_time else None
     delta_before, last_delta = -1, header.last_offset_delta
     position, size = 0, len(section)
@@ -127,7 +123,10 @@ def placed_records(section: bytes, header: BatchHeader) -> Iterator[Placed]:
             raw = section[position]
             position += 1
             if raw > 0x7F:
-                raw, position = rest_of_varint(section, position, raw)
+                raw += (section[position] - 1) << 7
+                position += 1
+                if raw > 0x3FFF:
+                    raw, position = rest_of_varint(section, position - 1, raw)
             end = position + (raw >> 1)
             if raw & 1 or end > size:
                 raise CorruptBatch(f"a record at byte {start} of {size} claims {unzigzag(raw)} bytes")
@@ -135,7 +134,10 @@ def placed_records(section: bytes, header: BatchHeader) -> Iterator[Placed]:
             raw = section[position + 1]  # behind the attributes
             position += 2
             if raw > 0x7F:
-                raw, position = rest_of_varint(section, position, raw)
+                raw += (section[position] - 1) << 7
+                position += 1
+                if raw > 0x3FFF:
+                    raw, position = rest_of_varint(section, position - 1, raw)
             timestamp = base_timestamp + ((raw >> 1) ^ -(raw & 1)) if append_time is None else append_time
             if not _INT64_MIN <= timestamp <= _INT64_MAX:
                 timestamp = wrap_int64(timestamp)
@@ -143,7 +145,10 @@ def placed_records(section: bytes, header: BatchHeader) -> Iterator[Placed]:
             raw = section[position]
             position += 1
             if raw > 0x7F:
-                raw, position = rest_of_varint(section, position, raw)
+                raw += (section[position] - 1) << 7
+                position += 1
+                if raw > 0x3FFF:
+                    raw, position = rest_of_varint(section, position - 1, raw)
             delta = raw >> 1
             if raw & 1 or not delta_before < delta <= last_delta:
                 raise CorruptBatch(f"offset delta {unzigzag(raw)} cannot follow {delta_before}")
@@ -152,7 +157,10 @@ def placed_records(section: bytes, header: BatchHeader) -> Iterator[Placed]:
             raw = section[position]
             position += 1
             if raw > 0x7F:
-                raw, position = rest_of_varint(section, position, raw)
+                raw += (section[position] - 1) << 7
+                position += 1
+                if raw > 0x3FFF:
+                    raw, position = rest_of_varint(section, position - 1, raw)
             key_at, key = position, None
             if raw != _NULL:
                 if raw & 1:
@@ -163,7 +171,10 @@ def placed_records(section: bytes, header: BatchHeader) -> Iterator[Placed]:
             raw = section[position]
             position += 1
             if raw > 0x7F:
-                raw, position = rest_of_varint(section, position, raw)
+                raw += (section[position] - 1) << 7
+                position += 1
+                if raw > 0x3FFF:
+                    raw, position = rest_of_varint(section, position - 1, raw)
             value_at = NO_VALUE
             if raw != _NULL:
                 if raw & 1:
