@@ -34,6 +34,8 @@ UPLOAD_MESSAGES_MAX = QUEUED_MESSAGES_MAX // 2
 FLUSH_TIMEOUT_S = 5.0
 # Long uploads with a producer of their own: a few threads and up to QUEUED_KIB_MAX each. Those on top share.
 STREAMS_MAX = 4
+# An upload is answered at its end: nobody waits for one of its messages, and large batches are cheaper for everybody.
+STREAM_LINGER_MS = 20
 
 
 class Acks(Enum):
@@ -100,7 +102,8 @@ class Publisher:
         if len(self._streams) >= STREAMS_MAX:
             return None
         level = self._settings.acks if acks is None else acks
-        producer = make_producer(self._bootstrap, {**self._config(level), "delivery.report.only.error": True})
+        patient = {"linger.ms": max(self._settings.linger_ms, STREAM_LINGER_MS), "delivery.report.only.error": True}
+        producer = make_producer(self._bootstrap, self._config(level) | patient)
         self._streams.append(producer)
         return producer
 

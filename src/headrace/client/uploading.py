@@ -16,16 +16,19 @@ if TYPE_CHECKING:
 
 # Enough to be worth three threads and half a second in which an idempotent producer gets its id.
 LONG_MESSAGES_MIN = 5_000
+# The same for an upload that says beforehand how many bytes it has: that half a second then passes while it comes in.
+LONG_BYTES_MIN = 1024 * 1024
 FAILURES_KEPT = 20
 
 
 class Upload:
     """Counts what becomes of the messages, and keeps the first failures. `acked` is certain after `finish`."""
 
-    def __init__(self, publisher: Publisher, acks: Acks | None = None) -> None:
+    def __init__(self, publisher: Publisher, acks: Acks | None = None, *, bytes_announced: int = 0) -> None:
         self._publisher, self._acks = publisher, acks
-        self._stream: Producer | None = None
-        self._may_stream = True
+        is_long = bytes_announced >= LONG_BYTES_MIN
+        self._stream: Producer | None = publisher.open_stream(acks) if is_long else None
+        self._may_stream = not is_long
         self.sent = self.acked = self.failed = 0
         self.failures: list[Exception] = []
 

@@ -84,9 +84,14 @@ async def _next_part(receive: Receive, silence_s: float) -> Message:
     return message
 
 
+def announced_bytes(scope: Scope) -> int:
+    """How long the body will be, as the client says; 0 if it does not."""
+    announced = header(scope, b"content-length") or b""
+    return int(announced[:20]) if announced.isdigit() else 0
+
+
 def _check_announced(scope: Scope, bytes_max: int) -> None:
-    announced = header(scope, b"content-length")
-    if announced is not None and announced.isdigit() and int(announced[:20]) > bytes_max:
+    if announced_bytes(scope) > bytes_max:
         raise too_large(bytes_max)
 
 

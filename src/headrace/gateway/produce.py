@@ -33,7 +33,7 @@ async def produce(services: Services, topic: str, scope: Scope, receive: Receive
         facts = await services.cluster.patiently(lambda: services.cluster.topic(topic))
     media_type = _media_type(scope)
     if media_type == NDJSON:
-        return await upload(services, facts, receive, acks)
+        return await upload(services, facts, scope, receive, acks)
     body = await read_body(scope, receive, services.settings.body_bytes_max)
     if media_type != JSON:
         return await _one(services, facts, _plain(media_type, body, parameters), acks)

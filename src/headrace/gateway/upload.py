@@ -11,7 +11,7 @@ import orjson
 from headrace.client.cluster import TopicFacts
 from headrace.client.publisher import ANY_PARTITION, NOW, Acks
 from headrace.client.uploading import Upload
-from headrace.gateway.bodies import Disconnected, Receive, body_parts, too_large
+from headrace.gateway.bodies import Disconnected, Receive, Scope, announced_bytes, body_parts, too_large
 from headrace.gateway.encoding import Outgoing, outgoing
 from headrace.gateway.problems import Answer, Problem, problem_of, to_json
 from headrace.gateway.services import Services
@@ -21,8 +21,8 @@ from headrace.gateway.services import Services
 _BETWEEN = b"\n,"
 
 
-async def upload(services: Services, facts: TopicFacts, receive: Receive, acks: Acks | None) -> Answer:
-    progress = Upload(services.publisher, acks)
+async def upload(services: Services, facts: TopicFacts, scope: Scope, receive: Receive, acks: Acks | None) -> Answer:
+    progress = Upload(services.publisher, acks, bytes_announced=announced_bytes(scope))
     try:
         return await _upload(services, facts, receive, progress)
     finally:
