@@ -1,12 +1,7 @@
 """A broker in memory with its gateway, one for all tests of a file; each test has topics of its own."""
 
 import itertools
-import subprocess
-import sys
-import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-from pathlib import Path
 
 import httpx
 import pytest
@@ -46,23 +41,3 @@ def produce(rest: httpx.Client, topic: str) -> Callable[..., httpx.Response]:
         return rest.post(f"/topics/{topic}/messages", json=message)
 
     return produce_one
-
-
-@contextmanager
-def gateway_alone(broker: LocalBroker, folder: Path) -> Iterator[str]:
-    """`headrace gateway` in front of the broker, which it outlives: its address."""
-    command = [sys.executable, "-m", "headrace.cli.main", "gateway", "--http", "127.0.0.1:0"]
-    command += ["--grpc", "127.0.0.1:0"]
-    said = folder / "gateway.log"
-    with said.open("w") as log:
-        process = subprocess.Popen([*command, "--bootstrap", broker.bootstrap], stderr=log)
-    try:
-        deadline = time.monotonic() + 60
-        while "REST on http://" not in said.read_text():
-            assert time.monotonic() < deadline, said.read_text()
-            time.sleep(0.05)
-        yield said.read_text().split("REST on ")[1].split(",")[0]
-    finally:
-        process.terminate()
-        code = process.wait(60)
-    assert code == 0, said.read_text()

@@ -9,7 +9,7 @@ import httpx
 import pytest
 
 from headrace.testing import LocalBroker
-from tests.integration.gateway.conftest import gateway_alone
+from tests.gateways import gateway_alone
 
 WAIT_S = 60.0
 PARTITIONS = 2
@@ -19,7 +19,10 @@ PARTITIONS = 2
 @pytest.mark.timeout(300)
 async def test_what_was_answered_survives_and_streams_go_on(tmp_path):
     configs = {"group.initial.rebalance.delay.ms": "0"}
-    with LocalBroker(data_dir=tmp_path / "data", settings=configs) as broker, gateway_alone(broker, tmp_path) as url:
+    with (
+        LocalBroker(data_dir=tmp_path / "data", settings=configs) as broker,
+        gateway_alone(broker.bootstrap, tmp_path) as url,
+    ):
         async with httpx.AsyncClient(base_url=url, timeout=WAIT_S) as rest:
             await ready(rest)
             await rest.post("/topics", json={"name": "t", "partitions": PARTITIONS})

@@ -12,7 +12,7 @@ import pytest
 from confluent_kafka import Producer
 
 from headrace.testing import LocalBroker
-from tests.integration.gateway.conftest import gateway_alone
+from tests.gateways import gateway_alone
 from tests.patience import until
 
 START = [sys.executable, "-m", "headrace.cli.main", "start", "--memory", "--listen", "127.0.0.1:0"]
@@ -54,16 +54,15 @@ def test_a_killed_gateway_comes_back_and_no_client_is_refused():
 
 
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM])
-@pytest.mark.parametrize("module", [REST, GRPC])
-def test_the_gateway_ends_with_the_broker(number, module):
+def test_the_gateways_end_with_the_broker(number):
     with LocalBroker(gateway=True) as broker:
         httpx.get(f"{broker.http_url}/health", timeout=WAIT_S)
-        gateway = companion_of(broker, module)
+        gateways = [companion_of(broker, module) for module in (REST, GRPC)]
         if number == signal.SIGKILL:
             broker.kill()
         else:
             broker.stop()
-        wait_until(lambda: is_gone(gateway))
+        wait_until(lambda: all(is_gone(one) for one in gateways))
 
 
 def test_rest_is_there_again_after_a_restart_at_the_same_address():
@@ -101,7 +100,7 @@ def test_without_a_gateway_there_is_no_second_process():
 
 
 def test_the_gateway_alone_serves_in_front_of_a_broker_and_outlives_it(tmp_path: Path):
-    with LocalBroker(memory=False) as broker, gateway_alone(broker, tmp_path) as url:
+    with LocalBroker(memory=False) as broker, gateway_alone(broker.bootstrap, tmp_path) as url:
         assert "for this machine only" in (tmp_path / "gateway.log").read_text()
         assert httpx.get(f"{url}/ready", timeout=WAIT_S).status_code == 200
         broker.kill()

@@ -8,14 +8,14 @@ import pytest
 
 from headrace.rpc import headrace_pb2 as pb
 from headrace.testing import LocalBroker
-from tests.integration.rpc.kit import Rpc, connected
+from tests.integration.rpc.kit import PROMPT, Rpc, connected
 
 _numbers = itertools.count(1)
 
 
 @pytest.fixture(scope="module")
 def broker() -> Iterator[LocalBroker]:
-    with LocalBroker(gateway=True) as broker:
+    with LocalBroker(gateway=True, settings=PROMPT) as broker:
         yield broker
 
 

@@ -15,7 +15,7 @@ import pytest
 
 from headrace.rpc import headrace_pb2 as pb
 from headrace.testing import LocalBroker
-from tests.integration.rpc.kit import TIMEOUT_S, Rpc, connected, records, refusal_of, subscribe
+from tests.integration.rpc.kit import PROMPT, TIMEOUT_S, Rpc, connected, records, refusal_of, subscribe
 
 REQUESTS, PER_REQUEST = 400, 50
 
@@ -57,7 +57,11 @@ def requests(topic: str, sent: threading.Semaphore) -> Iterator[pb.ProduceReques
 
 @pytest.mark.slow
 def test_streams_go_on_over_a_killed_broker_and_nothing_acked_is_lost_or_doubled(tmp_path):
-    with LocalBroker(memory=False) as broker, server_alone(broker, tmp_path) as (address, _), connected(address) as rpc:
+    with (
+        LocalBroker(memory=False, settings=PROMPT) as broker,
+        server_alone(broker, tmp_path) as (address, _),
+        connected(address) as rpc,
+    ):
         rpc.admin.CreateTopic(pb.CreateTopicRequest(name="t", partitions=1))
         consumed: list[bytes] = []
         reading = rpc.broker.StreamConsume(iter([subscribe(group_id="g", topics=["t"])]))
@@ -101,7 +105,11 @@ def test_calls_without_a_broker_end_at_their_deadline_and_are_answered_when_it_i
 
 
 def test_a_server_that_is_stopped_ends_its_streams_with_a_word(tmp_path):
-    with LocalBroker() as broker, server_alone(broker, tmp_path) as (address, pid), connected(address) as rpc:
+    with (
+        LocalBroker(settings=PROMPT) as broker,
+        server_alone(broker, tmp_path) as (address, pid),
+        connected(address) as rpc,
+    ):
         rpc.admin.CreateTopic(pb.CreateTopicRequest(name="t", partitions=1))
         reading = rpc.broker.StreamConsume(iter([subscribe(group_id="g", topics=["t"])]))
         assert next(reading).WhichOneof("event") == "assignment"
