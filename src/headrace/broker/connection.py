@@ -40,6 +40,7 @@ REQUESTS_PER_TURN_MAX = 32
 class Connection(Receiving):
     __slots__ = (
         "_alone",
+        "_answers_soon",
         "_dispatch",
         "_out",
         "_replies",
@@ -62,6 +63,7 @@ class Connection(Receiving):
         self.parked: set[Parked] = set()
         self.shortcuts: Shortcuts = {}  # for requests that say what an earlier one said
         self._replies: deque[Reply] = deque()
+        self._answers_soon = False
         self._alone: Reply | None = None  # of the request that is handled with nothing else behind it
         self._out = Outbox(self, sock, self._loop, self._figures)
 
@@ -156,8 +158,20 @@ class Connection(Receiving):
             self._out.write(parts)
 
     def answered(self) -> None:
-        """Send every answer whose turn has come."""
+        """An answer is there. Where more are owed, those of the same turn of the loop leave together."""
+        if len(self._replies) < 2:
+            self._send_answers()
+        elif not self._answers_soon and self._replies[0].parts is not None:
+            self._answers_soon = True
+            self._loop.call_soon(self._send_answers)
+
+    def _send_answers(self) -> None:
+        """All whose turn has come."""
+        self._answers_soon = False
         replies = self._replies
+        gathers = len(replies) > 1 and not self._out.is_corked  # else whoever corked it sends
+        if gathers:
+            self._out.is_corked = True
         while replies and replies[0].parts is not None:
             reply = replies.popleft()
             if reply.durations is not None:
@@ -166,6 +180,8 @@ class Connection(Receiving):
                 self._alone = None
             if reply.parts and not self.closed:
                 self._out.write(reply.parts)
+        if gathers and not self.closed:
+            self._out.uncork()
         if not self._reading and not self._out:
             self.resume_reading()
 

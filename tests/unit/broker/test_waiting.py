@@ -1,0 +1,63 @@
+"""Who waits for a commit is told in order, each once, and never so many at a time that others have to wait."""
+
+import asyncio
+from typing import TYPE_CHECKING, cast
+
+from headrace.broker.waiting import TOLD_PER_TURN_MAX, Waiters
+from headrace.model.errors import HeadraceError, NotLeader
+
+if TYPE_CHECKING:
+    from headrace.broker.partition import Partition
+
+PARTITION = cast("Partition", None)  # who is told does not look at it here
+
+
+class Told:
+    def __init__(self, news: list[str], name: int) -> None:
+        self._news, self._name = news, name
+
+    def committed(self) -> None:
+        self._news.append(f"{self._name} committed")
+
+    def failed(self, partition: "Partition", error: HeadraceError) -> None:
+        self._news.append(f"{self._name} failed")
+
+
+def waiting(count: int) -> tuple[Waiters, list[str]]:
+    waiters, news = Waiters(), list[str]()
+    for offset in range(count):
+        waiters.appends.append((offset, Told(news, offset)))
+    return waiters, news
+
+
+async def test_many_are_told_in_order_and_the_loop_turns_between() -> None:
+    count = 3 * TOLD_PER_TURN_MAX
+    waiters, news = waiting(count)
+    waiters.tell_committed(count - 2)
+    told = [len(news)]
+    while told[-1] < count - 1:
+        await asyncio.sleep(0)
+        told.append(len(news))
+    assert told == [TOLD_PER_TURN_MAX, 2 * TOLD_PER_TURN_MAX, count - 1]
+    assert news == [f"{offset} committed" for offset in range(count - 1)]
+    waiters.tell_committed(count)
+    assert news[-1] == f"{count - 1} committed"
+
+
+async def test_news_of_a_later_commit_reach_those_who_have_not_been_told_yet() -> None:
+    waiters, news = waiting(2 * TOLD_PER_TURN_MAX)
+    waiters.tell_committed(TOLD_PER_TURN_MAX + 5)
+    waiters.tell_committed(2 * TOLD_PER_TURN_MAX)
+    await asyncio.sleep(0)
+    assert len(news) == 2 * TOLD_PER_TURN_MAX
+
+
+async def test_what_one_leadership_committed_is_not_told_to_those_who_wait_for_the_next() -> None:
+    waiters, news = waiting(2 * TOLD_PER_TURN_MAX)
+    waiters.tell_committed(2 * TOLD_PER_TURN_MAX)
+    waiters.dismiss(PARTITION, NotLeader("somebody else leads"))
+    waiters.appends.append((7, Told(news, 7)))
+    await asyncio.sleep(0)
+    assert news[TOLD_PER_TURN_MAX:] == [
+        f"{offset} failed" for offset in range(TOLD_PER_TURN_MAX, 2 * TOLD_PER_TURN_MAX)
+    ]
