@@ -1,10 +1,14 @@
 """Pipelines from end to end: records in, SQL or Python, records or tables out, and what does not fit beside them."""
 
 import json
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 from uuid import uuid4
 
+import httpx
 import pytest
 from confluent_kafka import Consumer
 
@@ -19,6 +23,8 @@ from headrace.spark.pipeline.sinks import Place
 from headrace.spark.pipeline.spec import Pipeline
 from headrace.spark.pipeline.state import PipelineState
 from headrace.spark.pipeline.yaml_file import parse_pipeline
+from tests.gateways import gateway_alone
+from tests.patience import awaited
 from tests.spark.kit import SparkKit
 
 WAIT_S = 120
@@ -60,6 +66,17 @@ def run_in(kit: SparkKit, pipeline: Pipeline, state: PipelineState, **how: bool)
     Running(pipeline, state, place, lambda: None).run(kit.session, **how)
 
 
+def run_meanwhile(kit: SparkKit, pipeline: Pipeline, folder: Path, look: Callable[[], None]) -> None:
+    """As its process does, until somebody in another thread has looked enough: Spark's session is this thread's."""
+    state = PipelineState(pipeline.name, folder)
+    running = Running(pipeline, state, Place(kit.bootstrap, str(state.checkpoint)), lambda: None)
+    with ThreadPoolExecutor(1) as thread:
+        looking = thread.submit(look)
+        looking.add_done_callback(running.ask_to_stop)
+        running.run(kit.session)
+    looking.result()
+
+
 def order(number: int) -> bytes:
     return json.dumps({"id": number, "customer": f"c{number % 3}", "amount": float(number)}).encode()
 
@@ -98,6 +115,36 @@ def test_rows_go_to_a_topic_and_what_does_not_fit_to_the_dead_letters(kit: Spark
     kit.produce(topic, [order(number) for number in range(100, 110)])
     run(kit, pipeline, tmp_path)
     assert len(committed(kit, out, 110)) == 110
+
+
+def test_rest_tells_how_a_running_pipeline_fares(kit: SparkKit, tmp_path: Path) -> None:
+    topic = kit.topic(2)
+    out, _ = kit.topic(name=f"{topic}.out"), kit.topic(name=f"{topic}.dead")
+    pipeline = totals(topic, f"topic: {out}", name=f"p-{topic}")
+    kit.produce(topic, [*(order(number) for number in range(50)), b"{broken"])
+
+    def look() -> None:
+        with gateway_alone(kit.bootstrap, tmp_path) as url, httpx.Client(base_url=url, timeout=WAIT_S) as rest:
+            first = told_of(rest, pipeline.name, rows=51)
+            assert (first["rows_in_total"], first["rows_out_total"], first["dead_letters_total"]) == (51, 50, 1)
+            kit.produce(topic, [order(number) for number in range(50, 60)])
+            second = told_of(rest, pipeline.name, rows=61)
+            assert (second["rows_in_total"], second["rows_out_total"], second["lag_records"]) == (61, 60, 0)
+            assert second["batch"] > first["batch"]
+            listed = rest.get("/api/v1/pipelines", params={"limit": 1000}).json()["pipelines"]
+            assert pipeline.name in {one["pipeline"] for one in listed}
+
+    run_meanwhile(kit, replace(pipeline, trigger="1 second"), tmp_path, look)
+
+
+def told_of(rest: httpx.Client, name: str, *, rows: int) -> dict[str, Any]:
+    """What REST says of a pipeline once it has read so much. Until its first batch REST knows nothing of it."""
+    return awaited(
+        lambda: rest.get(f"/api/v1/pipelines/{name}").json(),
+        lambda told: told.get("rows_in_total", 0) >= rows,
+        f"REST tells of {rows} rows",
+        WAIT_S,
+    )
 
 
 @pytest.mark.parametrize("kind", ["delta", "iceberg"])
