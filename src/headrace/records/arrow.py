@@ -12,6 +12,7 @@ import numpy as np
 import pyarrow as pa
 
 from headrace.model.errors import CorruptBatch
+from headrace.records.arrow_arrays import array_of, array_with_nulls
 from headrace.records.batch import HEADER_BYTES, BatchHeader
 from headrace.records.compression import DECOMPRESSED_BYTES_MAX, decompress
 from headrace.records.record import FORMAT_VERSION, RECORD_BYTES_MIN
@@ -62,12 +63,12 @@ def decode_columns(batches: Sequence[Batch], wanted: Collection[str]) -> Columns
     if KEY in wanted or VALUE in wanted:
         arrays |= _keys_and_values(section, spans, wanted)
     if OFFSET in wanted:
-        arrays[OFFSET] = pa.array(offsets)
+        arrays[OFFSET] = array_of(offsets)
     if TIMESTAMP in wanted:
         arrays[TIMESTAMP] = _timestamps(spans, headers, counts)
     if TIMESTAMP_TYPE in wanted:
         types = [int(header.uses_log_append_time) for header in headers]
-        arrays[TIMESTAMP_TYPE] = pa.array(_per_record(types, counts).astype(np.int32))
+        arrays[TIMESTAMP_TYPE] = array_of(_per_record(types, counts).astype(np.int32))
     if HEADERS in wanted:
         arrays[HEADERS] = _header_lists(section, spans)
     return Columns(offsets, arrays)
@@ -134,7 +135,7 @@ def _keys_and_values(section: bytes, spans: Spans, wanted: Collection[str]) -> d
     """Elements of the array over the section: key, gap, value, gap, key, …"""
     count = len(spans.end)
     if not count:
-        return {name: pa.array([], pa.binary()) for name in (KEY, VALUE) if name in wanted}
+        return {name: pa.nulls(0, pa.binary()) for name in (KEY, VALUE) if name in wanted}
     edges = np.empty(4 * count, dtype=np.int32)
     edges[0::4] = spans.key_at
     edges[1::4] = spans.key_at + np.maximum(spans.key_bytes, 0)
@@ -156,7 +157,7 @@ def _pieces(section: bytes, edges: Any, kind: Any) -> Any:
 
 
 def _take(pieces: Any, index: Any, is_null: Any) -> Any:
-    return pieces.take(pa.array(index, mask=is_null if is_null.any() else None))
+    return pieces.take(array_with_nulls(index, is_null))
 
 
 def _timestamps(spans: Spans, headers: Sequence[BatchHeader], counts: Sequence[int]) -> Any:
@@ -164,7 +165,7 @@ def _timestamps(spans: Spans, headers: Sequence[BatchHeader], counts: Sequence[i
     base = [header.max_timestamp if header.uses_log_append_time else header.base_timestamp for header in headers]
     own_clock = _per_record([int(not header.uses_log_append_time) for header in headers], counts)
     milliseconds = _per_record(base, counts) + spans.timestamp_delta * own_clock
-    return pa.array(milliseconds * 1000).view(pa.timestamp("us", "UTC"))
+    return array_of(milliseconds * 1000).view(pa.timestamp("us", "UTC"))
 
 
 def _header_lists(section: bytes, spans: Spans) -> Any:
@@ -184,7 +185,7 @@ def _header_lists(section: bytes, spans: Spans) -> Any:
     offsets = np.zeros(len(counts) + 1, dtype=np.int32)
     np.cumsum(counts, out=offsets[1:])
     structs = _header_structs(section, edges, has_value)
-    return pa.ListArray.from_arrays(pa.array(offsets), structs, type=HEADERS_TYPE)
+    return pa.ListArray.from_arrays(array_of(offsets), structs, type=HEADERS_TYPE)
 
 
 def _header_edges(data: Any, counts: Int64s, position: Int64s) -> tuple[Any, Any, Any, Int64s]:
@@ -213,11 +214,11 @@ def _header_edges(data: Any, counts: Int64s, position: Int64s) -> tuple[Any, Any
 
 def _header_structs(section: bytes, edges: Any, has_value: Any) -> Any:
     if not len(edges):
-        return pa.array([], HEADER_STRUCT)
+        return pa.nulls(0, HEADER_STRUCT)
     flat = np.ascontiguousarray(edges).reshape(-1)
     pieces = _pieces(section, flat, pa.binary())
     index = np.arange(0, len(flat), 4, dtype=np.int32)
-    names = _utf8(pieces.take(pa.array(index)))
+    names = _utf8(pieces.take(array_of(index)))
     values = _take(pieces, index + 2, ~has_value)
     return pa.StructArray.from_arrays([names, values], fields=list(HEADER_STRUCT))
 

@@ -11,10 +11,11 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from headrace.records.arrow_arrays import array_of, bytes_scalar, numbers_of, without_nulls
 from headrace.records.spans import Int64s
 
-_NO_HEADERS = pa.scalar(b"\x00", pa.binary())
-_NOTHING = pa.scalar(b"", pa.binary())
+_NO_HEADERS = bytes_scalar(b"\x00", pa.binary())
+_NOTHING = bytes_scalar(b"", pa.binary())
 _VARINT_BYTES_MAX = 10
 
 
@@ -27,7 +28,7 @@ class RecordColumns(NamedTuple):
     headers: Any | None  # list of struct of key: string, value: binary
 
     def take(self, rows: Any) -> "RecordColumns":
-        index = pa.array(rows)
+        index = array_of(rows)
         return RecordColumns(
             self.timestamps[rows],
             None if self.keys is None else self.keys.take(index),
@@ -59,8 +60,8 @@ def build_section(columns: RecordColumns) -> tuple[bytes, int, int]:
     count = len(columns.values)
     base_timestamp, max_timestamp = int(columns.timestamps[0]), int(columns.timestamps.max())
     deltas = columns.timestamps - base_timestamp
-    key_bytes = np.full(count, -1, dtype=np.int64) if columns.keys is None else _nullable_lengths(columns.keys)
-    value_bytes = _nullable_lengths(columns.values)
+    key_bytes = np.full(count, -1, dtype=np.int64) if columns.keys is None else _lengths(columns.keys, null=-1)
+    value_bytes = _lengths(columns.values, null=-1)
     tails = _NO_HEADERS if columns.headers is None else _header_blobs(columns.headers)
     tail_bytes = 1 if columns.headers is None else _lengths(tails)
     offsets = np.arange(count, dtype=np.int64)
@@ -76,8 +77,8 @@ def build_section(columns: RecordColumns) -> tuple[bytes, int, int]:
     )
     pieces = [varint_column([lengths, np.zeros(count, dtype=np.int64), deltas, offsets, key_bytes])]
     if columns.keys is not None:
-        pieces.append(_without_nulls(columns.keys))
-    pieces += [varint_column([value_bytes]), _without_nulls(columns.values), tails]
+        pieces.append(without_nulls(columns.keys))
+    pieces += [varint_column([value_bytes]), without_nulls(columns.values), tails]
     return _joined_bytes(pc.binary_join_element_wise(*pieces, _NOTHING)), base_timestamp, max_timestamp
 
 
@@ -115,23 +116,14 @@ def _zigzag(numbers: Int64s) -> Any:
     return ((numbers << 1) ^ (numbers >> 63)).view(np.uint64)
 
 
-def _lengths(array: Any) -> Int64s:
-    lengths: Int64s = pc.binary_length(array).fill_null(0).to_numpy(zero_copy_only=False).astype(np.int64)
+def _lengths(array: Any, *, null: int = 0) -> Int64s:
+    lengths: Int64s = numbers_of(pc.binary_length(array), null=null).astype(np.int64)
     return lengths
-
-
-def _nullable_lengths(array: Any) -> Int64s:
-    lengths: Int64s = pc.binary_length(array).fill_null(-1).to_numpy(zero_copy_only=False).astype(np.int64)
-    return lengths
-
-
-def _without_nulls(array: Any) -> Any:
-    return array.fill_null(b"") if array.null_count else array
 
 
 def _header_blobs(headers: Any) -> Any:
     """The count and the headers of each row, encoded."""
-    counts = pc.list_value_length(headers).fill_null(0).to_numpy(zero_copy_only=False).astype(np.int64)
+    counts = numbers_of(pc.list_value_length(headers)).astype(np.int64)
     flat = headers.flatten()
     names = flat.field("key").cast(pa.binary())
     values = flat.field("value").cast(pa.binary())
@@ -142,13 +134,13 @@ def _header_blobs(headers: Any) -> Any:
     encoded = pc.binary_join_element_wise(
         varint_column([_lengths(names)]),
         names,
-        varint_column([_nullable_lengths(values)]),
-        _without_nulls(values),
+        varint_column([_lengths(values, null=-1)]),
+        without_nulls(values),
         _NOTHING,
     )
     edges = np.zeros(len(counts) + 1, dtype=np.int32)
     np.cumsum(counts, out=edges[1:])
-    joined = pc.binary_join(pa.ListArray.from_arrays(pa.array(edges), encoded), b"")
+    joined = pc.binary_join(pa.ListArray.from_arrays(array_of(edges), encoded), _NOTHING)
     return pc.binary_join_element_wise(varint_column([counts]), joined, _NOTHING)
 
 

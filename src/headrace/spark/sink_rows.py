@@ -13,6 +13,7 @@ from pyspark.sql.types import ArrayType, BinaryType, DataType, IntegerType, Stri
 
 from headrace.model.errors import InvalidConfig
 from headrace.model.ids import TopicPartition
+from headrace.records.arrow_arrays import is_valid, numbers_of
 from headrace.records.arrow_builder import RecordColumns
 from headrace.records.partitioning import hash_column, partitions_of
 from headrace.spark.schema import HEADER
@@ -83,7 +84,7 @@ class Router:
         if topics.null_count:
             raise InvalidConfig("a row has no topic: the column 'topic' is null there, and the option is not set")
         encoded = topics.dictionary_encode()
-        codes = encoded.indices.to_numpy(zero_copy_only=False)
+        codes = numbers_of(encoded.indices)
         for code, name in enumerate(encoded.dictionary.to_pylist()):
             yield name, np.flatnonzero(codes == code)
 
@@ -92,12 +93,12 @@ class Router:
         count = self._partition_count(topic)
         chosen = np.full(len(index), -1, dtype=np.int64)
         if "partition" in rows.schema.names:
-            chosen = rows.column("partition").fill_null(-1).to_numpy(zero_copy_only=False).astype(np.int64)[index]
+            chosen = numbers_of(rows.column("partition"), null=-1).astype(np.int64)[index]
             if len(chosen) and chosen.max() >= count:
                 raise InvalidConfig(f"a row is for partition {chosen.max()} of {topic}, which has {count}")
         open_rows = chosen < 0
         if columns.keys is not None and open_rows.any():
-            keyed = open_rows & columns.keys.is_valid().to_numpy(zero_copy_only=False)[index]
+            keyed = open_rows & is_valid(columns.keys)[index]
             chosen[keyed] = partitions_of(hash_column(columns.keys), count)[index][keyed]
             open_rows &= ~keyed
         unkeyed = int(open_rows.sum())
@@ -119,7 +120,7 @@ def record_columns(rows: Any, now_ms: int) -> RecordColumns:
     if stamped is None:
         timestamps = np.full(rows.num_rows, now_ms, dtype=np.int64)
     else:
-        timestamps = stamped.view(pa.int64()).fill_null(now_ms).to_numpy(zero_copy_only=False)
+        timestamps = numbers_of(stamped.view(pa.int64()), null=now_ms)
     headers = rows.column("headers") if "headers" in names else None
     return RecordColumns(timestamps, column("key", pa.binary()), values, headers)
 
