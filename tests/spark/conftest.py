@@ -1,8 +1,6 @@
 """One Spark session for all tests of a worker: starting one costs ten seconds, using it again nothing."""
 
-import os
 import shutil
-import sys
 from collections.abc import Generator, Mapping
 from pathlib import Path
 
@@ -29,24 +27,10 @@ def kafka_broker_settings() -> Mapping[str, str]:
 def spark() -> Generator[object, None, None]:
     if shutil.which("java") is None:
         pytest.skip("Spark needs Java: apt-get install openjdk-17-jre-headless")
-    from pyspark.sql import SparkSession
+    from headrace.spark.session import open_session
 
-    os.environ["PYSPARK_PYTHON"] = sys.executable  # workers otherwise take whatever python3 is first in PATH
-    builder = SparkSession.builder.master("local[2]").appName("headrace tests")
-    for name, value in {
-        "spark.ui.enabled": "false",
-        "spark.sql.session.timeZone": "UTC",
-        "spark.sql.shuffle.partitions": "2",
-        "spark.driver.host": "127.0.0.1",
-        "spark.sql.python.filterPushdown.enabled": "true",
-        # Renames instead of a file context that asks the file system five times: a batch takes half as long.
-        "spark.sql.streaming.checkpointFileManagerClass": (
-            "org.apache.spark.sql.execution.streaming.checkpointing.FileSystemBasedCheckpointFileManager"
-        ),
-        "spark.log.level": "ERROR",
-    }.items():
-        builder = builder.config(name, value)
-    session = builder.getOrCreate()
+    settings = {"spark.sql.python.filterPushdown.enabled": "true", "spark.log.level": "ERROR"}
+    session = open_session("headrace tests", master="local[2]", settings=settings)
     yield session
     for query in session.streams.active:
         query.stop()

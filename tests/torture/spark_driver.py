@@ -3,22 +3,14 @@
 python -m tests.torture.spark_driver BOOTSTRAP SOURCE TARGET CHECKPOINT
 """
 
-import os
 import sys
 
 
 def main(bootstrap: str, source: str, target: str, checkpoint: str) -> None:
-    os.environ["PYSPARK_PYTHON"] = sys.executable
-    from pyspark.sql import SparkSession
+    from headrace.spark.session import open_session
 
     # Four tries for a task: a worker that is killed costs an attempt, not the query.
-    session = (
-        SparkSession.builder.master("local[2,4]")
-        .config("spark.ui.enabled", "false")
-        .config("spark.log.level", "ERROR")
-        .config("spark.driver.host", "127.0.0.1")
-        .getOrCreate()
-    )
+    session = open_session("a driver to be killed", master="local[2,4]", settings={"spark.log.level": "ERROR"})
     address = {"kafka.bootstrap.servers": bootstrap}
     stream = session.readStream.format("headrace").options(
         **address, subscribe=source, startingOffsets="earliest", maxOffsetsPerTrigger=100, minPartitions=4
