@@ -1,6 +1,7 @@
 """Batch reads: the range is fixed while the query is planned, and cut into tasks."""
 
 from collections.abc import Iterator, Sequence
+from itertools import chain
 from typing import Any
 
 from pyspark.sql.datasource import DataSourceReader, InputPartition
@@ -12,7 +13,7 @@ from headrace.model.ids import TopicPartition
 from headrace.spark.filters import Narrowing
 from headrace.spark.locating import Locator
 from headrace.spark.options import ReadOptions
-from headrace.spark.planning import OffsetRange, ranges_between, split
+from headrace.spark.planning import OffsetRange, ranges_between, tasks
 from headrace.spark.positions import Positions
 from headrace.spark.reading import ReadPlan, cluster_for, read_range
 
@@ -20,9 +21,9 @@ from headrace.spark.reading import ReadPlan, cluster_for, read_range
 class RangePartition(InputPartition):
     """One task's work. Spark pickles it to the executor."""
 
-    def __init__(self, offsets: OffsetRange) -> None:
+    def __init__(self, ranges: tuple[OffsetRange, ...]) -> None:
         super().__init__(None)
-        self.offsets = offsets
+        self.ranges = ranges
 
 
 def read_plan(options: ReadOptions, schema: StructType) -> ReadPlan:
@@ -37,7 +38,8 @@ def read_plan(options: ReadOptions, schema: StructType) -> ReadPlan:
 
 def rows_of(plan: ReadPlan, partition: InputPartition) -> Iterator[Any]:
     # Spark invents a partition without anything in it where a reader has none.
-    return read_range(plan, partition.offsets) if isinstance(partition, RangePartition) else iter(())
+    ranges = partition.ranges if isinstance(partition, RangePartition) else ()
+    return chain.from_iterable(read_range(plan, one) for one in ranges)
 
 
 class HeadraceBatchReader(DataSourceReader):
@@ -63,8 +65,8 @@ class HeadraceBatchReader(DataSourceReader):
         options = self._options
         starts, ends = self._narrowing.offsets(locator, starts, ends)
         ranges = ranges_between(starts, ends)
-        pieces = split(ranges, parts_min=options.min_partitions, rows_max=options.max_records_per_partition)
-        return [RangePartition(piece) for piece in pieces]
+        shared = tasks(ranges, parts_min=options.min_partitions, rows_max=options.max_records_per_partition)
+        return [RangePartition(one) for one in shared]
 
     def _check_ends(self, locator: Locator, ends: Positions) -> None:
         """An end that was written by hand may lie in the future; waiting for it is what streams are for."""

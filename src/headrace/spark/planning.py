@@ -7,6 +7,9 @@ from typing import NamedTuple
 from headrace.model.ids import TopicPartition
 from headrace.spark.positions import Positions
 
+# So few offsets are read in less time than Spark takes for one more task; of records of a megabyte they are a gigabyte.
+PACKED_OFFSETS_MAX = 1000
+
 
 class OffsetRange(NamedTuple):
     """start <= offset < end of one partition; compaction and markers leave gaps, so it is a bound, not a count."""
@@ -49,6 +52,24 @@ def split(
         return pieces
     total = sum(piece.size for piece in pieces)
     return [part for piece in pieces for part in _cut(piece, round(piece.size * parts_min / total))]
+
+
+def tasks(
+    ranges: Sequence[OffsetRange], *, parts_min: int | None = None, rows_max: int | None = None
+) -> list[tuple[OffsetRange, ...]]:
+    """Who reads what. Large ranges are cut as `split` does; small neighbours are one task's work, in their order."""
+    pieces = split(ranges, parts_min=parts_min, rows_max=rows_max)
+    if parts_min is not None:  # who names a number of tasks wants them
+        return [(piece,) for piece in pieces]
+    packs: list[list[OffsetRange]] = []
+    room = 0
+    for piece in pieces:
+        if piece.size > room:
+            packs.append([])
+            room = min(rows_max or PACKED_OFFSETS_MAX, PACKED_OFFSETS_MAX)
+        packs[-1].append(piece)
+        room -= piece.size
+    return [tuple(pack) for pack in packs]
 
 
 def _cut(whole: OffsetRange, parts: int) -> list[OffsetRange]:

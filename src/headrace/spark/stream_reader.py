@@ -17,7 +17,7 @@ from headrace.client.blocking.offsets import Committed, commit_offsets
 from headrace.spark.batch_reader import RangePartition, read_plan, rows_of
 from headrace.spark.locating import Locator
 from headrace.spark.options import ReadOptions
-from headrace.spark.planning import limited, ranges_between, split
+from headrace.spark.planning import limited, ranges_between, tasks
 from headrace.spark.positions import MARKER, Json, Positions, encode, ends_of, ids_of, is_marker, plain, starts_in
 from headrace.spark.reading import cluster_for
 from headrace.spark.watching import TopicWatch
@@ -74,8 +74,8 @@ class HeadraceStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         starts = {**ends_of(start), **starts_in(end)}
         ranges = ranges_between(starts, ends_of(end))
         options = self._options
-        pieces = split(ranges, parts_min=options.min_partitions, rows_max=options.max_records_per_partition)
-        return [RangePartition(piece) for piece in pieces]
+        shared = tasks(ranges, parts_min=options.min_partitions, rows_max=options.max_records_per_partition)
+        return [RangePartition(one) for one in shared]
 
     def read(self, partition: InputPartition) -> Iterator[Any]:
         return rows_of(self._plan, partition)

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from headrace.model.errors import InvalidConfig
 from headrace.model.ids import TopicPartition
-from headrace.spark.planning import OffsetRange, limited, ranges_between, split
+from headrace.spark.planning import OffsetRange, limited, ranges_between, split, tasks
 from headrace.spark.positions import MARKER, encode, ends_of, ids_of, is_marker, starts_in
 
 A0, A1, B0 = TopicPartition("a", 0), TopicPartition("a", 1), TopicPartition("b", 0)
@@ -53,6 +53,25 @@ def test_tasks_cover_every_offset_once(backlog, parts_min, rows_max):
     assert all(piece.size > 0 for piece in pieces)
     if rows_max:
         assert all(piece.size <= rows_max for piece in pieces)
+
+
+@unhurried
+@given(backlogs, st.one_of(st.none(), st.integers(1, 50)), st.one_of(st.none(), st.integers(1, 3000)))
+def test_small_neighbours_are_one_tasks_work_and_nothing_else_changes(backlog, parts_min, rows_max):
+    starts = {one: start for one, (start, _) in backlog.items()}
+    ends = {one: start + waiting for one, (start, waiting) in backlog.items()}
+    ranges = ranges_between(starts, ends)
+    pieces, packs = (how(ranges, parts_min=parts_min, rows_max=rows_max) for how in (split, tasks))
+    assert [piece for pack in packs for piece in pack] == pieces
+    assert all(len(pack) == 1 or sum(piece.size for piece in pack) <= min(rows_max or 1000, 1000) for pack in packs)
+    if parts_min:
+        assert len(packs) == len(pieces)
+
+
+def test_three_rows_in_each_of_twelve_partitions_are_one_task():
+    places = [TopicPartition("a", index) for index in range(12)]
+    assert len(tasks([OffsetRange(place, 0, 3) for place in places])) == 1
+    assert len(tasks([OffsetRange(place, 0, 400) for place in places])) == 6
 
 
 def test_a_big_partition_is_cut_into_more_tasks_than_a_small_one():
