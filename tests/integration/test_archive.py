@@ -236,6 +236,11 @@ def test_the_commands_from_enabling_to_disabling(kit: Kit) -> None:
     (row,) = json.loads(kit.headrace("archive", "status", name, "--json").out)
     assert (row["archived"], row["lag"], row["commits"], row["guard"]) == (3, 0, 1, True)
     assert row["partitions"][0]["retention_may_remove_below"] == 3
+    metrics = kit.headrace("archive", "metrics").out.splitlines()
+    assert f'headrace_archive_offset{{topic="{name}",partition="0"}} 3' in metrics
+    assert f'headrace_archive_lag_records{{topic="{name}",partition="0"}} 0' in metrics
+    assert f'headrace_archive_commits_total{{topic="{name}"}} 1' in metrics
+    assert f'headrace_archive_guard_offset{{topic="{name}",partition="0"}} 3' in metrics
     assert kit.headrace("groups", "describe", f"headrace-archive-{name}").code == 0
     assert kit.headrace("archive", "disable", name).code == 0
     assert read_settings(kit.cluster, topic_view(kit.cluster, name)) is None

@@ -1,4 +1,4 @@
-"""`headrace archive …`: enable, disable, status, run."""
+"""`headrace archive …`: enable, disable, status, metrics, run."""
 
 import json
 import logging
@@ -15,6 +15,7 @@ import typer
 from headrace.cli.exit_codes import EXIT_CODES_HELP, examples
 from headrace.cli.extras import extras_needed
 from headrace.cli.failures import fail, fail_usage, failures_told
+from headrace.cli.metrics_output import Listen, print_or_serve
 from headrace.cli.options import DEFAULT_BOOTSTRAP, Bootstrap, Json
 from headrace.cli.output import note, plural, print_json, print_table
 
@@ -34,6 +35,7 @@ Topic = Annotated[str, typer.Argument(metavar="TOPIC")]
 # A cluster that is away is waited for; what people type should not make them wait as long.
 PATIENCE_S = 15.0
 RUN_PATIENCE_S = 300.0
+SCRAPE_PATIENCE_S = 5.0  # half of what Prometheus gives a scrape
 
 
 @contextmanager
@@ -132,16 +134,16 @@ def status(
 ) -> None:
     """What is archived: up to where, how much is left, what retention goes by."""
     with _cluster(bootstrap) as cluster:
-        from headrace.spark.archive.settings import archived_topics, read_settings, topic_view
-        from headrace.spark.archive.status import standing
-
         if topic is not None:
-            found = [read_settings(cluster, topic_view(cluster, topic))]
-            if found == [None]:
+            from headrace.spark.archive.settings import read_settings, topic_view
+            from headrace.spark.archive.status import standing
+
+            settings = read_settings(cluster, topic_view(cluster, topic))
+            if settings is None:
                 fail(f"{topic} has no archive", f"headrace archive enable {topic} --to delta --path …")
+            rows = [standing(cluster, settings)]
         else:
-            found = [*archived_topics(cluster)]
-        rows = [standing(cluster, settings) for settings in found if settings is not None]
+            rows = _standings(cluster)
     if as_json:
         print_json(rows)
         return
@@ -152,6 +154,33 @@ def status(
 def _row(row: dict[str, Any]) -> tuple[object, ...]:
     table, guard = f"{row['kind']}:{row['path']}", "yes" if row["guard"] else "no"
     return (row["topic"], table, guard, row["files"], row["commits"], row["archived"], row["lag"], row["lost"])
+
+
+def _standings(cluster: "Cluster") -> list[dict[str, Any]]:
+    from headrace.spark.archive.settings import archived_topics
+    from headrace.spark.archive.status import standing
+
+    return [standing(cluster, settings) for settings in archived_topics(cluster)]
+
+
+@app.command(epilog=examples("headrace archive metrics", "headrace archive metrics --listen 127.0.0.1:9110"))
+def metrics(listen: Listen = None, bootstrap: Bootstrap = DEFAULT_BOOTSTRAP) -> None:
+    """Every archive's lag, losses and size for Prometheus: printed (for its textfile collector), or served."""
+    with failures_told(bootstrap), extras_needed("archives"):
+        print_or_serve(lambda: _metrics_text(bootstrap), listen)
+
+
+def _metrics_text(bootstrap: str) -> str:
+    """By a connection of its own: scrapes may come at the same time."""
+    from headrace.client.blocking.cluster import ClientSettings, Cluster
+    from headrace.spark.archive.metrics import families
+    from headrace.telemetry.exposition import TEXT, render
+
+    cluster = Cluster(ClientSettings(bootstrap=bootstrap, client_id="headrace-archive", patience_s=SCRAPE_PATIENCE_S))
+    try:
+        return render(families(_standings(cluster)), TEXT).decode()
+    finally:
+        cluster.close()
 
 
 @app.command(epilog=examples("headrace archive run", "headrace archive run orders --once"))

@@ -2,14 +2,13 @@
 
 import time
 from collections.abc import Sequence
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from headrace.cli.failures import failures_told
+from headrace.cli.metrics_output import Listen, print_or_serve
 from headrace.cli.options import Json
-from headrace.cli.output import console, note, print_json, print_table
+from headrace.cli.output import console, print_json, print_table
 from headrace.cli.pipeline_options import known_state
 
 if TYPE_CHECKING:
@@ -117,43 +116,12 @@ def plots(rows: Sequence[tuple[dict[str, Any], list[dict[str, Any]]]]) -> "Rende
 # Prometheus
 
 
-def metrics(
-    listen: Annotated[
-        str | None, typer.Option("--listen", metavar="HOST:PORT", help="Serve them at /metrics until Ctrl-C.")
-    ] = None,
-) -> None:
+def metrics(listen: Listen = None) -> None:
     """Every pipeline's progress and state for Prometheus: printed (for its textfile collector), or served."""
-    if listen is None:
-        print(_metrics_text(), end="")
-        return
-    from headrace.model.settings import split_address
-
-    with failures_told():
-        server = ThreadingHTTPServer(split_address(listen), _MetricsHandler)
-        note(f"metrics at http://{server.server_address[0]!s}:{server.server_address[1]}/metrics")
-        try:
-            server.serve_forever()
-        except KeyboardInterrupt:
-            return
-        finally:
-            server.server_close()
+    print_or_serve(_metrics_text, listen)
 
 
 def _metrics_text() -> str:
     from headrace.spark.pipeline.metrics import prometheus_text
 
     return prometheus_text([standing_of(state) for state in _states(None)])
-
-
-class _MetricsHandler(BaseHTTPRequestHandler):
-    def do_GET(self) -> None:
-        found = self.path.partition("?")[0] == "/metrics"
-        body = (_metrics_text() if found else "there is only /metrics\n").encode()
-        self.send_response(200 if found else 404)
-        self.send_header("Content-Type", "text/plain; version=0.0.4; charset=utf-8")
-        self.send_header("Content-Length", str(len(body)))
-        self.end_headers()
-        self.wfile.write(body)
-
-    def log_message(self, format: str, *args: object) -> None:
-        """A scrape every few seconds is no news."""
