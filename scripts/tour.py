@@ -121,7 +121,8 @@ class Tour:
     def start(self, running: ExitStack) -> None:
         file = write_files(self._lake)
         for words, log in (
-            (("pipeline", "run", str(file)), "pipeline.log"),
+            # Whoever moved or removed the folder of an earlier tour meant it: its pipeline is this one's now.
+            (("pipeline", "run", str(file), "--take-over"), "pipeline.log"),
             (("archive", "run", "--interval", "3"), "archive.log"),
         ):
             started = command(*words, log=self._lake / log, environment=self._environment)
