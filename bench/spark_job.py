@@ -7,7 +7,6 @@ it has run, and the connector is three times as slow the first time.
 """
 
 import json
-import os
 import shutil
 import sys
 import tempfile
@@ -22,8 +21,11 @@ COLUMNS = ("key", "value", "topic", "partition", "offset", "timestamp", "timesta
 
 
 def main(door: str, job: str, bootstrap: str, topic: str, rows: int, jars: str) -> None:
-    os.environ["PYSPARK_PYTHON"] = sys.executable
     from pyspark.sql import SparkSession
+
+    from headrace.spark.session import use_this_python
+
+    use_this_python()
 
     builder = SparkSession.builder.master("local[2]").config("spark.ui.enabled", "false")
     builder = builder.config("spark.log.level", "ERROR").config("spark.driver.memory", "2g")

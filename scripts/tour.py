@@ -30,8 +30,8 @@ PARTITIONS = 3
 # The tour talks to a node on this machine that has just said it is ready: longer means that it is stuck.
 STEP_TIMEOUT_S = 20.0
 # Spark takes ten seconds to start on a quiet machine, and the windows ten more to close; past this it will not come.
-RESULT_TIMEOUT_S = 240.0
-LOOK_S = 2.0
+RESULT_TIMEOUT_S = 600.0
+LOOK_S = 1.0
 # What is to be seen before the tour ends: some closed windows, some dead letters, some commits of the archive.
 WINDOWS_MIN, DEAD_MIN, COMMITS_MIN = 3, 1, 2
 

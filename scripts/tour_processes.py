@@ -16,7 +16,7 @@ from typing import Any
 from headrace.model.settings import GatewaySettings, Listener, Settings, split_address
 
 # A clean stop flushes what is open, and Spark ends the batch under way; longer than this, and something holds it.
-STOP_TIMEOUT_S = 90.0
+STOP_TIMEOUT_S = 180.0
 STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 LOG_TAIL_LINES = 15
 

@@ -19,8 +19,9 @@ RUNNABLE = [page for page in PAGES if examples_in(page)]
 DOCUMENTED_ADDRESS = "localhost:9092"
 DOCUMENTED_HTTP = "http://localhost:8080"
 DOCUMENTED_GRPC = "localhost:9090"
-EXAMPLE_TIMEOUT_S = 100  # an example that starts Spark takes fifteen seconds where nothing else runs
-PAGE_TIMEOUT_S = 400  # and a page has several of them, beside other tests
+# An example that starts Spark takes ten seconds where nothing else runs, and minutes on a machine full of tests.
+EXAMPLE_TIMEOUT_S = 300
+PAGE_TIMEOUT_S = 900  # a page has several of them
 # Programs that are not Python packages: a page that uses one is skipped where it is not installed.
 FOREIGN_PROGRAMS = ("kcat",)
 
