@@ -8,7 +8,6 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 
 
 def array_of(numbers: Any) -> Any:
@@ -54,4 +53,6 @@ def is_valid(array: Any) -> Any:
 
 def without_nulls(array: Any) -> Any:
     """Of binary or strings: nothing instead of null."""
+    import pyarrow.compute as pc  # for writers alone: readers save the time that its import takes
+
     return pc.fill_null(array, bytes_scalar(b"", array.type)) if array.null_count else array

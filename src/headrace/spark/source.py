@@ -13,9 +13,7 @@ from headrace.model.errors import InvalidConfig
 from headrace.spark.batch_reader import HeadraceBatchReader
 from headrace.spark.options import read_options
 from headrace.spark.schema import check_schema, full_schema
-from headrace.spark.sink_options import write_options
 from headrace.spark.stream_reader import HeadraceStreamReader
-from headrace.spark.writers import HeadraceBatchWriter, HeadraceNumberedWriter, HeadraceStreamWriter
 
 
 class HeadraceDataSource(DataSource):
@@ -42,8 +40,14 @@ class HeadraceDataSource(DataSource):
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:
         if overwrite:
             raise InvalidConfig("mode: a topic cannot be overwritten; use append")
+        from headrace.spark.sink_options import write_options  # a worker that reads starts without them
+        from headrace.spark.writers import HeadraceBatchWriter, HeadraceNumberedWriter
+
         options = write_options(self.options)
         return (HeadraceNumberedWriter if options.numbered else HeadraceBatchWriter)(options, schema)
 
     def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamArrowWriter:
+        from headrace.spark.sink_options import write_options
+        from headrace.spark.writers import HeadraceStreamWriter
+
         return HeadraceStreamWriter(write_options(self.options), schema)
