@@ -35,6 +35,7 @@ class CachedPartition:
     # What the client was last told; an equal row is no news.
     high_watermark: int = -1
     log_start_offset: int = -1
+    answered: FetchPartition | None = None  # what could be answered without an error
 
     def is_news(self, row: PartitionRow) -> bool:
         """Whether the client must hear of this row."""

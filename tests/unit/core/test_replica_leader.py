@@ -72,6 +72,17 @@ def test_a_follower_is_on_time_if_it_has_what_there_was_at_its_last_fetch() -> N
     assert leader.followers[2].caught_up_ms == 500
 
 
+def test_asking_again_for_the_end_is_the_same_as_fetching_nothing() -> None:
+    told, again = leadership(), leadership()
+    for leader in (told, again):
+        leader.fetched(2, 8, 1, 10, now_ms=100)
+        leader.fetched(2, 10, 1, 10, now_ms=200)
+    told.fetched(2, 10, 1, 10, now_ms=900)
+    again.followers[2].fetched_again(900)
+    assert again.followers == told.followers
+    assert proposal(again, end=11, now_ms=900 + LAG_MS) is None, "it had everything then"
+
+
 def test_until_the_outcome_is_known_everybody_who_may_be_in_the_isr_counts() -> None:
     leader = leadership()
     leader.fetched(2, 4, 1, 10, now_ms=0)

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from uuid import UUID
 
 from headrace.broker.connection import Connection
-from headrace.broker.handlers.replica_reads import ReplicaReads
+from headrace.broker.handlers.replica_reads import ReplicaReads, Wanteds
 from headrace.broker.partition import Partition
 from headrace.broker.reply import Reply
 from headrace.core.fetch_session import FetchSession, FetchSessions
@@ -72,7 +72,7 @@ class FetchWait:
         header: RequestHeader,
         request: FetchRequest,
         session: FetchSession | None,
-        wanted: list[tuple[TopicKey, FetchPartition]],
+        wanted: Wanteds,
     ) -> None:
         self._handler = handler
         self._connection = connection
@@ -107,7 +107,9 @@ class FetchWait:
 
     def _look(self, *, must_answer: bool) -> None:
         try:
-            rows, size, failed, _ = self._handler.gather(self._connection, self._request, self._wanted)
+            rows, size, failed, _ = self._handler.look_again(
+                self._connection, self._request, self._session, self._wanted
+            )
             if must_answer or failed or size >= self._request.bytes_min:
                 self._handler.count(self._request, size)
                 self._answer(rows)
@@ -158,17 +160,30 @@ class FetchHandler:
         except HeadraceError as error:
             return encode_response(header.version, header.correlation_id, (), error=error.code)
         wanted = session.wanted() if session is not None else _all_wanted(request)
+        idle: list[Partition] = []
         if request.replica_id >= 0:
             refusal = self._replicas.check(connection)
             if refusal is not None:
                 return encode_response(header.version, header.correlation_id, (), error=refusal)
+            if session is not None:
+                wanted, idle = self._replicas.with_news(session, request)
+                self._replicas.note_idle(request, idle)
             self._replicas.note_progress(request, wanted)
-        rows, size, failed, partitions = self.gather(connection, request, wanted)
-        if size >= request.bytes_min or failed or request.max_wait_ms <= 0 or not wanted:
+        rows, size, failed, partitions = self.gather(connection, request, session, wanted)
+        partitions += idle
+        if size >= request.bytes_min or failed or request.max_wait_ms <= 0 or not partitions:
             self.count(request, size)
             return self.encode(header, session, rows)
         FetchWait(self, connection, header, request, session, wanted).park(partitions, self.loop)
         return None
+
+    def look_again(
+        self, connection: Connection, request: FetchRequest, session: FetchSession | None, wanted: Wanteds
+    ) -> tuple[Rows, int, bool, list[Partition]]:
+        """What there is for a fetch that waited."""
+        if request.replica_id >= 0 and session is not None:
+            wanted, _ = self._replicas.with_news(session, request)
+        return self.gather(connection, request, session, wanted)
 
     def count(self, request: FetchRequest, size: int) -> None:
         """An answer with so many bytes of records is about to leave."""
@@ -178,7 +193,7 @@ class FetchHandler:
             self._figures.records.bytes_out += size
 
     def gather(
-        self, connection: Connection, request: FetchRequest, wanted: list[tuple[TopicKey, FetchPartition]]
+        self, connection: Connection, request: FetchRequest, session: FetchSession | None, wanted: Wanteds
     ) -> tuple[Rows, int, bool, list[Partition]]:
         """A row for each partition, the bytes in them, whether one failed, and the partitions that we serve."""
         rows: Rows = []
@@ -205,7 +220,10 @@ class FetchHandler:
                 self._figures.errors[ApiKey.FETCH, error.code] += 1
             else:
                 size += row.records.length if row.records is not None else 0
-                failed = failed or row.error != ErrorCode.NONE or row.diverging is not None
+                if row.error != ErrorCode.NONE or row.diverging is not None:
+                    failed = True
+                elif session is not None and request.replica_id >= 0:
+                    self._replicas.answered(session, topic, one)
                 failed = failed or row.preferred_replica != READ_HERE  # nothing to wait for, either
             rows.append((topic, row))
         return rows, size, failed, partitions

@@ -5,6 +5,7 @@ from uuid import UUID
 
 from headrace.broker.connection import Connection
 from headrace.broker.partition import Partition
+from headrace.core.fetch_session import CachedPartition, FetchSession
 from headrace.model.errors import ErrorCode
 from headrace.protocol.api import ApiKey
 from headrace.protocol.fetch import FetchPartition, FetchRequest, PartitionRow
@@ -16,6 +17,7 @@ if TYPE_CHECKING:
 REPLICATE = access_for(ApiKey.FETCH, ResourceType.CLUSTER, Operation.CLUSTER_ACTION)
 
 TopicKey = str | UUID
+Wanteds = list[tuple[TopicKey, FetchPartition]]
 
 
 class ReplicaReads:
@@ -33,6 +35,28 @@ class ReplicaReads:
         ):
             return ErrorCode.CLUSTER_AUTHORIZATION_FAILED
         return None
+
+    def with_news(self, session: FetchSession, request: FetchRequest) -> tuple[Wanteds, list[Partition]]:
+        """What is to be looked at, and the partitions of which there is nothing to say.
+
+        A follower has hundreds of them in its session, and nearly all are idle whenever it asks.
+        """
+        wanted: Wanteds = []
+        idle: list[Partition] = []
+        for (topic, index), cached in session.partitions.items():
+            partition = self._partitions.held(topic, index)
+            if partition is not None and _is_idle(partition, cached, request):
+                idle.append(partition)
+            else:
+                wanted.append((topic, cached.wanted))
+        return wanted, idle
+
+    def note_idle(self, request: FetchRequest, idle: list[Partition]) -> None:
+        """The follower has asked for them again, and that is all that has happened to them."""
+        now_ms = self._clock.monotonic_ms()
+        for partition in idle:
+            assert partition.leadership is not None, "else it is not idle"
+            partition.leadership.followers[request.replica_id].fetched_again(now_ms)
 
     def note_progress(self, request: FetchRequest, wanted: list[tuple[TopicKey, FetchPartition]]) -> None:
         """Each fetch of a follower says what it holds, also of partitions that have nothing new for it."""
@@ -79,6 +103,12 @@ class ReplicaReads:
             self._sends(partition, replica, records.length)
         return row._replace(records=records)
 
+    def answered(self, session: FetchSession, topic: TopicKey, wanted: FetchPartition) -> None:
+        """A row without an error: as long as nothing changes, there is nothing to look at again."""
+        cached = session.partitions.get((topic, wanted.partition))
+        if cached is not None:
+            cached.answered = wanted
+
     def _is_held_back(self, partition: Partition, replica: int) -> bool:
         membership = self._broker.membership
         return membership is not None and membership.throttles.holds_back(partition, replica)
@@ -87,3 +117,22 @@ class ReplicaReads:
         membership = self._broker.membership
         if membership is not None:
             membership.throttles.sent(partition, replica, count)
+
+
+def _is_idle(partition: Partition, cached: CachedPartition, request: FetchRequest) -> bool:
+    """Whether everything is committed, and a follower in sync holds it and has been told so."""
+    wanted, end, leadership = cached.wanted, partition.log.log_end_offset, partition.leadership
+    if (
+        cached.answered is not wanted
+        or wanted.fetch_offset != end
+        or cached.high_watermark != end
+        or partition.high_watermark != end
+        or cached.log_start_offset != partition.log.log_start_offset
+        or wanted.current_leader_epoch != partition.leader_epoch
+        or leadership is None
+        or partition.failure is not None
+        or request.replica_id not in partition.isr
+    ):
+        return False
+    follower = leadership.followers.get(request.replica_id)
+    return follower is not None and follower.end_offset == end and follower.broker_epoch == request.replica_epoch

@@ -35,6 +35,11 @@ class Follower:
         self.end_offset, self.broker_epoch = offset, broker_epoch
         self.fetched_ms, self.leader_end_then = now_ms, leader_end
 
+    def fetched_again(self, now_ms: int) -> None:
+        """It has asked once more for what comes after the end, and that is where it was."""
+        self.caught_up_ms = max(self.caught_up_ms, now_ms)
+        self.fetched_ms, self.leader_end_then = now_ms, self.end_offset
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ProposedIsr:

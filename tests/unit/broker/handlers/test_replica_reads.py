@@ -1,0 +1,84 @@
+"""Which partitions of a follower's session are looked at when it fetches."""
+
+from typing import cast
+from uuid import UUID
+
+import pytest
+
+from headrace.broker.broker import Broker
+from headrace.broker.handlers.replica_reads import ReplicaReads
+from headrace.core.cluster.values import PartitionState
+from headrace.core.fetch_session import CachedPartition, FetchSession
+from headrace.protocol.fetch import FetchPartition, FetchRequest
+from tests.unit.broker.handlers.handler_kit import HandlerKit
+
+FOLLOWER, EPOCH = 2, 44
+TWO = PartitionState(replicas=(1, 2), isr=(1, 2), leader=1, leader_epoch=0, partition_epoch=1)
+
+
+class Session:
+    """A follower that holds one record, has said so, and knows that it is committed."""
+
+    def __init__(self, kit: HandlerKit, topic_id: UUID) -> None:
+        self.reads = ReplicaReads(cast(Broker, kit))
+        self.partition = kit.partition("t")
+        self.partition.follow(TWO._replace(leader_epoch=self.partition.leader_epoch + 1))
+        kit.append("t", "x")
+        wanted = FetchPartition(
+            partition=0,
+            current_leader_epoch=self.partition.leader_epoch,
+            fetch_offset=1,
+            last_fetched_epoch=self.partition.leader_epoch,
+            log_start_offset=0,
+            bytes_max=1000,
+        )
+        self.cached = CachedPartition(wanted, high_watermark=1, log_start_offset=0, answered=wanted)
+        self.session = FetchSession(1, True, 0, partitions={(topic_id, 0): self.cached})
+        self.partition.replica_fetched(FOLLOWER, EPOCH, 1, wanted.last_fetched_epoch, 0)
+        assert self.partition.high_watermark == 1
+
+    def is_idle(self, epoch: int = EPOCH) -> bool:
+        request = FetchRequest(FOLLOWER, 500, 1, 1000, False, 1, 1, [], [], "", epoch)
+        wanted, idle = self.reads.with_news(self.session, request)
+        assert len(wanted) + len(idle) == 1
+        self.reads.note_idle(request, idle)
+        return bool(idle)
+
+
+@pytest.fixture
+async def session(kit: HandlerKit) -> Session:
+    return Session(kit, await kit.create("t"))
+
+
+async def test_a_partition_of_which_everything_is_known_is_passed_over(session: Session) -> None:
+    assert session.is_idle()
+
+
+async def test_a_new_record_is_looked_at(session: Session, kit: HandlerKit) -> None:
+    kit.append("t", "y")
+    assert not session.is_idle()
+
+
+async def test_a_watermark_that_the_follower_does_not_know_is_looked_at(session: Session) -> None:
+    session.cached.high_watermark = 0
+    assert not session.is_idle()
+
+
+async def test_what_was_never_answered_well_is_looked_at(session: Session) -> None:
+    session.cached.answered = None
+    assert not session.is_idle()
+
+
+async def test_another_term_is_looked_at(session: Session) -> None:
+    session.partition.follow(TWO._replace(leader_epoch=session.partition.leader_epoch + 1))
+    assert not session.is_idle()
+
+
+async def test_a_follower_that_is_not_in_sync_is_looked_at(session: Session) -> None:
+    epoch = session.partition.leader_epoch
+    session.partition.follow(TWO._replace(isr=(1,), leader_epoch=epoch, partition_epoch=2))
+    assert not session.is_idle()
+
+
+async def test_a_follower_that_has_registered_anew_is_looked_at(session: Session) -> None:
+    assert not session.is_idle(epoch=EPOCH + 1)
