@@ -20,6 +20,9 @@ DEFAULT_PORT = 9092
 REACH_TIMEOUT_S = 3.0
 # librdkafka prints a line for every failed connection at level 3; callers tell the user once, in their words.
 _LOG_LEVEL_QUIET = 2
+# A consumer that has read enough ahead looks again after this long. A quick reader spends librdkafka's own second
+# waiting: the few megabytes that ours may read ahead last it a tenth of that.
+_READ_AHEAD_LOOK_MS = 20
 # A group id is mandatory for librdkafka's consumer; the tools assign partitions by hand and never commit.
 _UNUSED_GROUP = "headrace-cli"
 
@@ -87,6 +90,7 @@ def make_consumer(bootstrap: str, overrides: Overrides | None = None) -> "Consum
         "enable.partition.eof": True,
         "auto.offset.reset": "error",
         "fetch.wait.max.ms": 100,
+        "fetch.queue.backoff.ms": _READ_AHEAD_LOOK_MS,
     }
     return Consumer(_common(bootstrap) | settings | dict(overrides or {}))
 

@@ -26,9 +26,6 @@ READ_AHEAD_KIB = 4 * 1024
 # A fetch is unpacked whole, whatever is waiting already, and may have been packed a hundredfold.
 FETCH_BYTES = 256 * 1024
 READ_AHEAD_RECORDS = 20_000
-# When so much is waiting, librdkafka looks again after this long; by itself after a second, which a quick client spends
-# waiting: what is read ahead lasts it a tenth of that.
-READ_AHEAD_LOOK_MS = 20
 TOPICS_MAX = 1000
 _AUTO_COMMIT_INTERVAL_MS = 2000
 
@@ -117,7 +114,6 @@ def _settings(subscribe: pb.Subscribe) -> Overrides:
         "max.partition.fetch.bytes": FETCH_BYTES,
         "queued.max.messages.kbytes": READ_AHEAD_KIB,
         "queued.min.messages": READ_AHEAD_RECORDS,
-        "fetch.queue.backoff.ms": READ_AHEAD_LOOK_MS,
         "fetch.wait.max.ms": 500,
         "allow.auto.create.topics": False,
     }
