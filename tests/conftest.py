@@ -14,10 +14,18 @@ settings.load_profile("unhurried")
 os.environ.setdefault("SPARK_SUBMIT_OPTS", "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC")
 
 
+# Tests of minutes: begun last, one of them would keep one worker busy after the other has nothing left to do.
+LONG = ("tests/torture/", "tests/docs/")
+
+
 @pytest.hookimpl(trylast=True)  # behind whoever shuffles
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """The tests of tests/spark come first, so that one of several workers runs them all in one Spark session.
+    """For two workers, which begin with half of the list each, and steal from the end of the other's half.
 
-    Workers begin with equal parts of the list, and who has none left steals from the end of another's.
+    One begins with the tests of tests/spark and runs them all, in one Spark session; the other with the long ones.
     """
-    items.sort(key=lambda item: not item.nodeid.startswith("tests/spark/"))
+    spark = [item for item in items if item.nodeid.startswith("tests/spark/")]
+    long = [item for item in items if item.nodeid.startswith(LONG)]
+    others = [item for item in items if not item.nodeid.startswith(("tests/spark/", *LONG))]
+    first = max(len(items) // 2 - len(spark), 0)
+    items[:] = [*spark, *others[:first], *long, *others[first:]]
