@@ -48,13 +48,26 @@ CLIENT_ID = "replica"
 class Followed:
     """A partition that we fetch, and for how long not, after a refusal."""
 
-    __slots__ = ("_bytes_min", "bytes_max", "not_before_s", "partition", "pause_s")
+    __slots__ = ("_bytes_min", "_wanted", "_wanted_for", "bytes_max", "not_before_s", "partition", "pause_s")
 
     def __init__(self, partition: Partition, bytes_max: int) -> None:
         self.partition = partition
         self.pause_s = 0.0
         self.not_before_s = 0.0
         self._bytes_min = self.bytes_max = bytes_max
+        self._wanted: WantedPartition | None = None
+        self._wanted_for = (0, 0, 0, 0)
+
+    def wanted(self) -> WantedPartition:
+        """What to ask for now: nearly always the same as before, for nearly all partitions."""
+        partition, log = self.partition, self.partition.log
+        end, start = log.log_end_offset, log.log_start_offset
+        place = (partition.leader_epoch, end, start, self.bytes_max)
+        if self._wanted is None or place != self._wanted_for:
+            last_epoch = log.epochs.epoch_of(end - 1) if end > start else -1
+            self._wanted = WantedPartition(partition.leader_epoch, end, last_epoch, start, self.bytes_max)
+            self._wanted_for = place
+        return self._wanted
 
     def got(self, count: int) -> None:
         """A full answer means that more is there: the next one is larger. Who keeps up asks for little again."""
@@ -162,7 +175,7 @@ class Fetcher:
         """What was written in an earlier role may not be on disk yet: it does not count before it is."""
         for followed in list(self._followed.values()):
             partition = followed.partition
-            if partition.failure is None:
+            if partition.failure is None and partition.log.recovery_point < partition.log_end_offset:
                 partition.sync_in_background()
                 await partition.on_disk()
 
@@ -173,14 +186,7 @@ class Fetcher:
             partition = followed.partition
             followed.not_before_s = max(followed.not_before_s, now_s + self._throttles.wait_s(partition))
             if followed.not_before_s <= now_s and partition.failure is None:
-                end = partition.log_end_offset
-                wanted[key] = WantedPartition(
-                    partition.leader_epoch,
-                    end,
-                    partition.log.epochs.epoch_of(end - 1) if end > partition.log_start_offset else -1,
-                    partition.log_start_offset,
-                    followed.bytes_max,
-                )
+                wanted[key] = followed.wanted()
         return wanted
 
     async def _wait_for_work(self) -> None:
