@@ -65,7 +65,21 @@ class Backfill:
         with self._log.open("ab") as log:
             self._process = subprocess.Popen(words, env=os.environ | where, stdout=log, stderr=log)
 
-    def kill_at(self, step: Callable[[Path], bool], folder: Path) -> bool:
+    def __enter__(self) -> "Backfill":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        """Whatever became of the test, nobody is left."""
+        if self._process.poll() is None:
+            own = psutil.Process(self._process.pid)
+            family = [own, *own.children(recursive=True)]
+            for one in family:
+                with suppress(psutil.NoSuchProcess):
+                    one.send_signal(signal.SIGKILL)
+            psutil.wait_procs(family)
+            self._process.wait()
+
+    def reaches(self, step: Callable[[Path], bool], folder: Path) -> bool:
         """False: it ended before the step was seen."""
         deadline = time.monotonic() + WAIT_S
         while not step(folder):
@@ -74,12 +88,6 @@ class Backfill:
                 return False
             assert time.monotonic() < deadline, self.said()
             time.sleep(0.002)
-        family = [psutil.Process(self._process.pid), *psutil.Process(self._process.pid).children(recursive=True)]
-        for one in family:
-            with suppress(psutil.NoSuchProcess):
-                one.send_signal(signal.SIGKILL)
-        psutil.wait_procs(family)
-        self._process.wait()
         return True
 
     def finish(self) -> None:
@@ -114,10 +122,12 @@ def _one_life(stage: Stage, dice: Dice, kills_left: int) -> list[str]:
     try:
         stage.send(RECORDS_BETWEEN_KILLS + 1000)
         for name, step in (STEPS[index] for index in chosen):
-            if Backfill(stage).kill_at(step, stage.state / stage.name):
-                died.append(name)
+            with Backfill(stage) as backfill:
+                if backfill.reaches(step, stage.state / stage.name):
+                    died.append(name)
             stage.send(dice.randrange(100))  # too late to be history, if its end is written
-        Backfill(stage).finish()
+        with Backfill(stage) as backfill:
+            backfill.finish()
         stage.headrace("start", str(stage.file))
         stage.send(100)
         stage.check()
