@@ -18,7 +18,17 @@ from headrace.model.settings import Settings
 ENVIRONMENT_PREFIX = "HEADRACE_"
 CONFIG_FILE_VARIABLE = "HEADRACE_CONFIG"
 # Variables with the prefix that are not node settings: the command line reads them.
-_OTHER_VARIABLES = frozenset({CONFIG_FILE_VARIABLE, "HEADRACE_BOOTSTRAP", "HEADRACE_DEBUG", "HEADRACE_LOOP_LAG_FILE"})
+_OTHER_VARIABLES = frozenset(
+    {
+        CONFIG_FILE_VARIABLE,
+        "HEADRACE_BOOTSTRAP",
+        "HEADRACE_DEBUG",
+        "HEADRACE_LOOP_LAG_FILE",
+        "HEADRACE_PIPELINES",
+        "HEADRACE_SPARK_PYTHON",
+        "HEADRACE_SQL",
+    }
+)
 
 
 class Said(NamedTuple):

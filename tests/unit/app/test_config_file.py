@@ -230,6 +230,13 @@ def test_everything_wrong_is_told_at_once(write):
     assert "environment variable HEADRACE_NODEID: no such key; did you mean HEADRACE_NODE_ID?" in found
 
 
+@pytest.mark.parametrize(
+    "variable", ["HEADRACE_BOOTSTRAP", "HEADRACE_PIPELINES", "HEADRACE_SQL", "HEADRACE_SPARK_PYTHON"]
+)
+def test_what_the_environment_tells_others_is_no_setting_of_a_node(variable):
+    assert load_settings(None, {variable: "/x"}).settings == load_settings(None, {}).settings
+
+
 def test_a_file_that_cannot_be_read_is_told(tmp_path):
     assert problems(str(tmp_path / "missing.yaml"))[0].endswith("missing.yaml: No such file or directory")
     assert "Is a directory" in problems(str(tmp_path))[0]
