@@ -133,15 +133,17 @@ def _plain(media_type: bytes, body: bytes, parameters: Mapping[str, str]) -> Out
             "a message comes as application/json, text/plain or application/octet-stream, "
             f"and many as application/x-ndjson; not as {media_type.decode('latin-1')}",
         )
+    key = parameters.get("key")
+    return Outgoing(body, None if key is None else key.encode(), _partition(parameters))
+
+
+def _partition(parameters: Mapping[str, str]) -> int:
     partition = parameters.get("partition")
     if partition is None:
-        number = ANY_PARTITION
-    elif partition.isascii() and partition.isdigit() and int(partition[:11]) <= PARTITION_MAX:
-        number = int(partition)
-    else:
-        raise Problem(422, f"partition={partition}: a partition is a whole number from 0 on")
-    key = parameters.get("key")
-    return Outgoing(body, None if key is None else key.encode(), number)
+        return ANY_PARTITION
+    if partition.isascii() and partition.isdigit() and int(partition[:11]) <= PARTITION_MAX:
+        return int(partition)
+    raise Problem(422, f"partition={partition}: a partition is a whole number from 0 on")
 
 
 def _parameters(query: bytes) -> tuple[Acks | None, Mapping[str, str]]:
@@ -153,6 +155,7 @@ def _parameters(query: bytes) -> tuple[Acks | None, Mapping[str, str]]:
     if unknown:
         raise Problem(422, f"no parameter {min(unknown)!r}; there are acks, key and partition")
     values = {name: texts[-1] for name, texts in given.items()}
+    _partition(values)  # a wrong one is wrong beside a JSON body too, where it says nothing
     acks = values.get("acks")
     if acks is None:
         return None, values

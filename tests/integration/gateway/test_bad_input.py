@@ -170,3 +170,14 @@ def test_five_thousand_idle_connections_leave_room_for_a_request(broker, rest, t
     finally:
         for connection in idle:
             connection.close()
+
+
+@pytest.mark.parametrize("content_type", ["application/json", "application/x-ndjson", "text/plain"])
+def test_a_partition_that_cannot_be_is_refused_whatever_the_body(rest, topic, content_type):
+    answer = rest.post(
+        f"/topics/{topic}/messages?partition=-669&acks=none",
+        content=b'{"value": 1}\n',
+        headers={"content-type": content_type},
+    )
+    assert answer.status_code == 422
+    assert "partition=-669" in answer.json()["detail"]
