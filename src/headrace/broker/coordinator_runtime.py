@@ -12,7 +12,7 @@ from functools import partial
 from itertools import count
 from typing import TYPE_CHECKING, Any, Generic
 
-from headrace.broker.coordinators.answers import AnswerOnCommit, as_answer, settle
+from headrace.broker.coordinators.answers import AnswerOnCommit, as_answer, of_coordinator, settle
 from headrace.broker.coordinators.errors import CoordinatorLoading, CoordinatorNotAvailable, NotCoordinator
 from headrace.broker.coordinators.replay import Replay
 from headrace.broker.coordinators.shard import AnyMachine, Queued, Shard, Waiter
@@ -89,8 +89,10 @@ class CoordinatorRuntime(Generic[AnyMachine]):
         self._waiting[ticket] = waiter
         try:
             self.carry_out(shard, decide(shard.machine, ticket, self.now()))
-        except BaseException:
-            del self._waiting[ticket]
+        except BaseException as error:
+            self._waiting.pop(ticket, None)
+            if isinstance(error, NotLeader):
+                raise of_coordinator(error) from error
             raise
         return ticket
 
@@ -225,7 +227,8 @@ class CoordinatorRuntime(Generic[AnyMachine]):
                 waiter(reply)
 
     def fail(self, answers: Iterable[Answer], error: HeadraceError) -> None:
-        self._answer([Answer(ticket, error) for ticket, _ in answers])
+        told = of_coordinator(error)
+        self._answer([Answer(ticket, told) for ticket, _ in answers])
 
     def _timer_is_due(self, shard: Shard[AnyMachine], name: str) -> None:
         try:

@@ -25,9 +25,14 @@ class Answerer(Protocol):
 def as_answer(error: Exception, shard: Shard[Any]) -> HeadraceError:
     """What is told to those who wait: an error that was raised on purpose, or that there is a bug of ours."""
     if isinstance(error, HeadraceError):
-        return error
+        return of_coordinator(error)
     log.error("%s: a request could not be carried out", shard.partition, exc_info=error)
     return HeadraceError("the request could not be carried out: see the broker's log")
+
+
+def of_coordinator(error: HeadraceError) -> HeadraceError:
+    """As clients of a coordinator know it: who hears of partitions there gives up, instead of asking who it is now."""
+    return NotCoordinator(str(error)) if isinstance(error, NotLeader) else error
 
 
 def settle(future: "asyncio.Future[Any]", reply: object) -> None:
@@ -52,5 +57,4 @@ class AnswerOnCommit:
         self._runtime.committed(self._answers)
 
     def failed(self, partition: Partition, error: HeadraceError) -> None:
-        gone = NotCoordinator(str(error)) if isinstance(error, NotLeader) else error
-        self._runtime.fail(self._answers, gone)
+        self._runtime.fail(self._answers, error)
