@@ -159,16 +159,19 @@ class FetchHandler:
             )
         except HeadraceError as error:
             return encode_response(header.version, header.correlation_id, (), error=error.code)
-        wanted = session.wanted() if session is not None else _all_wanted(request)
         idle: list[Partition] = []
         if request.replica_id >= 0:
             refusal = self._replicas.check(connection)
             if refusal is not None:
                 return encode_response(header.version, header.correlation_id, (), error=refusal)
-            if session is not None:
+            if session is None:
+                wanted = _all_wanted(request)
+            else:
                 wanted, idle = self._replicas.with_news(session, request)
                 self._replicas.note_idle(request, idle)
             self._replicas.note_progress(request, wanted)
+        else:
+            wanted = _all_wanted(request) if session is None else session.wanted()
         rows, size, failed, partitions = self.gather(connection, request, session, wanted)
         partitions += idle
         if size >= request.bytes_min or failed or request.max_wait_ms <= 0 or not partitions:
