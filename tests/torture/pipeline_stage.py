@@ -22,7 +22,7 @@ from headrace.client.blocking.cluster import ClientSettings, Cluster
 from headrace.client.blocking.records import committed_records
 from headrace.spark.pipeline.letters import letter_of
 from headrace.testing import LocalBroker
-from tests.patience import awaited
+from tests.patience import awaited, until
 from tests.torture.plan import Dice
 
 # Spark takes ten seconds to start where nothing else runs, and minutes on a machine full of tests.
@@ -101,14 +101,16 @@ class Stage:
 
     def worker(self) -> psutil.Process:
         """Of the pipeline that runs: the process that the supervisor has started, and started again."""
-        deadline = time.monotonic() + WAIT_S
-        while time.monotonic() < deadline:
-            holder = self.status()["process"]
-            for child in psutil.Process(holder).children() if holder else []:
-                if "headrace.spark.pipeline.worker" in child.cmdline():
-                    return child
-            time.sleep(0.2)
-        raise AssertionError(f"no worker runs\n{self.headrace('logs', self.name)}")
+        found = awaited(self._worker, bool, lambda: f"a worker\n{self.headrace('logs', self.name)}", WAIT_S)
+        assert found is not None, "it was awaited"
+        return found
+
+    def _worker(self) -> psutil.Process | None:
+        holder = self.status()["process"]
+        for child in psutil.Process(holder).children() if holder else []:
+            if "headrace.spark.pipeline.worker" in child.cmdline():
+                return child
+        return None
 
     def rows(self) -> list[dict[str, Any]]:
         from deltalake import DeltaTable
@@ -139,8 +141,7 @@ class Stage:
             self.broker.start()
         elif victim == "supervisor":  # the worker outlives it for a moment, beside the one of the next start
             os.kill(self.status()["process"], signal.SIGKILL)
-            while self.status()["process"] is not None:
-                time.sleep(0.05)
+            until(lambda: self.status()["process"] is None, "the supervisor is known to be gone", WAIT_S)
             self.headrace("start", str(self.file))
         else:
             os.killpg(worker.pid, signal.SIGKILL)

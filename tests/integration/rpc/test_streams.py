@@ -21,6 +21,7 @@ from tests.integration.rpc.kit import (
     subscribe,
     values_of,
 )
+from tests.patience import awaited
 
 Status = grpc.StatusCode
 
@@ -176,10 +177,8 @@ def test_auto_commit_is_there_when_the_stream_has_ended(rpc: Rpc, topic, group):
     assert read_values(stream, 10) == numbered(10)
     stream.cancel()
     asked = pb.FetchOffsetRequest(group_id=group, topic=topic)
-    deadline = time.monotonic() + TIMEOUT_S
-    while rpc.broker.FetchOffset(asked).offset != 10:  # the consumer leaves, and commits, in a thread of its own
-        assert time.monotonic() < deadline
-        time.sleep(0.05)
+    # The consumer leaves, and commits, in a thread of its own.
+    awaited(lambda: rpc.broker.FetchOffset(asked).offset, lambda offset: offset == 10, "all is committed", TIMEOUT_S)
 
 
 def test_large_records_come_alone_and_small_ones_together(rpc: Rpc, topic):

@@ -5,7 +5,6 @@ import signal
 import subprocess
 import sys
 import threading
-import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -16,6 +15,7 @@ import pytest
 from headrace.rpc import headrace_pb2 as pb
 from headrace.testing import LocalBroker
 from tests.integration.rpc.kit import PROMPT, TIMEOUT_S, Rpc, connected, records, refusal_of, subscribe
+from tests.patience import until
 
 REQUESTS, PER_REQUEST = 400, 50
 
@@ -29,10 +29,7 @@ def server_alone(broker: LocalBroker, folder: Path) -> Iterator[tuple[str, int]]
         command = [sys.executable, "-m", "headrace.app.rpc", "--settings-json", settings]
         process = subprocess.Popen([*command, "--bootstrap", broker.bootstrap], stderr=log)
     try:
-        deadline = time.monotonic() + TIMEOUT_S
-        while "gRPC on " not in said.read_text():
-            assert time.monotonic() < deadline, said.read_text()
-            time.sleep(0.05)
+        until(lambda: "gRPC on " in said.read_text(), said.read_text, TIMEOUT_S)
         yield said.read_text().split("gRPC on ")[1].split(",")[0], process.pid
     finally:
         process.terminate()
