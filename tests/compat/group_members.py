@@ -98,6 +98,7 @@ class KafkaPythonMember(_Threaded):
             enable_auto_commit=False,
             session_timeout_ms=10_000,
             heartbeat_interval_ms=300,
+            metadata_max_age_ms=1_000,  # a forgotten subscription is remembered then: kafka_python_config.py
             **self.settings,
         )
         while not self.stop.is_set():

@@ -99,11 +99,13 @@ def run(
         "KAFKA_VERSION": spoken_version,
         "KAFKA_ROOT": str(folder),
         "PROJECT_ROOT": str(folder),
+        "PYTHONPATH": str(REPOSITORY),  # for the plugin, which is a file of ours
     }
     chosen = ["test/integration/" + name.replace("::", ".py::", 1) for name in tests] or ["test/integration"]
     command = [sys.executable, "-m", "pytest", *chosen, f"--junitxml={report}", "-q", "--tb=short"]
     # The suite expects its own order and its own `kafka_broker`.
     command += ["-p", "no:randomly", "-p", "no:headrace", "-p", "no:cacheprovider", "--show-capture=no"]
+    command += ["-p", "tests.compat.kafka_python_config"]
     if only is not None:
         command += ["-k", only]
     subprocess.run(command, cwd=folder, env=environment, timeout=SUITE_SECONDS_MAX, stdout=sys.stderr)
