@@ -104,6 +104,7 @@ def _accident(contents: dict[str, bytes], provider: "atheris.FuzzedDataProvider"
 
 
 def _read_everything(log: Log) -> None:
+    """Holes are entered, at their first offset; damaged headers make them any number of offsets wide."""
     offset = max(log.log_start_offset, 0)
     while offset < log.log_end_offset:
         with suppress(HeadraceError):
@@ -117,7 +118,14 @@ def _read_everything(log: Log) -> None:
                 assert header.next_offset > offset, "a reader gets on"
                 offset = header.next_offset
             continue
-        offset += 1  # a hole: readers may go on behind it
+        offset = _behind_hole(log, offset)  # readers may go on there
+
+
+def _behind_hole(log: Log, offset: int) -> int:
+    holes = [*log.holes, *(hole for segment in log.segments for hole in segment.holes)]
+    return max(
+        [hole.next_offset for hole in holes if hole.base_offset <= offset < hole.next_offset], default=offset + 1
+    )
 
 
 def _go_on(log: Log) -> None:

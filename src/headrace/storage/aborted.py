@@ -3,22 +3,26 @@
 Most segments never see a transaction and have no such file.
 """
 
+import os
+
 from headrace.storage.files import Files
 from headrace.storage.txn_index import SUFFIX, AbortedTxn, TxnIndex
 
 
 class AbortedTransactions:
-    __slots__ = ("_base_offset", "_files", "_open", "_path")
+    __slots__ = ("_base_offset", "_files", "_has_new_name", "_open", "_path")
 
     def __init__(self, files: Files, stem: str, base_offset: int) -> None:
         self._files = files
         self._path = stem + SUFFIX
         self._base_offset = base_offset
         self._open: TxnIndex | None = None
+        self._has_new_name = False  # which the disk may not know of yet
 
     def note(self, txn: AbortedTxn) -> None:
         """A marker in this segment aborts a transaction: live and at recovery alike."""
         if self._open is None:
+            self._has_new_name = not self._files.exists(self._path)
             self._open = TxnIndex(self._files, self._path)
         self._open.append(txn)
 
@@ -58,6 +62,9 @@ class AbortedTransactions:
         """On disk before the snapshot that follows: recovery reads markers only from that snapshot on."""
         if self._open is not None:
             self._open.sync()
+            if self._has_new_name:
+                self._files.sync_dir(os.path.dirname(self._path))
+                self._has_new_name = False
             self.close()
 
     def close(self) -> None:

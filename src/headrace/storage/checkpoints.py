@@ -5,9 +5,10 @@
     replication-offset-checkpoint          high watermarks
     cleaner-offset-checkpoint              up to where compaction has come
     .kafka_cleanshutdown                   there after a clean stop, gone while we run
+    .headrace_boot                         in which run of the machine the last process was; Kafka knows no such file
     meta.properties                        cluster, node and directory id
 
-Decides only the bytes, which are Kafka's; a file is always replaced as a whole.
+Decides only the bytes, which are Kafka's but for one; a file is always replaced as a whole.
 """
 
 from collections.abc import Iterable, Mapping
@@ -25,6 +26,7 @@ LOG_STARTS = "log-start-offset-checkpoint"
 HIGH_WATERMARKS = "replication-offset-checkpoint"
 CLEANED = "cleaner-offset-checkpoint"
 CLEAN_SHUTDOWN = ".kafka_cleanshutdown"
+BOOT = ".headrace_boot"
 META_PROPERTIES = "meta.properties"
 
 CHECKPOINT_VERSION = 0
@@ -107,6 +109,18 @@ def clear_clean_shutdown(files: Files, directory: str) -> None:
     with suppress(FileNotFoundError):
         files.remove(f"{directory}/{CLEAN_SHUTDOWN}")
     files.sync_dir(directory)
+
+
+def boot_before(files: Files, directory: str) -> str:
+    """In which run of the machine the last process was that wrote here; empty if that is not known."""
+    try:
+        return files.read(f"{directory}/{BOOT}").decode(errors="replace")
+    except FileNotFoundError:
+        return ""
+
+
+def write_boot(files: Files, directory: str, boot_id: str) -> None:
+    files.replace(f"{directory}/{BOOT}", boot_id.encode())
 
 
 # ── meta.properties ──

@@ -15,6 +15,7 @@ from headrace.model.errors import DiskFull, StorageError
 Bytes = bytes | bytearray | memoryview
 
 NO_ROOM = {errno.ENOSPC, errno.EDQUOT}
+BOOT_ID = "/proc/sys/kernel/random/boot_id"  # Linux makes a new one each time it starts
 
 
 class File(Protocol):
@@ -64,6 +65,12 @@ class Files(Protocol):
     def sync_dir(self, path: str) -> None: ...
 
     def free_bytes(self, path: str) -> int: ...
+
+    def boot_id(self) -> str:
+        """Another one whenever what was written and not synced may be lost; empty if nobody can tell.
+
+        A process that is killed leaves what it wrote with the kernel. Only with the machine does that go.
+        """
 
 
 class Durable(Protocol):
@@ -226,3 +233,10 @@ class DiskFiles:
         with _disk_errors(path):
             state = os.statvfs(path)
         return state.f_bavail * state.f_frsize
+
+    def boot_id(self) -> str:
+        try:
+            with open(BOOT_ID) as file:
+                return file.read().strip()
+        except OSError:
+            return ""

@@ -60,6 +60,7 @@ class Log:
         for segment in segments:
             segment.epochs = epochs
         self.holes = holes or []  # ranges of offsets whose bytes are gone altogether
+        self.was_opened_without_segments = False  # whether any were ever there, no checkpoint may know
         # Most logs never see a transaction; their readers need not look for aborted ones.
         self.has_aborted = any(name.endswith(".txnindex") for name in files.list(directory))
         self._unsynced: list[Durable] = unsynced or []

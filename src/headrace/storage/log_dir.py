@@ -6,6 +6,7 @@ recovery-point-offset-checkpoint      below these offsets everything is on disk
 log-start-offset-checkpoint           below these offsets everything is deleted
 replication-offset-checkpoint         high watermarks
 .kafka_cleanshutdown                  the last process closed every log
+.headrace_boot                        in which run of the machine it was
 <topic>-<partition>/                  a partition
 <topic>-<partition>.<uuid>-delete/    a partition on its way out
 <topic>-<partition>.<uuid>-stray/     a partition that no topic claims; kept for a person to look at
@@ -52,6 +53,7 @@ class LogDir:
         self._watermarks = self._read(checkpoints.HIGH_WATERMARKS)  # as they were at the last stop
         self._forget_absent()
         self.was_clean = checkpoints.clean_shutdown_epoch(files, self.path) is not None
+        self._boot_before = checkpoints.boot_before(files, self.path)
         # From here on a crash is possible again.
         checkpoints.clear_clean_shutdown(files, self.path)
 
@@ -201,6 +203,19 @@ class LogDir:
             log.error("%s; going on without it: every log is checked, and deleted records may show up again", damage)
             return {}
         return rows
+
+    @property
+    def keeps_unsynced(self) -> bool:
+        """Whether also what the last process had not synced is here: it was killed, perhaps, but the machine ran on."""
+        return self._boot_before != "" and self._boot_before == self.files.boot_id()
+
+    def note_boot(self) -> None:
+        """From now on records are written.
+
+        Not before everybody knows what the last process may have lost: else the next start would take it for there.
+        """
+        if not self.keeps_unsynced:
+            checkpoints.write_boot(self.files, self.path, self.files.boot_id())
 
     def mark_clean(self) -> None:
         """Every log is closed: the next start trusts what it finds."""

@@ -91,5 +91,8 @@ class MemoryFiles:
     def sync_dir(self, path: str) -> None:
         """A directory in memory is never behind."""
 
+    def boot_id(self) -> str:
+        return ""  # nothing of it outlives the process
+
     def free_bytes(self, path: str) -> int:
         return self.FREE_BYTES

@@ -81,7 +81,9 @@ def _open(files: Files, directory: str, config: LogConfig, checkpoint: Checkpoin
     bases = _sweep_and_list(files, directory)
     if not bases:
         log.warning("%s has no segments; starting an empty log there", directory)
-        return _empty_log(files, directory, config, checkpoint, now_ms)
+        empty = _empty_log(files, directory, config, checkpoint, now_ms)
+        empty.was_opened_without_segments = True
+        return empty
     segments = [
         Segment(files, directory, base, index_interval_bytes=config.index_interval_bytes, create=False, now_ms=now_ms)
         for base in bases
@@ -116,6 +118,7 @@ def _open(files: Files, directory: str, config: LogConfig, checkpoint: Checkpoin
 def _empty_log(files: Files, directory: str, config: LogConfig, checkpoint: Checkpoint, now_ms: int) -> Log:
     # Offsets that were handed out once are never handed out again, even when their bytes are lost.
     base = max(checkpoint.recovery_point, checkpoint.log_start_offset)
+    lost = Hole(0, 0, checkpoint.log_start_offset, base, "its segments are gone")
     fresh = _segment_after(files, directory, base, config, now_ms)
     return Log(
         files,
@@ -126,6 +129,7 @@ def _empty_log(files: Files, directory: str, config: LogConfig, checkpoint: Chec
         recovery_point=base,
         producers=ProducerStates(),
         epochs=confirmed_epochs(files, directory, [fresh], base, read_epochs(files, directory)),
+        holes=[lost] if base > checkpoint.log_start_offset else [],
     )
 
 
@@ -233,7 +237,14 @@ def rebuild_producers(files: Files, directory: str, segments: list[Segment]) -> 
     """The newest snapshot that can be read, and every batch since; aborted transactions are indexed on the way."""
     end = segments[-1].next_offset
     remove_snapshots(files, directory, after=end)  # they speak of batches that were cut
-    snapshot = newest_snapshot(files, directory, _first_bad_txn_index(segments, end))
+    bad = _first_bad_txn_index(segments)
+    if bad is not None:
+        # For good, and before the index goes: a later start that found one of them, and only a part of the new index on
+        # disk, would take that for all of it.
+        remove_snapshots(files, directory, after=bad.base_offset)
+        files.sync_dir(directory)
+        bad.aborted.forget_from(bad.base_offset)
+    snapshot = newest_snapshot(files, directory, end)
     states, since = (ProducerStates.from_rows(snapshot[1]), snapshot[0]) if snapshot else (ProducerStates(), 0)
     for segment in segments:
         if segment.next_offset <= since:
@@ -249,16 +260,15 @@ def rebuild_producers(files: Files, directory: str, segments: list[Segment]) -> 
     return states
 
 
-def _first_bad_txn_index(segments: list[Segment], end: int) -> int:
-    """Where the first index of aborted transactions that makes no sense begins: it is written again from there."""
+def _first_bad_txn_index(segments: list[Segment]) -> Segment | None:
+    """The first whose index of aborted transactions makes no sense: from there on it is written again."""
     for segment in segments:
         try:
             segment.aborted.check()
         except CorruptLog as damage:
             log.warning("%s; indexing the aborted transactions again", damage)
-            segment.aborted.forget_from(segment.base_offset)
-            return segment.base_offset
-    return end
+            return segment
+    return None
 
 
 def _replay(states: ProducerStates, segment: Segment, position: int, header: BatchHeader) -> None:

@@ -118,9 +118,10 @@ class Segment:
         if header.max_timestamp > self.max_timestamp and header.record_count:  # an emptied batch has no time
             self.max_timestamp = header.max_timestamp
             self.max_timestamp_offset = last_offset
-        if self._bytes_since_index_entry > self._index_interval_bytes:
-            self.offset_index.append(last_offset - self.base_offset, position)
-            self.time_index.note(self.max_timestamp, self.max_timestamp_offset - self.base_offset)
+        relative_offset = last_offset - self.base_offset
+        if self._bytes_since_index_entry > self._index_interval_bytes and relative_offset <= RELATIVE_OFFSET_MAX:
+            self.offset_index.append(relative_offset, position)
+            self._note_time()
             self._bytes_since_index_entry = 0
         self._bytes_since_index_entry += header.length + LENGTH_OVERHEAD
 
@@ -137,8 +138,14 @@ class Segment:
         """No more appends: the time index gets its closing entry and all indexes go to their files."""
         self.aborted.seal()
         if self.max_timestamp >= 0:
-            self.time_index.note(self.max_timestamp, self.max_timestamp_offset - self.base_offset)
+            self._note_time()
         self.persist_indexes()
+
+    def _note_time(self) -> None:
+        # A flipped bit in a base offset, which no checksum covers, names an offset that an index has no room for.
+        relative_offset = self.max_timestamp_offset - self.base_offset
+        if relative_offset <= RELATIVE_OFFSET_MAX:
+            self.time_index.note(self.max_timestamp, relative_offset)
 
     def persist_indexes(self) -> None:
         self.offset_index.persist()
@@ -152,6 +159,7 @@ class Segment:
         self.time_index.truncate_to_offset(next_offset - self.base_offset)
         self.aborted.forget_from(next_offset)
         self.checked.cut(position)
+        self.holes = [hole for hole in self.holes if hole.position < position]
         self.refresh_max_timestamp()
 
     # Finding

@@ -68,6 +68,9 @@ class SuffixedFiles:
     def sync_dir(self, path: str) -> None:
         self._files.sync_dir(path)
 
+    def boot_id(self) -> str:
+        return self._files.boot_id()
+
     def free_bytes(self, path: str) -> int:
         return self._files.free_bytes(path)
 

@@ -4,6 +4,7 @@ The caller has made sure before that no checkpoint on disk remembers more than w
 missing below the recovery point for damage.
 """
 
+from headrace.storage.files import NewName
 from headrace.storage.log import Log
 from headrace.storage.producer_state import ProducerStates
 from headrace.storage.recovery import rebuild_producers
@@ -28,11 +29,17 @@ def truncate_log(log: Log, end_offset: int, now_ms: int) -> None:
     end = _cut(log.active, end_offset)
     log.epochs.truncate_from_end(end)
     _settle(log, end, rebuild_producers(log.files, log.directory, segments))
+    # Snapshots of what was cut are gone. None may come back beside other records: before those count, that is on disk.
+    log.sync_first([NewName(log.files, log.directory)])
 
 
 def _cut(segment: Segment, end_offset: int) -> int:
     if segment.next_offset <= end_offset:
         return segment.next_offset
+    hole = segment.hole_at(end_offset)
+    if hole is not None:  # its header may say anything
+        segment.truncate(hole.position, hole.base_offset)
+        return hole.base_offset
     position = segment.position_of(end_offset) if end_offset > segment.base_offset else 0
     header = header_at(segment.file, position)
     end = end_offset if header is None else min(end_offset, header.base_offset)
@@ -57,9 +64,11 @@ def start_log_anew(log: Log, offset: int, now_ms: int) -> None:
     log.files.sync_dir(log.directory)
     log.log_start_offset = offset
     log.epochs.truncate_from_end(0)
+    log.holes = []
     _settle(log, offset, ProducerStates())
 
 
 def _settle(log: Log, end: int, producers: ProducerStates) -> None:
+    log.holes = [hole for hole in log.holes if hole.next_offset <= end]
     log.producers = producers
     log.ends_at(end)

@@ -105,7 +105,8 @@ class SimFiles(Files):
     def __init__(self, capacity_bytes: int | None = None) -> None:
         self.capacity_bytes = capacity_bytes  # may be changed at any time: a disk fills up, a disk is enlarged
         self.operations: list[tuple[str, str]] = []  # every operation reached, with its path: to enumerate crashes
-        self.boots = 0
+        self.boots = 0  # lives of processes: files that an earlier one has open are dead
+        self._power_cuts = 0
         self._disk = SimDisk()
         self._faults: list[Fault] = []
         self._power_left: int | None = None
@@ -136,6 +137,7 @@ class SimFiles(Files):
         self._disk.lose_power(torn)
         self._power_left = None
         self.boots += 1
+        self._power_cuts += 1
 
     def flip_bit(self, path: str, *, byte: int, bit: int = 0) -> None:
         """The disk forgets a bit without saying so."""
@@ -226,6 +228,9 @@ class SimFiles(Files):
     def sync_dir(self, path: str) -> None:
         self.reach("sync_dir", path)
         self._disk.sync_names(self._folder(path))
+
+    def boot_id(self) -> str:
+        return f"boot {self._power_cuts}"
 
     def free_bytes(self, path: str) -> int:
         if self.capacity_bytes is None:

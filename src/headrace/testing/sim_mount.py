@@ -48,5 +48,8 @@ class Mounted(Files):
     def sync_dir(self, path: str) -> None:
         self._alive(path).sync_dir(path)
 
+    def boot_id(self) -> str:
+        return self._files.boot_id()
+
     def free_bytes(self, path: str) -> int:
         return self._alive(path).free_bytes(path)

@@ -1,4 +1,4 @@
-"""A log on a disk that loses power, fails, fills up or forgets bits (D4, D5, D6, D7, D12, D13)."""
+"""A log on a disk that loses power, fails, fills up or forgets bits (D2, D4, D5, D6, D7, D12, D13)."""
 
 from collections.abc import Callable
 from copy import deepcopy
@@ -42,7 +42,7 @@ def power_lost_in_between(files: SimFiles, seed: int) -> None:
 
 
 @pytest.mark.parametrize("crash", [killed, power_lost, power_lost_in_between])
-def test_d4_d12_a_crash_before_any_operation_loses_nothing_that_was_acknowledged(crash: Crash) -> None:
+def test_d2_d4_d12_a_crash_before_any_operation_loses_nothing_that_was_acknowledged(crash: Crash) -> None:
     operations, stopped = 0, True
     while stopped:
         with SimFiles() as files:

@@ -31,7 +31,7 @@ def test_the_bytes_are_those_that_kafka_writes() -> None:
     assert files.read(PATH) == b"0\n2\n0 0\n3 120\n"
 
 
-def test_an_epoch_is_on_disk_when_it_is_assigned() -> None:
+def test_rule_17_an_epoch_is_on_disk_when_it_is_assigned() -> None:
     files = MemoryFiles()
     epochs_with((0, 0), (2, 10), files=files)
     assert LeaderEpochs(files, DIRECTORY).entries() == [(0, 0), (2, 10)]

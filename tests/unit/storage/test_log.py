@@ -7,9 +7,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from headrace.model.errors import CorruptLog, OffsetOutOfRange
+from headrace.records.batch import parse_header
 from headrace.storage.memory_files import MemoryFiles
 from headrace.storage.time_lookup import offset_at_or_after, offset_of_max_timestamp
-from tests.unit.storage.log_kit import CONFIG, append, new_log, read_values
+from tests.unit.storage.log_kit import CONFIG, append, batch_of, new_log, read_values
 
 SMALL_SEGMENTS = replace(CONFIG, segment_bytes=300)
 
@@ -165,3 +166,15 @@ def test_a_flipped_bit_in_old_bytes_is_never_served() -> None:
     with pytest.raises(CorruptLog):
         log.read(1, 1_000_000, 3)
     assert read_values(log, 2) == ["fine"]
+
+
+def test_an_offset_that_no_index_has_room_for_does_not_keep_a_segment_from_being_sealed() -> None:
+    """Base offsets are outside the checksum: a flipped bit there makes one of a batch that looks well otherwise."""
+    log = new_log()
+    append(log, "a")
+    segment = log.active
+    header = parse_header(memoryview(batch_of(["b"], timestamp=2_000))).placed(2**40, 0)
+    for position in (segment.size, segment.size + 10_000):
+        segment.index_batch(position, header._replace(length=10_000))
+    segment.seal()
+    assert (len(segment.offset_index), len(segment.time_index)) == (0, 0)

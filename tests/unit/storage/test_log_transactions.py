@@ -11,6 +11,7 @@ from headrace.storage.log_values import Producer
 from headrace.storage.memory_files import MemoryFiles
 from headrace.storage.recovery import Checkpoint, open_log
 from headrace.storage.txn_index import AbortedTxn
+from headrace.testing import SimFiles
 from tests.unit.storage.log_kit import CONFIG, append, batch_of, new_log
 
 COMMIT, ABORT = ControlType.COMMIT, ControlType.ABORT
@@ -138,3 +139,25 @@ def test_a_coordinator_writes_in_a_producers_transaction_without_a_sequence() ->
     stale = memoryview(bytearray(batch_of(["late"], producer_id=7, producer_epoch=0, transactional=True)))
     with pytest.raises(InvalidProducerEpoch):
         log.append_for_producer(stale, parse_header(stale), 0, 0)
+
+
+def test_an_index_that_is_written_again_may_be_lost_again() -> None:
+    """Snapshots vouch for the index up to where they stand: of an index that is gone, they must be gone before."""
+    with SimFiles() as files:
+        files.make_dir("/data")
+        log = new_log(files)
+        for folder in ("/", "/data", "/data/t-0"):
+            files.sync_dir(folder)
+        write(log, 7, "a")
+        end(log, 7, ABORT)
+        stopped = reopened(log, files, clean=True)
+        write(stopped, 7, "b", sequence=1)
+        end(stopped, 7, ABORT)
+        stopped.active.file.sync()
+        torn = files.read(TXN_INDEX)[:-1]
+        files.replace(TXN_INDEX, torn)
+        again = open_log(files, "/data/t-0", CONFIG, Checkpoint(recovery_point=2), now_ms=0)
+        assert len(aborted_from(again, 0)) == 2
+        files.lose_power()
+        last = open_log(files, "/data/t-0", CONFIG, Checkpoint(recovery_point=2), now_ms=0)
+        assert [(one.first_offset, one.last_offset) for one in aborted_from(last, 0)] == [(0, 1), (2, 3)]
