@@ -10,6 +10,7 @@ from uuid import uuid4
 
 import pytest
 
+from headrace.app.clock import SystemClock
 from headrace.metadata.etcd import protobuf
 from headrace.metadata.etcd.address import EtcdAddress
 from headrace.metadata.etcd.connection import Connection
@@ -19,25 +20,30 @@ from headrace.metadata.local.client import LocalStore
 from headrace.metadata.local.server import LocalStoreServer
 from headrace.metadata.memory import MemoryStore
 from headrace.metadata.sqlite import SqliteStore
-from headrace.metadata.store import Store
+from headrace.metadata.store import LeaseId, Store
+from headrace.model.clock import Clock
 from headrace.testing.clock import SimClock
 from headrace.testing.local_etcd import LocalEtcd
 from headrace.testing.shared_store import StoreConnection
+
+EXPIRY_SECONDS_MAX = 30  # after a lease's time is over: etcd needs one, a machine that is busy many
 
 
 @dataclass
 class StoreCase:
     """A fresh, empty store, and how to make happen what its port has no call for.
 
+    `clock`: the one that its leases go by, or one that runs as fast.
     `let_pass_ms`: time passes for its leases (a store with a clock of its own really waits).
-    `let_expire_ms`: the same, and leases whose time is over by then have ended.
+    `let_expire`: so much that this lease, which was given so many milliseconds, has ended.
     `forget_history`: it forgets the changes so far, after adding at least one.
     `connect`: another broker's store, with the same facts; None where only one broker can have them.
     """
 
     store: Store
+    clock: Clock
     let_pass_ms: Callable[[int], Awaitable[None]]
-    let_expire_ms: Callable[[int], Awaitable[None]]
+    let_expire: Callable[[LeaseId, int], Awaitable[None]]
     forget_history: Callable[[], Awaitable[None]]
     connect: Callable[[], Awaitable[Store]] | None = None
     close: Callable[[], Awaitable[None]] | None = None  # whatever serves the store
@@ -92,11 +98,14 @@ def _embedded(store: Store, clock: SimClock) -> StoreCase:
     async def let_pass_ms(duration_ms: int) -> None:
         clock.advance_ms(duration_ms)
 
+    async def let_expire(lease: LeaseId, ttl_ms: int) -> None:
+        clock.advance_ms(ttl_ms)
+
     async def forget_history() -> None:
         for number in range(HISTORY_COMMITS_MAX + 1):
             await store.commit({}, {"/forgotten": str(number).encode()})
 
-    return StoreCase(store, let_pass_ms, let_pass_ms, forget_history)
+    return StoreCase(store, clock, let_pass_ms, let_expire, forget_history)
 
 
 async def etcd(server: LocalEtcd) -> StoreCase:
@@ -109,16 +118,27 @@ async def etcd(server: LocalEtcd) -> StoreCase:
     async def let_pass_ms(duration_ms: int) -> None:
         await asyncio.sleep(duration_ms / 1000)
 
-    async def let_expire_ms(duration_ms: int) -> None:
+    async def let_expire(lease: LeaseId, ttl_ms: int) -> None:
         # etcd looks for leases that are over twice a second, and then ends them by a commit.
-        await asyncio.sleep(duration_ms / 1000 + 1.5)
+        async with asyncio.timeout(ttl_ms / 1000 + EXPIRY_SECONDS_MAX):
+            while lease in await leases_in(address):  # noqa: ASYNC110 - etcd tells nobody
+                await asyncio.sleep(0.05)
 
     async def forget_history() -> None:
         await store.commit({}, {"/forgotten": b"1"})
         await compact(address, await store.commit({}, {"/forgotten": b"2"}))  # what it names is kept
 
     store = await connect()
-    return StoreCase(store, let_pass_ms, let_expire_ms, forget_history, connect)
+    return StoreCase(store, SystemClock(), let_pass_ms, let_expire, forget_history, connect)
+
+
+async def leases_in(address: EtcdAddress) -> set[LeaseId]:
+    """Those that still are: also one whose time is over is among them until it is ended, and its keys with it."""
+    connection = Connection(address)
+    reply = await connection.call("/etcdserverpb.Lease/LeaseLeases", b"")
+    await connection.close()
+    rows = [encoded for field, _, encoded in protobuf.fields(reply) if field == 2]
+    return {LeaseId(number) for row in rows for field, number, _ in protobuf.fields(row) if field == 1}
 
 
 async def compact(address: EtcdAddress, revision: int) -> None:

@@ -14,7 +14,10 @@ import pytest
 from headrace.metadata.etcd import messages
 from headrace.metadata.etcd import protobuf as pb
 from headrace.metadata.etcd.address import EtcdAddress, parse_endpoints
+from headrace.metadata.etcd.channel import Channel
+from headrace.metadata.etcd.status import CallFailed
 from headrace.metadata.etcd.store import EtcdStore
+from headrace.metadata.etcd.tls import tls_context
 from headrace.metadata.store import AccessRefused, Conflict, LeaseExpired, Unavailable
 from headrace.model.errors import InvalidConfig
 from headrace.testing.local_etcd import LocalEtcd
@@ -118,8 +121,15 @@ async def test_certificates_on_both_sides(tmp_path: Path) -> None:
         for stranger in (replace(address, cert_file="", key_file=""), replace(address, ca_file="", cert_file="")):
             with pytest.raises(Unavailable):
                 await EtcdStore.connect(stranger)
+        (endpoint,) = etcd.endpoints
+        with pytest.raises(CallFailed, match="unable to get local issuer certificate"):
+            await Channel.connect(endpoint, tls_context(replace(address, ca_file="")), seconds_max=5)
+        with pytest.raises(CallFailed, match="certificate is not valid for 'localhost'"):
+            await Channel.connect(endpoint.replace("127.0.0.1", "localhost"), tls_context(address), seconds_max=5)
     with pytest.raises(InvalidConfig, match="cannot read"):
         await EtcdStore.connect(replace(address, ca_file=str(tmp_path / "missing.pem")))
+    with pytest.raises(InvalidConfig, match="cannot be used"):
+        await EtcdStore.connect(replace(address, key_file=ca))
 
 
 async def test_nothing_is_written_into_another_cluster(etcd: LocalEtcd) -> None:

@@ -8,7 +8,6 @@ Needs etcd on the PATH (Debian: etcd-server). Decides ports, folders and flags, 
 """
 
 import shutil
-import signal
 import subprocess
 import tempfile
 import time
@@ -17,7 +16,9 @@ from pathlib import Path
 from types import TracebackType
 from urllib.request import ProxyHandler, build_opener
 
-from headrace.testing.local_broker import HOST, reserve_port
+from headrace.app.ports import reserve_port
+from headrace.testing.local_broker import HOST
+from headrace.testing.suspend import resume, suspend
 
 START_SECONDS_MAX = 30.0  # three members serve after 0.3 s; a machine that needs this long is stuck
 # Short, so that a test sees an election in a fraction of a second; ten times the heartbeat, as etcd advises.
@@ -46,7 +47,7 @@ class LocalEtcd:
             # One after the other: a new member asks those that listen already and waits seconds for one that does not
             # serve yet, as two that start at the same moment do for each other.
             self._spawn(member)
-            self._wait_for(member, "peerURLs")
+            self._wait_for(member, self._members_url(member), "peerURLs")
         for member in range(len(self._reservations)):
             self._wait_until_ready(member)
 
@@ -60,12 +61,14 @@ class LocalEtcd:
         """The same member on its data, after `kill`; returns when it serves again."""
         self._spawn(member)
         self._wait_until_ready(member)
+        if self._scheme == "http":  # its data list the members already; with https, only who has a certificate may ask
+            self._wait_for(member, f"http://{self.endpoints[member]}/health", '"health":"true"')
 
     def pause(self, member: int) -> None:
-        self._processes[member].send_signal(signal.SIGSTOP)
+        suspend(self.pid(member))
 
     def resume(self, member: int) -> None:
-        self._processes[member].send_signal(signal.SIGCONT)
+        resume(self.pid(member))
 
     def pid(self, member: int) -> int:
         return self._processes[member].pid
@@ -112,15 +115,19 @@ class LocalEtcd:
             self._processes[member] = subprocess.Popen(command, stdout=log, stderr=log, process_group=0)
 
     def _wait_until_ready(self, member: int) -> None:
-        """It has published its client address, so it knows a leader."""
-        self._wait_for(member, f"{self._scheme}://{self.endpoints[member]}")
+        """It has published its client address, so it knows a leader, unless it did so in an earlier life."""
+        self._wait_for(member, self._members_url(member), f"{self._scheme}://{self.endpoints[member]}")
 
-    def _wait_for(self, member: int, text: str) -> None:
-        """Until the list of members, as this member's peer port shows it, holds the text."""
+    def _members_url(self, member: int) -> str:
+        """The list of members, which everybody may read at the peer port."""
+        return f"{self._peer_url(member)}/members"
+
+    def _wait_for(self, member: int, url: str, text: str) -> None:
+        """Until what the member shows there holds the text."""
         deadline = time.monotonic() + START_SECONDS_MAX
         while self._processes[member].poll() is None and time.monotonic() < deadline:
             try:
-                with _direct.open(f"{self._peer_url(member)}/members", timeout=1) as answer:
+                with _direct.open(url, timeout=1) as answer:
                     if text.encode() in answer.read():
                         return
             except OSError:

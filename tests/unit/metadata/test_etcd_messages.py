@@ -6,7 +6,8 @@ from hypothesis import strategies as st
 
 from headrace.metadata.etcd import messages
 from headrace.metadata.etcd import protobuf as pb
-from headrace.metadata.etcd.errors import Code, Next, judge
+from headrace.metadata.etcd.errors import Next, judge
+from headrace.metadata.etcd.status import Status
 from headrace.metadata.store import AccessRefused, Compacted, LeaseExpired, Unavailable
 from headrace.model.errors import DiskFull, ProtocolError
 
@@ -44,19 +45,19 @@ def test_the_end_of_a_prefix_is_the_first_key_behind_it(prefix: bytes, end: byte
 
 
 @pytest.mark.parametrize(
-    ("code", "details", "step", "error"),
+    ("status", "details", "step", "error"),
     [
-        (Code.UNAVAILABLE, "etcdserver: no leader", Next.MOVE_ON, Unavailable),
-        (Code.UNAVAILABLE, "etcdserver: request timed out", Next.UNCERTAIN, Unavailable),
-        (Code.UNAVAILABLE, "etcdserver: leader changed", Next.UNCERTAIN, Unavailable),
-        (Code.DEADLINE_EXCEEDED, "", Next.UNCERTAIN, Unavailable),
-        (Code.NOT_FOUND, "etcdserver: requested lease not found", Next.RAISE, LeaseExpired),
-        (Code.OUT_OF_RANGE, "etcdserver: mvcc: required revision has been compacted", Next.RAISE, Compacted),
-        (Code.RESOURCE_EXHAUSTED, "etcdserver: mvcc: database space exceeded", Next.RAISE, DiskFull),
-        (Code.PERMISSION_DENIED, "etcdserver: permission denied", Next.RAISE, AccessRefused),
-        (Code.UNAUTHENTICATED, "etcdserver: invalid auth token", Next.LOG_IN, AccessRefused),
+        (Status.UNAVAILABLE, "etcdserver: no leader", Next.MOVE_ON, Unavailable),
+        (Status.UNAVAILABLE, "etcdserver: request timed out", Next.UNCERTAIN, Unavailable),
+        (Status.UNAVAILABLE, "etcdserver: leader changed", Next.UNCERTAIN, Unavailable),
+        (Status.DEADLINE_EXCEEDED, "", Next.UNCERTAIN, Unavailable),
+        (Status.NOT_FOUND, "etcdserver: requested lease not found", Next.RAISE, LeaseExpired),
+        (Status.OUT_OF_RANGE, "etcdserver: mvcc: required revision has been compacted", Next.RAISE, Compacted),
+        (Status.RESOURCE_EXHAUSTED, "etcdserver: mvcc: database space exceeded", Next.RAISE, DiskFull),
+        (Status.PERMISSION_DENIED, "etcdserver: permission denied", Next.RAISE, AccessRefused),
+        (Status.UNAUTHENTICATED, "etcdserver: invalid auth token", Next.LOG_IN, AccessRefused),
     ],
 )
-def test_an_error_of_etcd_means(code: Code, details: str, step: Next, error: type[Exception]) -> None:
-    decided, raised = judge(code, details)
+def test_an_error_of_etcd_means(status: Status, details: str, step: Next, error: type[Exception]) -> None:
+    decided, raised = judge(status, details)
     assert (decided, type(raised)) == (step, error)

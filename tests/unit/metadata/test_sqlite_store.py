@@ -66,7 +66,7 @@ def acked_before_kill(path: Path, first: int, commits: int) -> int:
     return int(lines[-1]) if lines else first + commits - 1
 
 
-async def test_every_commit_that_returned_is_there_after_kill_9(path: Path) -> None:
+async def test_d11_every_commit_that_returned_is_there_after_kill_9(path: Path) -> None:
     seed = random.randrange(2**32)
     chance = random.Random(seed)
     first = 0
@@ -100,7 +100,7 @@ async def test_keys_under_a_lease_do_not_outlive_the_process(path: Path) -> None
     assert set(await load_all(path)) == {"/topics/t"}
 
 
-async def test_wal_is_synced_at_every_commit(path: Path) -> None:
+async def test_d11_wal_is_synced_at_every_commit(path: Path) -> None:
     store = await open_store(path)
 
     def pragma(name: str) -> object:

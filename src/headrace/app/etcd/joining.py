@@ -30,9 +30,10 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 ANSWER_SECONDS_MAX = 1.0  # of a member on the same network
-ASK_AGAIN_SECONDS = 0.1
-# Two members that begin at the same moment would each wait seconds for the other to answer: they begin in turn.
-TURN_SECONDS = 0.3
+ASK_AGAIN_SECONDS = 0.03
+# Two members that begin at the same moment would each wait seconds for the other to answer: they begin in turn. One
+# that does not answer by then is not about to begin after all.
+TURN_SECONDS_MAX = 0.3
 MARK_CHARACTERS = 12  # of hexadecimal digits: no two foundings meet by chance
 
 
@@ -111,8 +112,18 @@ async def _join(settings: Settings, answer: Answer | None) -> Beginning:
         begin = found_with(settings, answer.members, own_url)
     else:
         begin = joining(settings, await _ask_to_be_added(settings, own_url), own_url)
-    await asyncio.sleep(TURN_SECONDS * turn(own_url, answer.members))
+    await _wait_for(going_first(own_url, answer.members), settings)
     return begin
+
+
+async def _wait_for(silent: Sequence[str], settings: Settings) -> None:
+    """Returns when the members at these peer addresses answer, or have had their time."""
+    deadline = asyncio.get_running_loop().time() + TURN_SECONDS_MAX * len(silent)
+    while silent and asyncio.get_running_loop().time() < deadline:
+        answers = await asyncio.gather(*(ask_members(url, settings) for url in silent))
+        silent = [url for url, told in zip(silent, answers, strict=True) if not told]
+        if silent:
+            await asyncio.sleep(ASK_AGAIN_SECONDS)
 
 
 def found_with(settings: Settings, known: Sequence[Known], own_url: str) -> Beginning:
@@ -145,9 +156,10 @@ def joining(settings: Settings, known: Sequence[Known], own_url: str) -> Beginni
     return Beginning(own_name, "existing", tuple(everybody))
 
 
-def turn(own_url: str, known: Sequence[Known]) -> int:
-    """How many that are about to begin as well go first: those with smaller addresses."""
-    return sum(not member.client_urls and min(member.peer_urls) < own_url for member in known)
+def going_first(own_url: str, known: Sequence[Known]) -> list[str]:
+    """Where those are who are about to begin as well and have smaller addresses."""
+    addresses = [min(member.peer_urls) for member in known if not member.client_urls]
+    return [address for address in addresses if address < own_url]
 
 
 async def _ask_to_be_added(settings: Settings, own_url: str) -> list[Known]:

@@ -16,6 +16,7 @@ from typing import IO
 from headrace.app.child import end_with_writer, stop_child
 from headrace.app.etcd.command import Beginning, addresses, client_address, command_line
 from headrace.app.etcd.joining import beginning, was_started
+from headrace.app.ports import reserve_port
 from headrace.metadata.etcd.address import target_of
 from headrace.model.errors import InvalidConfig, StorageError
 from headrace.model.settings import Settings, split_address
@@ -46,6 +47,7 @@ class EtcdMember:
         self._name = ""
         self._process: asyncio.subprocess.Process | None = None
         self._alive = -1  # the end of a pipe whose closing ends the process
+        self._reserved: socket.socket | None = None  # where it listens, if any free port will do
         self._started_at = 0.0
         self._watching: asyncio.Task[None] | None = None
         self.target = ""  # host:port where it serves brokers; a new one after each start if the port is any free one
@@ -101,13 +103,13 @@ class EtcdMember:
         client_host, client_port = client_address(self._settings)
         rpc_host, _ = split_address(self._settings.cluster.rpc_addr)
         client_ip = await _number_of(client_host)
+        self._let_go()
         where = addresses(
             self._settings,
             rpc_ip=await _number_of(rpc_host),
             client_ip=client_ip,
-            client_port=client_port or _free_port(client_ip),
+            client_port=client_port or self._reserve_port(client_ip),
         )
-        self._let_go()
         self._process = await self._run(command_line(self._settings, self._data_folder(), begin, where))
         self._started_at = loop.time()
         self.target = target_of(where.client_url)
@@ -130,7 +132,16 @@ class EtcdMember:
             os.close(alive_read)
         return process
 
+    def _reserve_port(self, ip: str) -> int:
+        """Kept from everybody else while the member is about to listen there, and for as long as it lives."""
+        self._reserved = reserve_port(0, ip)
+        port: int = self._reserved.getsockname()[1]
+        return port
+
     def _let_go(self) -> None:
+        if self._reserved is not None:
+            self._reserved.close()
+            self._reserved = None
         if self._alive >= 0:
             os.close(self._alive)
             self._alive = -1
@@ -244,10 +255,3 @@ async def _number_of(host: str) -> str:
     except OSError as error:
         raise InvalidConfig(f"{host} is not an address of this machine: {error.strerror}") from None
     return str(found[0][4][0])
-
-
-def _free_port(ip: str) -> int:
-    with socket.socket(socket.AF_INET6 if ":" in ip else socket.AF_INET) as probe:
-        probe.bind((ip, 0))
-        port: int = probe.getsockname()[1]
-        return port

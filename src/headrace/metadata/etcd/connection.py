@@ -6,17 +6,20 @@ knows nothing of keys.
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable
-from typing import Any
-
-import grpc
-import grpc.aio
+from collections.abc import Awaitable, Callable, Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING
 
 from headrace.metadata.etcd import messages
 from headrace.metadata.etcd.address import EtcdAddress
+from headrace.metadata.etcd.call import Call
+from headrace.metadata.etcd.channel import Channel
 from headrace.metadata.etcd.errors import Next, judge
+from headrace.metadata.etcd.status import CallFailed, ChannelClosed, Status
 from headrace.metadata.store import OutcomeUnknown, StoreClosed, Unavailable
-from headrace.model.errors import InvalidConfig
+
+if TYPE_CHECKING:
+    import ssl
 
 log = logging.getLogger(__name__)
 
@@ -29,59 +32,75 @@ CALL_SECONDS_MAX = 6.0
 ROUND_REST_SECONDS = 0.1  # between two rounds over all members
 GIVEN_UP_GRACE_SECONDS = ATTEMPT_SECONDS_MAX  # calls that are under way may still be answered
 
-_OPTIONS = (
-    ("grpc.enable_http_proxy", 0),  # etcd is a neighbour; a proxy that is meant for the web is not on the way to it
-    ("grpc.use_local_subchannel_pool", 1),  # a store that is closed takes its connections along
-    ("grpc.max_receive_message_length", 256 * 1024 * 1024),  # all facts arrive in one message when a node starts
-    ("grpc.enable_retries", 0),  # whether a request may be sent again is decided here
-    ("grpc.initial_reconnect_backoff_ms", 100),
-    ("grpc.max_reconnect_backoff_ms", 1000),
-    ("grpc.keepalive_time_ms", 10_000),  # etcd refuses to be asked more often than every 5 s
-    ("grpc.keepalive_timeout_ms", 5_000),
-)
 # A member that has lost its leader says so at once, and ends watches, instead of keeping them silently waiting.
-_REQUIRE_LEADER = ("hasleader", "true")
+_REQUIRE_LEADER = (b"hasleader", b"true")
 
 
 class Endpoint:
     """One member, while it is the one that is asked."""
 
-    def __init__(self, target: str, credentials: grpc.ChannelCredentials | None) -> None:
+    def __init__(self, target: str, tls: "ssl.SSLContext | None") -> None:
         self.target = target
-        self.given_up = asyncio.Event()
         self.token = ""
         self.is_known = False  # that it belongs to the cluster that was asked before
-        if credentials is None:
-            self._channel = grpc.aio.insecure_channel(target, _OPTIONS)
-        else:
-            self._channel = grpc.aio.secure_channel(target, credentials, _OPTIONS)
+        self._tls = tls
+        self._channel: Channel | None = None
+        self._is_given_up = False
+        self._watches: set[Call] = set()
 
     async def ready(self) -> None:
         """Return when there is a connection; Unavailable as soon as it is refused."""
+        if self._channel is None or self._channel.is_lost:
+            self._channel = await self._connect()
+            self.is_known = False
+        elif self._channel.refusal:
+            raise Unavailable(self._channel.refusal)
+
+    async def _connect(self) -> Channel:
         try:
-            async with asyncio.timeout(CONNECT_SECONDS_MAX):
-                while (state := self._channel.get_state(try_to_connect=True)) is not grpc.ChannelConnectivity.READY:
-                    if state in (grpc.ChannelConnectivity.TRANSIENT_FAILURE, grpc.ChannelConnectivity.SHUTDOWN):
-                        raise Unavailable(f"no connection to etcd at {self.target}")
-                    await self._channel.wait_for_state_change(state)
-        except TimeoutError:
-            raise Unavailable(f"no connection to etcd at {self.target}") from None
+            channel = await Channel.connect(self.target, self._tls, seconds_max=CONNECT_SECONDS_MAX)
+        except CallFailed as error:
+            raise Unavailable(f"no connection to etcd at {self.target} ({error.details})") from None
+        if self._is_given_up:
+            await channel.close()
+            raise Unavailable(f"no connection to etcd at {self.target}")
+        return channel
 
     async def ask(self, method: str, request: bytes, seconds_max: float = ATTEMPT_SECONDS_MAX) -> bytes:
-        call: Any = self._channel.unary_unary(method)
-        reply: bytes = await call(request, timeout=seconds_max, metadata=self._metadata())
-        return reply
+        return await self._connected().ask(method, request, self._metadata(), seconds_max=seconds_max)
 
-    def stream(self, method: str, timeout: float | None = None) -> Any:
-        return self._channel.stream_stream(method)(timeout=timeout, metadata=self._metadata())
+    def stream(self, method: str, seconds_max: float) -> Call:
+        return self._connected().open(method, self._metadata(), seconds_max=seconds_max)
 
-    async def close(self, grace_seconds: float | None = None) -> None:
-        self.given_up.set()
-        await self._channel.close(grace_seconds)
+    @contextmanager
+    def watch(self, method: str) -> Iterator[Call]:
+        """A stream without an end of its own: it breaks when the member is given up."""
+        call = self._connected().open(method, self._metadata())
+        self._watches.add(call)
+        try:
+            yield call
+        finally:
+            self._watches.discard(call)
+            call.cancel()
 
-    def _metadata(self) -> grpc.aio.Metadata:
-        pairs = [_REQUIRE_LEADER, ("token", self.token)] if self.token else [_REQUIRE_LEADER]
-        return grpc.aio.Metadata(*pairs)
+    def give_up(self) -> None:
+        """Nobody asks it any more. Calls under way may still be answered; watches would wait for ever."""
+        self._is_given_up = True
+        for call in tuple(self._watches):
+            call.cancel(
+                CallFailed(Status.UNAVAILABLE, f"the watch through {self.target} is given up: it does not answer")
+            )
+
+    async def close(self, grace_seconds: float) -> None:
+        if self._channel is not None:
+            await self._channel.close(grace_seconds)
+
+    def _connected(self) -> Channel:
+        assert self._channel is not None, "whoever asks has waited until it is ready"
+        return self._channel
+
+    def _metadata(self) -> list[tuple[bytes, bytes]]:
+        return [_REQUIRE_LEADER, (b"token", self.token.encode())] if self.token else [_REQUIRE_LEADER]
 
 
 class Connection:
@@ -89,7 +108,7 @@ class Connection:
         self.address = address
         self.closed = False
         self._targets = address.endpoints
-        self._credentials = _credentials(address) if address.uses_tls else None
+        self._tls = _tls_context(address) if address.uses_tls else None
         self._position = 0
         self._endpoint: Endpoint | None = None
         self._choosing = asyncio.Lock()
@@ -134,7 +153,7 @@ class Connection:
             except Unavailable as error:  # it is behind: its answer does not count
                 trouble = error
                 self.give_up(endpoint)
-            except (grpc.aio.AioRpcError, asyncio.CancelledError) as error:
+            except CallFailed as error:
                 step, trouble = self._judge(error)
                 if step is Next.LOG_IN and not logged_in_again:
                     logged_in_again, endpoint.token = True, ""
@@ -152,7 +171,7 @@ class Connection:
             if self.closed:
                 raise StoreClosed("the metadata store is closed")
             if self._endpoint is None:
-                self._endpoint = Endpoint(self._targets[self._position % len(self._targets)], self._credentials)
+                self._endpoint = Endpoint(self._targets[self._position % len(self._targets)], self._tls)
             endpoint = self._endpoint
             try:
                 await endpoint.ready()
@@ -178,15 +197,17 @@ class Connection:
     async def close(self) -> None:
         self.closed = True
         if self._endpoint is not None:
-            self._leave(self._endpoint, None)
+            self._leave(self._endpoint, 0.0)
         if self._leaving:
             await asyncio.wait(self._leaving)
+        async with self._choosing:
+            pass  # whoever is connecting just now has seen that it is too late, and let go
 
     def note(self, header: messages.Header) -> None:
         self._revision_seen = max(self._revision_seen, header.revision)
 
-    def _leave(self, endpoint: Endpoint, grace_seconds: float | None) -> None:
-        endpoint.given_up.set()
+    def _leave(self, endpoint: Endpoint, grace_seconds: float) -> None:
+        endpoint.give_up()
         task = asyncio.get_running_loop().create_task(endpoint.close(grace_seconds))
         self._leaving.add(task)
         task.add_done_callback(self._leaving.discard)
@@ -205,19 +226,16 @@ class Connection:
                         f"{endpoint.target} belongs to another etcd cluster; correct the list of endpoints"
                     )
                 endpoint.is_known = True
-        except (grpc.aio.AioRpcError, asyncio.CancelledError) as error:
+        except CallFailed as error:
             step, trouble = self._judge(error)
             raise (trouble if step is Next.RAISE else Unavailable(str(trouble))) from None
 
-    def _judge(self, error: grpc.aio.AioRpcError | asyncio.CancelledError) -> tuple[Next, Exception]:
-        if isinstance(error, grpc.aio.AioRpcError):
-            return judge(error.code(), error.details() or "")
-        task = asyncio.current_task()
-        if task is None or task.cancelling():
-            raise error  # our caller's wish; otherwise gRPC's way to say that the channel was closed under the call
-        if self.closed:
+    def _judge(self, error: CallFailed) -> tuple[Next, Exception]:
+        if self.closed and isinstance(error, ChannelClosed):
             return Next.RAISE, StoreClosed("the metadata store is closed")
-        return Next.UNCERTAIN, Unavailable("the connection to etcd was closed")
+        if not error.may_have_begun:
+            return Next.MOVE_ON, Unavailable(f"etcd was not asked: {error.details}")
+        return judge(error.status, error.details)
 
 
 def _refuse_older(endpoint: Endpoint, header: messages.Header, seen: int) -> None:
@@ -229,19 +247,7 @@ def _refuse_older(endpoint: Endpoint, header: messages.Header, seen: int) -> Non
         )
 
 
-def _credentials(address: EtcdAddress) -> grpc.ChannelCredentials:
-    return grpc.ssl_channel_credentials(
-        root_certificates=_read(address.ca_file),
-        private_key=_read(address.key_file),
-        certificate_chain=_read(address.cert_file),
-    )
+def _tls_context(address: EtcdAddress) -> "ssl.SSLContext":
+    from headrace.metadata.etcd.tls import tls_context  # most clusters have no certificates
 
-
-def _read(path: str) -> bytes | None:
-    if not path:
-        return None
-    try:
-        with open(path, "rb") as file:
-            return file.read()
-    except OSError as error:
-        raise InvalidConfig(f"cannot read {path}: {error.strerror}") from None
+    return tls_context(address)

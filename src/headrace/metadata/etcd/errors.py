@@ -5,12 +5,9 @@ Decides by status code and, where etcd uses one code for several things, by its 
 
 from enum import Enum
 
-import grpc
-
+from headrace.metadata.etcd.status import Status
 from headrace.metadata.store import AccessRefused, Compacted, LeaseExpired, Unavailable
 from headrace.model.errors import DiskFull, HeadraceError, StorageError
-
-Code = grpc.StatusCode
 
 
 class Next(Enum):
@@ -38,21 +35,21 @@ _ACCESS = {
 }
 
 
-def judge(code: Code, details: str) -> tuple[Next, HeadraceError]:
+def judge(status: Status, details: str) -> tuple[Next, HeadraceError]:
     """The next step, and the error if there is no further one."""
     for beginning, meaning in _ACCESS.items():
         if details.startswith(beginning):
             return Next.RAISE, AccessRefused(f"{meaning} ({details})")
-    if details.startswith(_TOKEN) or code is Code.UNAUTHENTICATED:
+    if details.startswith(_TOKEN) or status is Status.UNAUTHENTICATED:
         return Next.LOG_IN, AccessRefused(f"etcd does not accept our token: {details}")
     if "requested lease not found" in details:
         return Next.RAISE, LeaseExpired("the lease is over")
-    if code is Code.OUT_OF_RANGE and "compacted" in details:
+    if status is Status.OUT_OF_RANGE and "compacted" in details:
         return Next.RAISE, Compacted("etcd has forgotten that revision; load again")
     if "database space exceeded" in details:
         return Next.RAISE, DiskFull("etcd's database is full: compact and defragment it, then disarm its alarm")
     if details.startswith(_NOT_BEGUN):
         return Next.MOVE_ON, Unavailable(f"etcd cannot serve now: {details}")
-    if code in (Code.INVALID_ARGUMENT, Code.FAILED_PRECONDITION, Code.UNIMPLEMENTED, Code.PERMISSION_DENIED):
+    if status in (Status.INVALID_ARGUMENT, Status.FAILED_PRECONDITION, Status.UNIMPLEMENTED, Status.PERMISSION_DENIED):
         return Next.RAISE, StorageError(f"etcd refused a request: {details}")
-    return Next.UNCERTAIN, Unavailable(f"etcd did not answer: {details or code.name}")
+    return Next.UNCERTAIN, Unavailable(f"etcd did not answer: {details or status.name}")

@@ -4,17 +4,14 @@ Decides how each promise of the port is kept with what etcd gives. No decision r
 transaction that goes through etcd's log, also one without writes.
 """
 
-import asyncio
 from collections.abc import AsyncGenerator, Iterator, Mapping
 from contextlib import suppress
-from typing import Any
-
-import grpc.aio
 
 from headrace.metadata.etcd import members, messages
 from headrace.metadata.etcd.address import EtcdAddress
 from headrace.metadata.etcd.connection import ATTEMPT_SECONDS_MAX, Connection, Endpoint
 from headrace.metadata.etcd.errors import judge
+from headrace.metadata.etcd.status import CallFailed
 from headrace.metadata.store import (
     AccessRefused,
     Change,
@@ -85,21 +82,26 @@ class EtcdStore:
             endpoint = await self.connection.endpoint()
         except StoreClosed:
             return
-        call = endpoint.stream(messages.WATCH)
+        key = self._key(prefix)
+        request = messages.watch_request(key, messages.prefix_end(key), after_revision + 1)
         try:
-            key = self._key(prefix)
-            request = messages.watch_request(key, messages.prefix_end(key), after_revision + 1)
-            await self._or_given_up(endpoint, call.write(request))
-            while True:
-                encoded = await self._or_given_up(endpoint, call.read())
-                reply = _checked(encoded)
-                self.connection.note(reply.header)
-                for change in self._changes(reply.events):
-                    yield change
-        except StoreClosed:
-            return
-        finally:
-            call.cancel()
+            with endpoint.watch(messages.WATCH) as call:
+                call.write(request)
+                async for encoded in call:
+                    if self.connection.closed:
+                        return
+                    reply = _checked(encoded)
+                    self.connection.note(reply.header)
+                    for change in self._changes(reply.events):
+                        yield change
+        except CallFailed as error:
+            if self.connection.closed:
+                return
+            self.connection.give_up(endpoint)
+            _, trouble = judge(error.status, error.details)
+            raise trouble from None
+        if not self.connection.closed:
+            raise Unavailable("etcd ended the watch")
 
     async def grant(self, ttl_ms: int) -> LeaseId:
         # etcd counts in seconds, and gives more than it was asked for if less than an election would be too short.
@@ -115,10 +117,12 @@ class EtcdStore:
         async def renew(endpoint: Endpoint) -> bytes:
             call = endpoint.stream(messages.LEASE_KEEP_ALIVE, seconds_max)
             try:
-                await call.write(messages.id_request(lease))
-                return _read_one(await call.read())
+                call.write(messages.id_request(lease))
+                async for encoded in call:
+                    return encoded
             finally:
                 call.cancel()
+            raise Unavailable("etcd ended the stream")
 
         _, seconds = messages.lease_reply(await self.connection.attempt(renew))
         if seconds <= 0:
@@ -164,31 +168,9 @@ class EtcdStore:
         for revision in sorted(writes):
             yield Change(revision, writes[revision])
 
-    async def _or_given_up(self, endpoint: Endpoint, waiting: Any) -> Any:
-        """What the stream says, unless its member is given up or the store closed meanwhile."""
-        stream = asyncio.ensure_future(waiting)
-        given_up = asyncio.ensure_future(endpoint.given_up.wait())
-        try:
-            await asyncio.wait((stream, given_up), return_when=asyncio.FIRST_COMPLETED)
-            if self.connection.closed:
-                raise StoreClosed("the metadata store is closed")
-            if given_up.done():
-                raise Unavailable(f"the watch through {endpoint.target} is given up: the member does not answer")
-            if stream.cancelled():
-                raise Unavailable(f"the watch through {endpoint.target} broke")
-            return stream.result()
-        except grpc.aio.AioRpcError as error:
-            self.connection.give_up(endpoint)
-            _, trouble = judge(error.code(), error.details() or "")
-            raise trouble from None
-        finally:
-            for future in (stream, given_up):
-                future.cancel()
-            await asyncio.wait((stream, given_up))
 
-
-def _checked(encoded: Any) -> messages.WatchReply:
-    reply = messages.watch_reply(_read_one(encoded))
+def _checked(encoded: bytes) -> messages.WatchReply:
+    reply = messages.watch_reply(encoded)
     if reply.compact_revision:
         raise Compacted(f"etcd has forgotten the changes before revision {reply.compact_revision}; load again")
     if reply.canceled:
@@ -196,9 +178,3 @@ def _checked(encoded: Any) -> messages.WatchReply:
             raise AccessRefused(f"etcd does not let etcd.user watch there ({reply.cancel_reason})")
         raise Unavailable(f"etcd ended the watch: {reply.cancel_reason}")
     return reply
-
-
-def _read_one(encoded: Any) -> bytes:
-    if not isinstance(encoded, bytes):  # gRPC's mark for the end of a stream
-        raise Unavailable("etcd ended the stream")
-    return encoded

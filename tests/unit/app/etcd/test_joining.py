@@ -1,6 +1,6 @@
 import pytest
 
-from headrace.app.etcd.joining import Answer, Known, found, found_with, joining, turn
+from headrace.app.etcd.joining import Answer, Known, found, found_with, going_first, joining
 from headrace.model.errors import InvalidConfig
 from headrace.model.settings import ClusterSettings, Member, Settings
 
@@ -57,4 +57,4 @@ def test_who_was_added_joins_with_the_addresses_that_etcd_knows() -> None:
 
 
 def test_members_begin_one_after_the_other() -> None:
-    assert [turn(url, known(started=(1,))) for url in URLS] == [0, 0, 1]
+    assert [going_first(url, known(started=(1,))) for url in URLS] == [[], [], [URLS[1]]]
