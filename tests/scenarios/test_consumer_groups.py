@@ -7,6 +7,7 @@ beat a owns t:0,1         a heartbeat with the epoch that a was told last; `at N
 leave a, pause a          for good; a static member for a while
 +45s                      time passes
 limit 2                   most members
+interval 5                seconds that an assignment stands at least
 state                     the group's state and members
 why                       the cause of the last rebalance
 -> …                      what is answered: the epoch and, if told, the partitions; or an error code
@@ -66,6 +67,10 @@ class Player:
 
     def _limit(self, words: list[str]) -> str:
         self.cluster.rules = self.cluster.rules._replace(members_max=int(words[0]))
+        return ""
+
+    def _interval(self, words: list[str]) -> str:
+        self.cluster.rules = self.cluster.rules._replace(assignment_interval_ms=int(words[0]) * 1000)
         return ""
 
     def _join(self, words: list[str]) -> str:

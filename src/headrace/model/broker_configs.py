@@ -37,7 +37,7 @@ _IDENTITY_AND_NETWORK = (
     broker_config("broker.id", INT, 1, Range(0),
         doc="Kafka's older name of node.id."),
     broker_config("broker.rack", STRING, None,
-        doc="Where this node stands; replicas of a partition are spread over racks."),
+        doc="Where this node stands; replicas of a partition are spread over racks, by default over machines."),
     broker_config("connections.max.idle.ms", LONG, 600_000,
         doc="Close a connection that has been silent for this long; negative: never."),
     broker_config("default.replication.factor", INT, 1, Range(1),
@@ -100,6 +100,9 @@ _IDENTITY_AND_NETWORK = (
 CLUSTER_CONFIGS: tuple[ConfigDef, ...] = (
     broker_config("auto.leader.rebalance.enable", BOOLEAN, True,
         doc="Move leadership back to the first replica of a partition once it is in sync again."),
+    broker_config("broker.clock.skew.max.ms", LONG, 300_000, Range(0),
+        doc="A node whose clock is further than this from the other nodes' does not join them: retention and timeouts "
+            "go by each leader's clock. headrace's own key."),
     broker_config("broker.heartbeat.interval.ms", INT, 2000, Range(1),
         doc="How often a node renews its place in the cluster."),
     broker_config("broker.session.timeout.ms", INT, 2000, Range(1),

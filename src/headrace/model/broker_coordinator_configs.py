@@ -23,10 +23,15 @@ _SHARE_STATE = "share.coordinator.state.topic"
 
 # fmt: off
 COORDINATOR_CONFIGS: tuple[ConfigDef, ...] = (
+    broker_config("group.consumer.assignment.interval.ms", INT, 0, Range(0),
+        doc="The partitions of a group of the new protocol are dealt out anew at most this often; 0: whenever "
+            "members or topics have changed. Apache Kafka waits for a second."),
     broker_config("group.consumer.assignors", LIST, ("uniform", "range"), OneOf(("uniform", "range")),
         doc="Assignors offered to groups of the new protocol; the first is the default."),
     broker_config("group.consumer.heartbeat.interval.ms", INT, 5000, Range(1),
         doc="How often members of a group of the new protocol report."),
+    broker_config("group.consumer.max.assignment.interval.ms", INT, 15_000, Range(0),
+        doc="Upper limit of a group's own assignment interval."),
     broker_config("group.consumer.max.heartbeat.interval.ms", INT, 15_000, Range(1),
         doc="Upper limit of a group's own heartbeat interval."),
     broker_config("group.consumer.max.session.timeout.ms", INT, 60_000, Range(1),
@@ -36,6 +41,8 @@ COORDINATOR_CONFIGS: tuple[ConfigDef, ...] = (
     broker_config("group.consumer.migration.policy", STRING, "bidirectional",
         OneOf(("disabled", "downgrade", "upgrade", "bidirectional")),
         doc="Whether a running group may change from the classic protocol to the new one and back."),
+    broker_config("group.consumer.min.assignment.interval.ms", INT, 0, Range(0),
+        doc="Lower limit of a group's own assignment interval."),
     broker_config("group.consumer.min.heartbeat.interval.ms", INT, 5000, Range(1),
         doc="Lower limit of a group's own heartbeat interval."),
     broker_config("group.consumer.min.session.timeout.ms", INT, 45_000, Range(1),

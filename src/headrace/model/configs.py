@@ -6,6 +6,7 @@ other. Never touches a file, the environment or the network.
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import cached_property
 
 from headrace.model.broker_configs import BROKER_CONFIGS
 from headrace.model.config_def import (
@@ -50,9 +51,12 @@ SYNONYM_UNIT_MS: Mapping[str, int] = {
 _RETENTION_TIMES = frozenset({"log.retention.ms", "log.retention.minutes", "log.retention.hours"})
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True)
 class LogConfig:
-    """What the configs come to for one log, typed. Field for field Kafka's defaults."""
+    """What the configs come to for one log, typed. Field for field Kafka's defaults.
+
+    What follows from several of them is worked out once: every batch asks.
+    """
 
     segment_bytes: int = 1024 * MIB
     segment_ms: int = WEEK_MS
@@ -85,7 +89,7 @@ class LogConfig:
     archive_before_delete: bool = False
     archive_until: frozenset[str] = frozenset()
 
-    @property
+    @cached_property
     def compacts(self) -> bool:
         return "compact" in self.cleanup_policy
 
@@ -100,7 +104,7 @@ class LogConfig:
         ends = dict(pair.split(":") for pair in self.archive_until)
         return int(ends.get(str(partition), 0))
 
-    @property
+    @cached_property
     def looks_into_records(self) -> bool:
         """Whether a batch is opened before it is written; else its header says all there is to know."""
         return (
@@ -108,6 +112,11 @@ class LogConfig:
             or self.timestamp_before_max_ms < LONG_MAX
             or "compact" in self.cleanup_policy
         )
+
+    @cached_property
+    def takes_batches_as_they_are(self) -> bool:
+        """Whether a batch that is well is written as its producer made it."""
+        return not self.looks_into_records and self.timestamp_type == "CreateTime"
 
 
 # The LogConfig fields whose names are not the key's name with underscores.

@@ -6,10 +6,18 @@ A table, and the limits that the broker's own configuration puts on its values.
 from collections.abc import Mapping
 
 from headrace.model.config_def import INT, ConfigDef, Range
-from headrace.model.configs import BROKER_CONFIGS
+from headrace.model.configs import BROKER_CONFIGS, unknown_config
 from headrace.model.errors import InvalidConfig
 
 _KEYS = (
+    ConfigDef(
+        "consumer.assignment.interval.ms",
+        INT,
+        0,
+        "The partitions of this group are dealt out anew at most this often, if it uses the new protocol.",
+        Range(0),
+        synonyms=("group.consumer.assignment.interval.ms",),
+    ),
     ConfigDef(
         "consumer.heartbeat.interval.ms",
         INT,
@@ -29,8 +37,15 @@ _KEYS = (
 )
 GROUP_CONFIGS: Mapping[str, ConfigDef] = {definition.name: definition for definition in _KEYS}
 
+# Kafka's other kinds of groups, by the beginning of their keys. What is set for one would never be looked at.
+_NOT_SERVED = {"share.": "share groups", "streams.": "streams groups (group.protocol=streams)"}
+
 # A group's own value lies between these of the broker, both included.
 _LIMITS = {
+    "consumer.assignment.interval.ms": (
+        "group.consumer.min.assignment.interval.ms",
+        "group.consumer.max.assignment.interval.ms",
+    ),
     "consumer.heartbeat.interval.ms": (
         "group.consumer.min.heartbeat.interval.ms",
         "group.consumer.max.heartbeat.interval.ms",
@@ -40,6 +55,17 @@ _LIMITS = {
         "group.consumer.max.session.timeout.ms",
     ),
 }
+
+
+def group_definition(name: str) -> ConfigDef:
+    """InvalidConfig for a key that no group here can have, with the reason."""
+    definition = GROUP_CONFIGS.get(name)
+    if definition is not None:
+        return definition
+    for prefix, kind in _NOT_SERVED.items():
+        if name.startswith(prefix):
+            raise InvalidConfig(f"{name} is for {kind}, which this broker does not serve")
+    raise unknown_config(name, GROUP_CONFIGS, "group")
 
 
 def group_config(name: str, overrides: Mapping[str, str], broker: Mapping[str, str]) -> int:

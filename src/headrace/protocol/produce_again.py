@@ -7,11 +7,13 @@ is the last one's bytes with other numbers in them.
 Only for small requests with a single batch and no transaction: with large ones it is not parsing that costs.
 """
 
+from collections.abc import Iterable
 from struct import Struct
 
 from headrace.protocol.frames import (
     CORRELATION_ID_AT,
     REQUEST_HEADER,
+    Parts,
     RequestHeader,
     correlation_id_of,
     said_again,
@@ -51,6 +53,10 @@ class Place:
         reply = said_again(self._reply, correlation_id)
         _NUMBERS.pack_into(reply, self._numbers_at, base_offset, append_time_ms, log_start_offset)
         return reply
+
+    def replies(self, rows: Iterable[tuple[int, int, int, int]]) -> Parts:
+        """To several, in one piece."""
+        return (b"".join([self.reply(*row) for row in rows]),)
 
 
 class Recognised:
@@ -114,6 +120,25 @@ class Recognised:
         if end <= position:
             return None
         return place, correlation_id_of(frame), frame[position:end]
+
+    def recognise_run(
+        self, view: memoryview, position: int, end: int, most: int
+    ) -> tuple[Place, list[tuple[int, memoryview]], int] | None:
+        """Requests to one place, one behind the other from `position` on, and where the next begins.
+
+        Each with its correlation id and its batch; None unless there are two at least.
+        """
+        place: Place | None = None
+        requests: list[tuple[int, memoryview]] = []
+        while len(requests) < most and end - position >= 4:
+            after = position + 4 + INT32.unpack_from(view, position)[0]
+            found = self.recognise(view[position + 4 : after]) if position < after <= end else None
+            if found is None or (found[0] is not place and place is not None):
+                break
+            place = found[0]
+            requests.append(found[1:])
+            position = after
+        return (place, requests, position) if place is not None and len(requests) > 1 else None
 
 
 def _single_batch(header: RequestHeader, request: ProduceRequest) -> memoryview | None:

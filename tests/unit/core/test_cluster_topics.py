@@ -18,7 +18,7 @@ from headrace.core.cluster.topics import (
     TopicDefaults,
     TopicDeletionDisabled,
 )
-from headrace.core.cluster.values import Decision
+from headrace.core.cluster.values import Decision, PartitionState
 from headrace.metadata.store import KEYS_PER_COMMIT_MAX
 from headrace.model.errors import (
     ErrorCode,
@@ -33,6 +33,7 @@ from headrace.model.errors import (
     UnknownTopic,
     UnknownTopicId,
 )
+from headrace.model.settings import Listener
 
 NO_LAYERS = BrokerLayers({}, {}, {})
 DEFAULTS = TopicDefaults(partitions=4, replication_factor=1, layers=NO_LAYERS)
@@ -214,6 +215,51 @@ def test_a_wrong_growth_is_refused(total: int, assignments: object, error: type[
     image = cluster(brokers=3)
     create(image, "t", partitions=2, replication_factor=2)
     assert type(grow(image, "t", total, assignments)) is error
+
+
+def test_a_broker_that_is_away_gets_replicas_only_where_too_few_are_there() -> None:
+    image = cluster(brokers=3)
+    image.apply(image.revision + 1, {facts.session_key(2): None})
+    create(image, "two", partitions=6, replication_factor=2)
+    assert all(set(state.replicas) == set(state.isr) == {1, 3} for state in image.topics["two"].partitions)
+    create(image, "three", partitions=6, replication_factor=3)
+    commit(image, grow(image, "three", 9, None))
+    states = image.topics["three"].partitions
+    assert all(set(state.replicas) == {1, 2, 3} and set(state.isr) == {1, 3} for state in states)
+    assert all(state.leader == state.isr[0] == state.replicas[0] for state in states)
+    assert {state.leader for state in states} == {1, 3}
+    refusal = outcome(image, NewTopic(name="four", replication_factor=4))
+    assert isinstance(refusal, InvalidReplicationFactor)
+    assert "2 are there and 1 away" in str(refusal)
+
+
+def test_a_broker_that_is_away_may_be_assigned_but_not_alone() -> None:
+    image = cluster(brokers=2)
+    image.apply(image.revision + 1, {facts.session_key(1): None})
+    commit(image, outcome(image, NewTopic(name="t", assignments={0: (1, 2)})))
+    assert image.topics["t"].partitions[0] == PartitionState((1, 2), (2,), 2, 0, 0)
+    assert isinstance(outcome(image, NewTopic(name="u", assignments={0: (1,)})), InvalidReplicaAssignment)
+
+
+def test_nothing_is_created_while_nobody_is_there() -> None:
+    image = cluster(brokers=1)
+    image.apply(image.revision + 1, {facts.session_key(1): None})
+    assert isinstance(outcome(image, NewTopic(name="t")), InvalidReplicationFactor)
+
+
+def test_brokers_without_a_rack_that_share_a_host_do_not_share_a_partition() -> None:
+    image = cluster(brokers=4)
+    hosts = {1: "a", 2: "a", 3: "b", 4: "b"}
+    image.apply(
+        image.revision + 1,
+        {
+            facts.broker_key(node): facts.encode_broker((Listener("PLAINTEXT", host, 9092 + node),), None)
+            for node, host in hosts.items()
+        },
+    )
+    image.apply(image.revision + 1, {facts.session_key(node): facts.encode_session() for node in hosts})
+    create(image, "t", partitions=12, replication_factor=2)
+    assert all({hosts[one] for one in state.replicas} == {"a", "b"} for state in image.topics["t"].partitions)
 
 
 def test_new_partitions_go_where_they_are_assigned() -> None:

@@ -36,7 +36,7 @@ def histories(draw: st.DrawFn) -> tuple[list[int], list[int]]:
 
 
 @given(histories())
-def test_a_follower_ends_with_a_beginning_of_its_leaders_log(logs: tuple[list[int], list[int]]) -> None:
+def test_rule_18_a_follower_ends_with_a_beginning_of_its_leaders_log(logs: tuple[list[int], list[int]]) -> None:
     leader, follower = logs
     common = next((at for at, pair in enumerate(zip(leader, follower, strict=False)) if pair[0] != pair[1]), None)
     common = min(len(leader), len(follower)) if common is None else common

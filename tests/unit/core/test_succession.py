@@ -3,7 +3,16 @@
 import pytest
 
 from headrace.core.cluster.reassignment import begun, cancelled, settled
-from headrace.core.cluster.succession import Condition, Rules, led_anew, preferred, succeeded, with_isr, without
+from headrace.core.cluster.succession import (
+    Condition,
+    Rules,
+    led_anew,
+    preferred,
+    set_back,
+    succeeded,
+    with_isr,
+    without,
+)
 from headrace.core.cluster.values import NO_LEADER, PartitionState
 
 ONE, TWO = Rules(min_isr=1), Rules(min_isr=2)
@@ -24,7 +33,7 @@ def test_a_follower_that_is_gone_leaves_the_isr_and_the_leader_stays() -> None:
     assert new.elr == (), "two are enough, so nothing is known of who left"
 
 
-def test_the_next_in_sync_replica_leads_in_a_new_epoch() -> None:
+def test_rule_17_the_next_in_sync_replica_leads_in_a_new_epoch() -> None:
     new = succeeded(STATE, live(2, 3), TWO)
     assert (new.isr, new.leader, new.leader_epoch, new.partition_epoch) == ((2, 3), 2, 6, 8)
 
@@ -64,6 +73,14 @@ def test_who_has_lost_records_is_eligible_for_nothing() -> None:
     follower = without(STATE, 3, live(1, 2), TWO)
     assert (follower.leader, follower.isr, follower.leader_epoch) == (1, (1, 2), 5)
     assert without(STATE._replace(isr=(1, 2)), 3, live(1, 2), TWO).isr == (1, 2)
+
+
+def test_who_gives_up_its_copy_does_so_in_a_new_leader_epoch() -> None:
+    assert set_back(STATE, 1, live(2, 3), TWO) == without(STATE, 1, live(2, 3), TWO), "a new leader has one anyway"
+    follower = set_back(STATE, 3, live(1, 2), TWO)
+    assert (follower.leader, follower.isr, follower.leader_epoch) == (1, (1, 2), 6)
+    behind = set_back(STATE._replace(isr=(1, 2)), 3, live(1, 2), TWO)
+    assert (behind.isr, behind.leader_epoch) == ((1, 2), 6), "also one that could have caught up a moment later"
 
 
 def test_when_nobody_is_known_to_hold_everything_the_last_leader_may_come_back() -> None:

@@ -56,7 +56,7 @@ FIELDS = {
 GROUP_KEYS = {
     f"group.consumer.{limit}{what}.ms"
     for limit in ("", "min.", "max.")
-    for what in ("heartbeat.interval", "session.timeout")
+    for what in ("assignment.interval", "heartbeat.interval", "session.timeout")
 }
 # Not the broker's business but the archiver's, which is a client.
 ARCHIVER_KEYS = {"archive.table", "archive.schema"}

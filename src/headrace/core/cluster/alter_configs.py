@@ -24,7 +24,7 @@ from headrace.model.configs import (
     unknown_config,
 )
 from headrace.model.errors import InvalidConfig, RequestError, UnknownTopic
-from headrace.model.group_configs import GROUP_CONFIGS, check_group_configs
+from headrace.model.group_configs import check_group_configs, group_definition
 
 
 class Operation(IntEnum):
@@ -120,18 +120,11 @@ def _group(name: str, change: Change, image: ClusterImage, layers: BrokerLayers)
 
     present = image.group_configs.get(name, {})
     configs = {
-        key: _canonical(_group_definition(key), text)
-        for key, text in _wanted(present, change, _group_definition, effective).items()
+        key: _canonical(group_definition(key), text)
+        for key, text in _wanted(present, change, group_definition, effective).items()
     }
     check_group_configs(configs, layers.merged())
     return Decision(None, {facts.group_configs_key(name): facts.encode_configs(configs) if configs else None})
-
-
-def _group_definition(name: str) -> ConfigDef:
-    definition = GROUP_CONFIGS.get(name)
-    if definition is None:
-        raise unknown_config(name, GROUP_CONFIGS, "group")
-    return definition
 
 
 def _dynamic_definition(name: str) -> ConfigDef:

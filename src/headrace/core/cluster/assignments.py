@@ -1,12 +1,17 @@
 """How many partitions and replicas a topic gets, and on which brokers: the request's wish, checked.
 
-Decides nothing about names or configs, and knows no facts but the brokers and their racks.
+Decides nothing about names or configs, and knows no facts but the brokers and their racks. Brokers that are away
+get replicas only where too few are there: while one restarts, a topic of three replicas can still be created, and
+it is in sync with two of them.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from types import MappingProxyType
+from typing import NamedTuple
 
-from headrace.core.cluster.placement import place
-from headrace.core.cluster.values import PartitionState, TopicImage
+from headrace.core.cluster.image import ClusterImage
+from headrace.core.cluster.placement import place, rack_or_host
+from headrace.core.cluster.values import BrokerInfo, PartitionState, TopicImage
 from headrace.model.errors import (
     InvalidPartitions,
     InvalidReplicaAssignment,
@@ -23,23 +28,42 @@ Racks = Mapping[int, str | None]
 Replicas = tuple[int, ...]
 
 
+class Candidates(NamedTuple):
+    """The brokers that may hold a replica, with their racks."""
+
+    there: Racks
+    away: Racks = MappingProxyType({})  # registered, and without a session just now
+
+    @classmethod
+    def of(cls, image: ClusterImage) -> "Candidates":
+        live = image.live_brokers()
+        racks = {node_id: _rack(one) for node_id, one in image.brokers.items()}
+        return cls(
+            {node_id: racks[node_id] for node_id in live},
+            {node_id: rack for node_id, rack in racks.items() if node_id not in live},
+        )
+
+
+def _rack(broker: BrokerInfo) -> str | None:
+    return rack_or_host(broker.rack, broker.endpoints[0].host if broker.endpoints else None)
+
+
 def topic_replicas(
     *,
     partitions: int,
     replication_factor: int,
     counts_given: bool,
     assignments: Mapping[int, Replicas] | None,
-    racks: Racks,
+    brokers: Candidates,
     start: int,
 ) -> list[Replicas]:
     """The replicas of each partition of a new topic."""
     if assignments:
         if counts_given:
             raise RequestError("give either the assignment or the numbers of partitions and replicas, not both")
-        return _explicit(assignments, racks)
+        return _explicit(assignments, brokers)
     check_partition_count(partitions)
-    _check_replication_factor(replication_factor, racks)
-    return place(racks, range(partitions), replication_factor, start)
+    return _placed(brokers, range(partitions), replication_factor, start)
 
 
 def added_replicas(
@@ -47,7 +71,7 @@ def added_replicas(
     *,
     total: int,
     assignments: Sequence[Replicas] | None,
-    racks: Racks,
+    brokers: Candidates,
     start: int,
 ) -> list[Replicas]:
     """The replicas of each partition that a topic must get to have `total` of them."""
@@ -58,19 +82,24 @@ def added_replicas(
         raise InvalidPartitions(f"topic {topic.name} has {present} partitions; it cannot shrink to {total}, only grow")
     check_partition_count(total)
     if assignments is None:
-        _check_replication_factor(topic.replication_factor, racks)
-        return place(racks, range(present, total), topic.replication_factor, start)
+        return _placed(brokers, range(present, total), topic.replication_factor, start)
     if len(assignments) != total - present:
         raise InvalidReplicaAssignment(
             f"{total - present} partitions are to be added, but {len(assignments)} have replicas assigned"
         )
-    _check_explicit(assignments, topic.replication_factor, racks)
+    _check_explicit(assignments, topic.replication_factor, brokers)
     return list(assignments)
 
 
-def new_partitions(replicas: Iterable[Replicas], leader_epoch: int) -> tuple[PartitionState, ...]:
-    """Partitions at their beginning: everyone is in sync with nothing, and the first replica leads."""
-    return tuple(PartitionState(brokers, brokers, brokers[0], leader_epoch, 0) for brokers in replicas)
+def new_partitions(
+    replicas: Iterable[Replicas], leader_epoch: int, away: Collection[int] = ()
+) -> tuple[PartitionState, ...]:
+    """Partitions at their beginning: all that are there are in sync with nothing, and the first of them leads."""
+    states = []
+    for brokers in replicas:
+        isr = tuple(broker for broker in brokers if broker not in away)
+        states.append(PartitionState(brokers, isr, isr[0], leader_epoch, 0))
+    return tuple(states)
 
 
 def check_partition_count(count: int) -> None:
@@ -80,31 +109,41 @@ def check_partition_count(count: int) -> None:
         raise InvalidPartitions(f"a topic has at most {PARTITIONS_PER_TOPIC_MAX} partitions, not {count}")
 
 
-def _check_replication_factor(factor: int, racks: Racks) -> None:
+def _placed(brokers: Candidates, indexes: range, factor: int, start: int) -> list[Replicas]:
     if factor < 1:
         raise InvalidReplicationFactor(f"a partition has at least one replica, not {factor}")
-    if factor > len(racks):
-        raise InvalidReplicationFactor(f"{factor} replicas need as many brokers, and {len(racks)} are there")
+    there = len(brokers.there)
+    if there == 0:
+        raise InvalidReplicationFactor("no broker is there to lead a new partition; try again when one is")
+    if factor <= there:
+        return place(brokers.there, indexes, factor, start)
+    if factor > there + len(brokers.away):
+        missing = f" and {len(brokers.away)} away" if brokers.away else ""
+        raise InvalidReplicationFactor(f"{factor} replicas need as many brokers, and {there} are there{missing}")
+    rest = place(brokers.away, indexes, factor - there, start)
+    return [led + others for led, others in zip(place(brokers.there, indexes, there, start), rest, strict=True)]
 
 
-def _explicit(assignments: Mapping[int, Replicas], racks: Racks) -> list[Replicas]:
+def _explicit(assignments: Mapping[int, Replicas], candidates: Candidates) -> list[Replicas]:
     check_partition_count(len(assignments))
     if sorted(assignments) != list(range(len(assignments))):
         raise InvalidReplicaAssignment("the assigned partitions must be numbered from 0 without a gap")
     in_order = [assignments[index] for index in range(len(assignments))]
-    _check_explicit(in_order, len(in_order[0]), racks)
+    _check_explicit(in_order, len(in_order[0]), candidates)
     return in_order
 
 
-def _check_explicit(assignments: Sequence[Replicas], replication_factor: int, racks: Racks) -> None:
+def _check_explicit(assignments: Sequence[Replicas], replication_factor: int, candidates: Candidates) -> None:
     for brokers in assignments:
         if not brokers:
             raise InvalidReplicaAssignment("every assigned partition needs at least one broker")
         if len(set(brokers)) != len(brokers):
             raise InvalidReplicaAssignment(f"a broker cannot hold two replicas of one partition: {brokers}")
-        unknown = [broker for broker in brokers if broker not in racks]
+        unknown = [one for one in brokers if one not in candidates.there and one not in candidates.away]
         if unknown:
-            raise InvalidReplicaAssignment(f"no broker that is there has the id {unknown[0]}")
+            raise InvalidReplicaAssignment(f"no broker has the id {unknown[0]}")
+        if candidates.there.keys().isdisjoint(brokers):
+            raise InvalidReplicaAssignment(f"none of the brokers {brokers} is there to lead the partition")
         if len(brokers) != replication_factor:
             raise InvalidReplicaAssignment(
                 f"all partitions of a topic have the same number of replicas: {replication_factor}, not {len(brokers)}"

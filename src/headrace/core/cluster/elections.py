@@ -15,6 +15,7 @@ from headrace.core.cluster.succession import (
     Rules,
     led_anew,
     preferred,
+    set_back,
     succeeded,
     without,
 )
@@ -125,9 +126,7 @@ def reassign(
 def topics_held_by(image: ClusterImage, node_id: int) -> list[str]:
     """Topics in which this broker leads, or counts as one that holds everything."""
     return [
-        topic.name
-        for topic in image.topics.values()
-        if any(node_id in (state.leader, *state.isr, *state.elr) for state in topic.partitions)
+        topic.name for topic in image.topics.values() if any(state.relies_on(node_id) for state in topic.partitions)
     ]
 
 
@@ -163,17 +162,26 @@ def come_back(
 
 
 def resign(
-    wanted: Mapping[str, Collection[int]], image: ClusterImage, node_id: int, condition: Condition, rules: RulesOf
+    wanted: Mapping[str, Collection[int]],
+    image: ClusterImage,
+    node_id: int,
+    condition: Condition,
+    rules: RulesOf,
+    *,
+    to_copy_anew: bool = False,
+    holds_nothing: bool = False,
 ) -> dict[str, Decision[int] | RequestError]:
     """A broker whose copies of these partitions are unusable leaves them to others, where there are others.
 
     Where there is nobody else that holds everything, it stays what it is: whoever repairs its disk loses nothing.
+    Unless it holds nothing: then the others are waited for, because to follow its empty log they would cut theirs.
     """
+    leave = set_back if to_copy_anew else without
     others = Condition(frozenset(condition.live) - {node_id}, condition.stopping)
 
     def resigned(state: PartitionState, to: Rules) -> PartitionState:
-        able = any(others.can_lead(one) for one in (*state.isr, *state.elr))
-        return without(state, node_id, others, to) if able else state
+        able = any(others.can_lead(one) or (holds_nothing and one != node_id) for one in (*state.isr, *state.elr))
+        return leave(state, node_id, others, to) if able else state
 
     decisions: dict[str, Decision[int] | RequestError] = {}
     for topic in _known(wanted, image):

@@ -7,6 +7,11 @@ from collections.abc import Mapping, Sequence
 from itertools import chain, zip_longest
 
 
+def rack_or_host(rack: str | None, host: str | None) -> str | None:
+    """What fails together with a broker: its rack, and where none is named, the machine that it runs on."""
+    return rack if rack is not None or not host else f"host {host}"
+
+
 def place(
     racks: Mapping[int, str | None], indexes: Sequence[int], replication_factor: int, start: int
 ) -> list[tuple[int, ...]]:

@@ -111,7 +111,7 @@ def without(state: PartitionState, broker: int, condition: Condition, rules: Rul
     If it is the last that held everything, it is remembered as the last leader: with all others gone, what it still
     has is the most that anybody has.
     """
-    if broker not in (*state.isr, *state.elr, state.leader):
+    if not state.relies_on(broker):
         return state
     new = with_isr(state, (one for one in state.isr if one != broker), rules, lost=(broker,))
     new = new._replace(elr=tuple(one for one in new.elr if one != broker))
@@ -125,6 +125,16 @@ def without(state: PartitionState, broker: int, condition: Condition, rules: Rul
         leader_epoch=max(led.leader_epoch, state.leader_epoch + led_until_now),
         partition_epoch=state.partition_epoch + 1,
     )
+
+
+def set_back(state: PartitionState, broker: int, condition: Condition, rules: Rules) -> PartitionState:
+    """The state in which a replica may give up what it holds: it counts for nothing, and a new leader epoch has begun.
+
+    In that epoch no leader remembers how far the replica was, and what it asked before is fenced: nobody can take it
+    for one that holds everything.
+    """
+    new = without(state, broker, condition, rules)
+    return new if new.leader_epoch > state.leader_epoch else led_anew(new)
 
 
 def led_anew(state: PartitionState) -> PartitionState:

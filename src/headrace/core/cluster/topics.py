@@ -13,6 +13,7 @@ from uuid import UUID
 from headrace.core.cluster import facts
 from headrace.core.cluster.assignments import (
     PARTITIONS_PER_REQUEST_MAX,
+    Candidates,
     added_replicas,
     new_partitions,
     topic_replicas,
@@ -177,7 +178,7 @@ def _check_free(name: str, image: ClusterImage, names_taken: Mapping[str, str]) 
 def _create(
     topic: NewTopic, image: ClusterImage, topic_id: UUID, defaults: TopicDefaults, configs: CheckedConfigs
 ) -> Decision[CreatedTopic]:
-    racks = {broker.node_id: broker.rack for broker in image.live_brokers().values()}
+    brokers = Candidates.of(image)
     replicas = topic_replicas(
         partitions=topic.partitions if topic.partitions != DEFAULT else defaults.partitions,
         replication_factor=(
@@ -186,10 +187,10 @@ def _create(
         # Only DEFAULT may stand beside an explicit assignment, so the request's own numbers are looked at.
         counts_given=topic.partitions != DEFAULT or topic.replication_factor != DEFAULT,
         assignments=topic.assignments,
-        racks=racks,
-        start=topic_id.int % len(racks) if racks else 0,
+        brokers=brokers,
+        start=topic_id.int,
     )
-    states = new_partitions(replicas, first_leader_epoch(topic.name, image))
+    states = new_partitions(replicas, first_leader_epoch(topic.name, image), brokers.away)
     writes: dict[str, bytes | None] = {facts.topic_key(topic.name): facts.encode_topic(topic_id, configs.set)}
     writes |= facts.block_writes(topic_id, states, range(len(states)))
     if topic.name in image.tombstones:
@@ -207,16 +208,16 @@ def _grow(topic: TopicImage, more: MorePartitions, image: ClusterImage, at_most:
     present = len(topic.partitions)
     if more.count - present > at_most:
         raise PolicyViolation(f"one request creates at most {PARTITIONS_PER_REQUEST_MAX} partitions; use more requests")
-    racks = {broker.node_id: broker.rack for broker in image.live_brokers().values()}
+    brokers = Candidates.of(image)
     replicas = added_replicas(
         topic,
         total=more.count,
         assignments=more.assignments,
-        racks=racks,
-        start=topic.topic_id.int % len(racks) if racks else 0,
+        brokers=brokers,
+        start=topic.topic_id.int,
     )
     # Not from 0: a deleted topic of this name may have had more partitions than this one began with.
-    states = topic.partitions + new_partitions(replicas, topic.lowest_leader_epoch)
+    states = topic.partitions + new_partitions(replicas, topic.lowest_leader_epoch, brokers.away)
     writes = facts.block_writes(topic.topic_id, states, range(present, len(states)))
     # A deletion that slipped in between would leave the new blocks behind.
     return Decision(len(states), dict(writes), unchanged=(facts.topic_key(topic.name),))

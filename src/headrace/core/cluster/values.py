@@ -28,6 +28,10 @@ class PartitionState(NamedTuple):
     adding: tuple[int, ...] = ()  # replicas that a reassignment brings in; they are among `replicas` already
     removing: tuple[int, ...] = ()  # replicas that it takes away, once those to be added are in sync
 
+    def relies_on(self, broker: int) -> bool:
+        """Whether the broker leads, or is one of those that may lead because they hold everything."""
+        return broker in (self.leader, *self.isr, *self.elr)
+
 
 class TopicImage(NamedTuple):
     name: str

@@ -25,6 +25,7 @@ class Follower:
     broker_epoch: int = -1
     fetched_ms: int = 0
     leader_end_then: int = 0  # where the leader's log ended at that fetch
+    fetches: int = 0  # so far
 
     def fetched(self, offset: int, broker_epoch: int, leader_end: int, now_ms: int) -> None:
         if offset >= leader_end:
@@ -34,11 +35,13 @@ class Follower:
             self.caught_up_ms = max(self.caught_up_ms, self.fetched_ms)
         self.end_offset, self.broker_epoch = offset, broker_epoch
         self.fetched_ms, self.leader_end_then = now_ms, leader_end
+        self.fetches += 1
 
     def fetched_again(self, now_ms: int) -> None:
         """It has asked once more for what comes after the end, and that is where it was."""
         self.caught_up_ms = max(self.caught_up_ms, now_ms)
         self.fetched_ms, self.leader_end_then = now_ms, self.end_offset
+        self.fetches += 1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -101,6 +104,11 @@ class Leadership:
             return False
         follower.fetched(offset, broker_epoch, leader_end, now_ms)
         return True
+
+    def fetches_of_successors(self) -> dict[int, int]:
+        """By broker, how often those have fetched who could lead instead of us without our knowing."""
+        able = {*self.holds_back_watermark, *self._state.elr}
+        return {broker: follower.fetches for broker, follower in self._followers.items() if broker in able}
 
     def watermark(self, own_end: int, min_isr: int) -> int | None:
         """Up to where everybody has the log; None while too few are in sync for anything to be committed (KIP-966).

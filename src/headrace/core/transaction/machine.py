@@ -149,8 +149,6 @@ class TransactionMachine:
         transaction = self.transactions.get(timer.removeprefix(_TIMEOUT))
         if transaction is None or transaction.state is not TransactionState.ONGOING:
             return Decision()
-        if transaction.deadline_ms > now_ms.wall_ms:
-            return Decision(timers=(self._timeout(transaction, now_ms),))
         return self._step(transaction.fenced(now_ms=now_ms.wall_ms), None, now_ms)
 
     def _forget_unused(self, now_ms: Moment) -> TransactionDecision:
@@ -176,7 +174,8 @@ class TransactionMachine:
 
     @staticmethod
     def _timeout(transaction: Transaction, now_ms: Moment) -> Timer:
-        left_ms = max(transaction.deadline_ms - now_ms.wall_ms, 0)
+        # Its beginning may be told by the clock of another coordinator, ahead of ours: it never gets more than it has.
+        left_ms = min(max(transaction.deadline_ms - now_ms.wall_ms, 0), transaction.timeout_ms)
         return Timer(_TIMEOUT + transaction.transactional_id, now_ms + left_ms)
 
     def _next_check(self, now_ms: Moment) -> Timer:

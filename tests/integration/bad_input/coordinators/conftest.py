@@ -13,7 +13,7 @@ from tests.integration.bad_input.coordinators.kit import PARTITIONS, Stranger
 
 @pytest.fixture(scope="module")
 def broker() -> Iterator[LocalBroker]:
-    """Sessions may be short, so that what a stranger leaves behind is gone soon."""
+    """Sessions may be short, so that what a stranger leaves behind is gone soon; they are so only where a test asks."""
     settings = {
         "num.partitions": "1",
         "group.initial.rebalance.delay.ms": "0",
@@ -21,7 +21,7 @@ def broker() -> Iterator[LocalBroker]:
         "group.consumer.min.heartbeat.interval.ms": "10",
         "group.consumer.heartbeat.interval.ms": "100",
         "group.consumer.min.session.timeout.ms": "100",
-        "group.consumer.session.timeout.ms": "1000",
+        "group.consumer.session.timeout.ms": "30000",
         "offsets.topic.num.partitions": str(PARTITIONS),
         "transaction.state.log.num.partitions": str(PARTITIONS),
     }

@@ -2,6 +2,7 @@
 
 import time
 from concurrent.futures import ThreadPoolExecutor
+from struct import pack, unpack
 from typing import Any
 
 import pytest
@@ -20,13 +21,16 @@ from tests.integration.bad_input.coordinators.kit import (
     MIB,
     NONE,
     REBALANCE_IN_PROGRESS,
+    SESSION_MS,
     UNKNOWN_MEMBER,
     UNKNOWN_TOPIC,
     UNKNOWN_TOPIC_ID,
+    Member,
     Stranger,
     fresh,
 )
 from tests.integration.bad_input.kit import resident_bytes
+from tests.integration.raw import RawConnection, request, string
 
 # Who one is
 
@@ -163,6 +167,29 @@ def test_a_client_id_of_any_length_names_a_member(broker: LocalBroker, monkeypat
         assert verbose.heartbeat_code(member) == NONE
 
 
+# Requests that do not wait for one another
+
+
+def test_who_leaves_before_its_join_is_answered_holds_nobody_up(broker: LocalBroker, stranger: Stranger) -> None:
+    member = stranger.stable()
+    newcomer = member._replace(member_id=stranger.join(member.group_id, version=5).member_id)
+    goodbye = string(member.group_id) + pack(">i", 1) + string(newcomer.member_id) + string(None)
+    both = request(ApiKey.JOIN_GROUP, 5, join_body(newcomer), 1) + request(ApiKey.LEAVE_GROUP, 3, goodbye, 2)
+    with RawConnection(broker.port) as impatient:
+        impatient.send(both)
+        assert unpack(">iih", impatient.receive()[:10]) == (1, 0, UNKNOWN_MEMBER), "it waited for the other member"
+        assert unpack(">iih", impatient.receive()[:10]) == (2, 0, NONE)
+    again = stranger.join(member.group_id, member_id=member.member_id)
+    assert (again.error_code.value, len(again.members)) == (NONE, 1)
+
+
+def join_body(member: Member) -> bytes:
+    """JoinGroup version 5."""
+    sessions = pack(">ii", SESSION_MS, SESSION_MS)
+    protocols = pack(">i", 1) + string("range") + pack(">i", 1) + b"m"
+    return string(member.group_id) + sessions + string(member.member_id) + string(None) + string("consumer") + protocols
+
+
 # Names of groups
 
 ODD_NAMES = ["ü", "日本語", "a b", "a\tb\nc", "a\0b", "../../etc/passwd", ".", "..", "a/b", "\\", "'; drop", "🦀" * 100]
@@ -243,7 +270,9 @@ def test_a_negative_rebalance_timeout_is_the_session_timeout(stranger: Stranger,
 # Crowds
 
 
-def test_thousands_of_ids_that_nobody_comes_back_with_are_forgotten(broker: LocalBroker, stranger: Stranger) -> None:
+def test_rule_21_thousands_of_ids_that_nobody_comes_back_with_are_forgotten(
+    broker: LocalBroker, stranger: Stranger
+) -> None:
     group_id, before = fresh("g"), resident_bytes(broker)
     for _ in range(5_000):
         assert stranger.join(group_id, session_timeout=1000).error_code.value == MEMBER_ID_REQUIRED
@@ -270,8 +299,10 @@ def test_a_thousand_groups_of_one_pending_id_are_forgotten(stranger: Stranger) -
 
 
 def test_a_member_that_never_syncs_is_not_waited_for(stranger: Stranger) -> None:
-    member = stranger.joined(session_timeout=500, rebalance_timeout=500)
+    member = stranger.joined()
     assert stranger.sync(member._replace(generation=9), {}).error_code.value == ILLEGAL_GENERATION
-    while (code := stranger.heartbeat_code(member)) in (NONE, REBALANCE_IN_PROGRESS):
+    # It is heard of all the time: only the wait for its share, which lasts as long as a rebalance may, can end.
+    idle = stranger.joined(rebalance_timeout=500)
+    while (code := stranger.heartbeat_code(idle)) in (NONE, REBALANCE_IN_PROGRESS):
         time.sleep(0.02)
     assert code == UNKNOWN_MEMBER

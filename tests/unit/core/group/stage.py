@@ -11,6 +11,8 @@ from itertools import count
 from typing import Any
 
 from headrace.core.coordinator import Decision, LogRecord, Moment, Producer, Ticket
+from headrace.core.group.classic_draft import JOIN, PENDING, SESSION, SYNC
+from headrace.core.group.family import timer_name
 from headrace.core.group.machine import GroupMachine
 from headrace.core.group.values import ClassicGroup, GroupLimits, GroupState, Protocol
 
@@ -21,7 +23,7 @@ Decide = Callable[[GroupMachine, Ticket, Moment], Decision[Any]]
 class Stage:
     def __init__(self, limits: GroupLimits | None = None) -> None:
         self.limits = GroupLimits() if limits is None else limits
-        self.machine = GroupMachine(self.limits)
+        self.machine = self.new_machine()
         self.log: list[tuple[LogRecord, Producer | None]] = []
         self.now_ms = 0
         self.timers: dict[str, int] = {}
@@ -29,6 +31,9 @@ class Stage:
         self.answers: list[tuple[Ticket, object]] = []
         self.causes: list[str] = []
         self._tickets = count(1)
+
+    def new_machine(self) -> GroupMachine:
+        return GroupMachine(self.limits)
 
     @property
     def now(self) -> Moment:
@@ -81,7 +86,7 @@ class Stage:
         self.now_ms = until_ms
 
     def rebuilt(self) -> GroupMachine:
-        machine = GroupMachine(self.limits)
+        machine = self.new_machine()
         for offset, (record, producer) in enumerate(self.log):
             if producer is None:
                 machine.replay(record, offset)
@@ -112,6 +117,22 @@ class Stage:
 def groups_of(machine: GroupMachine) -> dict[str, ClassicGroup]:
     found = (machine.classic.get(listing.group_id) for listing in machine.classic.listings())
     return {group.group_id: group for group in found if group is not None}
+
+
+def timers_of(group: ClassicGroup | None) -> set[str]:
+    """Those that a classic group must have: one for everything that waits, so that it has an end."""
+    if group is None:
+        return set()
+    group_id, wanted = group.group_id, set()
+    for member in group.members.values():
+        if not member.is_parked or member.is_new:
+            wanted.add(timer_name("classic", SESSION, group_id, member.member_id))
+    wanted |= {timer_name("classic", PENDING, group_id, member_id) for member_id in group.pending}
+    if group.state is GroupState.PREPARING:
+        wanted.add(timer_name("classic", JOIN, group_id))
+    if group.unsynced:
+        wanted.add(timer_name("classic", SYNC, group_id))
+    return wanted
 
 
 def offsets_of(machine: GroupMachine) -> dict[str, dict[Any, Any]]:

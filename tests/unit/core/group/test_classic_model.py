@@ -4,9 +4,9 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
-from headrace.core.group.classic_draft import JOIN, NEW_MEMBER_JOIN_MS, PENDING, SESSION, SYNC
+from headrace.core.group.classic_draft import NEW_MEMBER_JOIN_MS
 from headrace.core.group.errors import MemberIdRequired
-from headrace.core.group.family import Committer, timer_name
+from headrace.core.group.family import Committer
 from headrace.core.group.machine import NewOffset
 from headrace.core.group.values import (
     ClassicGroup,
@@ -21,7 +21,7 @@ from headrace.core.group.values import (
 )
 from headrace.model.errors import RequestError
 from headrace.model.ids import TopicPartition
-from tests.unit.core.group.stage import Stage
+from tests.unit.core.group.stage import Stage, timers_of
 
 GROUP = "g"
 PLACE = TopicPartition("t", 0)
@@ -175,18 +175,7 @@ class ClassicGroupModel(RuleBasedStateMachine):
 
     @invariant()
     def everything_that_waits_has_an_end(self) -> None:
-        group = self.group
-        wanted = set()
-        if group is not None:
-            for member in group.members.values():
-                if not member.is_parked or member.is_new:
-                    wanted.add(timer_name("classic", SESSION, GROUP, member.member_id))
-            wanted |= {timer_name("classic", PENDING, GROUP, member_id) for member_id in group.pending}
-            if group.state is GroupState.PREPARING:
-                wanted.add(timer_name("classic", JOIN, GROUP))
-            if group.unsynced:
-                wanted.add(timer_name("classic", SYNC, GROUP))
-        assert set(self.stage.timers) == wanted
+        assert set(self.stage.timers) == timers_of(self.group)
 
     @invariant()
     def the_leader_is_a_member(self) -> None:

@@ -50,7 +50,7 @@ def test_adding_what_is_there_already_writes_nothing(stage: Stage) -> None:
     assert len(stage.log) == written
 
 
-def test_while_the_markers_are_on_their_way_everything_has_to_wait(stage: Stage) -> None:
+def test_rule_14_while_the_markers_are_on_their_way_everything_has_to_wait(stage: Stage) -> None:
     owner = stage.init()
     stage.add(owner, T0)
     stage.end(owner, commit=True)
@@ -200,6 +200,17 @@ def test_the_timeout_counts_on_over_a_restart(stage: Stage) -> None:
     stage.now_ms += 60_000
     stage.restart()
     stage.advance(0)
+    assert stage["x"].state is TransactionState.PREPARE_ABORT
+
+
+def test_a_coordinator_whose_clock_is_an_hour_behind_keeps_the_timeout_all_the_same(stage: Stage) -> None:
+    owner = stage.init(timeout_ms=5_000)
+    stage.add(owner, T0)
+    stage.now_ms -= 3_600_000
+    stage.restart()
+    stage.advance(4_999)
+    assert stage["x"].state is TransactionState.ONGOING
+    stage.advance(1)
     assert stage["x"].state is TransactionState.PREPARE_ABORT
 
 

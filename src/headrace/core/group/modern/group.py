@@ -45,6 +45,7 @@ class Group:
         "regexes",
         "subscriptions",
         "target_epoch",
+        "target_made_ms",
         "targets",
         "topics_hash",
     )
@@ -54,6 +55,7 @@ class Group:
         self.epoch = 0
         self.topics_hash = 0
         self.target_epoch = 0
+        self.target_made_ms = 0
         self.subscriptions: dict[str, Subscription] = {}
         self.targets: dict[str, Partitions] = {}
         self.holdings: dict[str, Holding] = {}
@@ -63,7 +65,8 @@ class Group:
 
     def copy(self) -> "Group":
         twin = Group(self.group_id)
-        twin.epoch, twin.topics_hash, twin.target_epoch = self.epoch, self.topics_hash, self.target_epoch
+        twin.epoch, twin.topics_hash = self.epoch, self.topics_hash
+        twin.target_epoch, twin.target_made_ms = self.target_epoch, self.target_made_ms
         twin.subscriptions = self.subscriptions.copy()
         twin.targets = self.targets.copy()
         twin.holdings = self.holdings.copy()
@@ -95,6 +98,10 @@ class Group:
     def holding(self, member_id: str) -> Holding:
         return self.holdings.get(member_id, NEWCOMER)
 
+    def keeps_target(self, interval_ms: int, wall_ms: int) -> bool:
+        """Whether the target is too young for another one. A calendar that was set back keeps nothing."""
+        return self.target_made_ms != 0 and 0 <= wall_ms - self.target_made_ms < interval_ms
+
     def target(self, member_id: str) -> Partitions:
         return self.targets.get(member_id, NO_PARTITIONS)
 
@@ -117,8 +124,8 @@ class Group:
                 self.epoch, self.topics_hash = epoch or 0, topics_hash
             case MemberSubscribed(_, member_id, subscription):
                 self._subscribe(member_id, subscription)
-            case TargetEpoch(_, epoch):
-                self.target_epoch = epoch or 0
+            case TargetEpoch(_, epoch, made_ms):
+                self.target_epoch, self.target_made_ms = epoch or 0, made_ms
             case TargetOf(_, member_id, partitions):
                 _put(self.targets, member_id, partitions)
             case HoldingOf(_, member_id, holding):

@@ -8,7 +8,7 @@ Decides over a Draft; changes nothing itself.
 from collections import Counter
 from collections.abc import Callable
 
-from headrace.core.coordinator import Timer
+from headrace.core.coordinator import Moment, Timer
 from headrace.core.group.errors import GroupNotFound
 from headrace.core.group.modern.assignors import ASSIGNORS, Candidate
 from headrace.core.group.modern.draft import Draft
@@ -43,7 +43,7 @@ MayDescribe = Callable[[str], bool]  # a member's expression finds only the topi
 
 
 def heartbeat(
-    group: Group | None, request: Heartbeat, topics: Topics, rules: GroupRules, may_describe: MayDescribe, now_ms: int
+    group: Group | None, request: Heartbeat, topics: Topics, rules: GroupRules, may_describe: MayDescribe, now: Moment
 ) -> tuple[HeartbeatReply, Draft]:
     check_form(request, rules)
     if group is None and request.epoch != JOINING:
@@ -51,20 +51,20 @@ def heartbeat(
     draft = Draft(group if group is not None else Group(request.group_id))
     if request.epoch in (LEAVING, LEAVING_FOR_A_WHILE):
         return _leave(draft, request, topics), draft
-    return live(draft, request, topics, rules, may_describe, now_ms), draft
+    return live(draft, request, topics, rules, may_describe, now), draft
 
 
 def live(
-    draft: Draft, request: Heartbeat, topics: Topics, rules: GroupRules, may_describe: MayDescribe, now_ms: int
+    draft: Draft, request: Heartbeat, topics: Topics, rules: GroupRules, may_describe: MayDescribe, now: Moment
 ) -> HeartbeatReply:
     """A member, new or known, says what it wants and has, and is told what it may have."""
     before = admit(draft, request, rules)
     changed = _subscribe(draft, request, topics, may_describe)
     _think_over(draft, topics, changed)
-    _aim(draft, topics, rules)
-    after = _step(draft, request, before, now_ms)
+    _aim(draft, topics, rules, now)
+    after = _step(draft, request, before, now)
     session_ms = rules.session_timeout_ms if request.classic is None else request.classic.session_timeout_ms
-    draft.timers.append(Timer(session_timer(request.group_id, request.member_id), now_ms + session_ms))
+    draft.timers.append(Timer(session_timer(request.group_id, request.member_id), now + session_ms))
     tells_all = request.epoch == JOINING or request.is_full or request.epoch != before.epoch
     assigned = after.assigned if tells_all or after.assigned != before.assigned else None
     return HeartbeatReply(request.member_id, after.epoch, rules.heartbeat_interval_ms, assigned)
@@ -152,16 +152,19 @@ def _think_over(draft: Draft, topics: Topics, changed: str | None) -> None:
         draft.raise_epoch(topics, changed)
 
 
-def _aim(draft: Draft, topics: Topics, rules: GroupRules) -> None:
-    """Make the target for the group's epoch; only what differs from the one before is written down."""
+def _aim(draft: Draft, topics: Topics, rules: GroupRules, now: Moment) -> None:
+    """Make the target for the group's epoch; only what differs from the one before is written down.
+
+    A target that is too young stays for now: the next heartbeat, of whoever it is, looks again.
+    """
     group = draft.group
-    if group.epoch <= group.target_epoch:
+    if group.epoch <= group.target_epoch or group.keeps_target(rules.assignment_interval_ms, now.wall_ms):
         return
     target_epoch = group.epoch
     for member_id, partitions in target_of(group, topics, rules).items():
         if group.targets.get(member_id) != partitions:
             draft.add(TargetOf(group.group_id, member_id, partitions))
-    draft.add(TargetEpoch(group.group_id, target_epoch))
+    draft.add(TargetEpoch(group.group_id, target_epoch, now.wall_ms))
 
 
 def target_of(group: Group, topics: Topics, rules: GroupRules) -> dict[str, Partitions]:

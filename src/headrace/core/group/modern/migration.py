@@ -8,7 +8,7 @@ from typing import Any
 
 from headrace.core.coordinator import Answer, Decision, Moment, Ticket, Timer, merged
 from headrace.core.group.classic_draft import FAMILY as CLASSIC
-from headrace.core.group.classic_draft import JOIN, SESSION, SYNC
+from headrace.core.group.classic_draft import JOIN, PENDING, SESSION, SYNC
 from headrace.core.group.errors import GroupNotFound, RebalanceInProgress
 from headrace.core.group.family import timer_name
 from headrace.core.group.machine import GroupMachine
@@ -45,7 +45,8 @@ def report(
         return groups.report(request, may_describe, ticket, now)
     if request.epoch != JOINING:
         raise GroupNotFound(f"group {request.group_id} uses the classic protocol")
-    forgotten: Decision[Any] = Decision(facts=machine.classic.forget(request.group_id))
+    unused_ids = [Timer(timer_name(CLASSIC, PENDING, request.group_id, one), None) for one in classic.pending]
+    forgotten: Decision[Any] = Decision(facts=machine.classic.forget(request.group_id), timers=unused_ids)
     if machine.classic.is_empty(request.group_id):
         return merged([forgotten, groups.report(request, may_describe, ticket, now)])
     if not groups.rules_of(request.group_id).may_upgrade:

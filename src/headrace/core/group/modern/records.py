@@ -64,8 +64,8 @@ def encode(fact: ModernFact) -> LogRecord | None:
             return _record(GROUP_EPOCH, (group_id,), epoch, lambda one: _epoch(one, topics_hash))
         case MemberSubscribed(group_id, member_id, subscription):
             return _record(MEMBER, (group_id, member_id), subscription, _subscription)
-        case TargetEpoch(group_id, epoch):
-            return _record(TARGET_EPOCH, (group_id,), epoch, lambda one: _epoch(one, 0))
+        case TargetEpoch(group_id, epoch, made_ms):
+            return _record(TARGET_EPOCH, (group_id,), epoch, lambda one: _epoch(one, made_ms))
         case TargetOf(group_id, member_id, partitions):
             return _record(TARGET, (group_id, member_id), partitions, lambda one: _partitions(one) + EMPTY_TAGS)
         case HoldingOf(group_id, member_id, holding):
@@ -90,7 +90,7 @@ def decode(record: LogRecord) -> ModernFact | None:
         case 5:
             return MemberSubscribed(group_id, key.string(), _read(value, _read_subscription))
         case 6:
-            return TargetEpoch(group_id, _read_epoch(value)[0])
+            return TargetEpoch(group_id, *_read_epoch(value))
         case 7:
             return TargetOf(group_id, key.string(), _read(value, _read_partitions))
         case 8:
@@ -109,8 +109,9 @@ def _record(kind: int, names: Iterable[str], content: Content | None, body: Call
     return LogRecord(key, None if content is None else _VERSION + body(content))
 
 
-def _epoch(epoch: int, topics_hash: int) -> bytes:
-    return INT32.pack(epoch) + (_tagged(INT64.pack(topics_hash)) if topics_hash else EMPTY_TAGS)
+def _epoch(epoch: int, beside: int) -> bytes:
+    """With what a group's epoch was raised for, or when a target's was reached."""
+    return INT32.pack(epoch) + (_tagged(INT64.pack(beside)) if beside else EMPTY_TAGS)
 
 
 def _tagged(content: bytes) -> bytes:

@@ -82,10 +82,11 @@ class MemberSubscribed(NamedTuple):
 
 
 class TargetEpoch(NamedTuple):
-    """The group epoch that the target assignment was made for."""
+    """The group epoch that the target assignment was made for, and when, by the calendar."""
 
     group_id: str
     epoch: int | None
+    made_ms: int = 0
 
 
 class TargetOf(NamedTuple):
@@ -131,6 +132,7 @@ class GroupRules(NamedTuple):
 
     session_timeout_ms: int = 45_000
     heartbeat_interval_ms: int = 5_000
+    assignment_interval_ms: int = 0  # a target stands for at least this long; 0: until it does not fit any more
     members_max: int = 2**31 - 1
     assignors: tuple[str, ...] = ("uniform", "range")  # the first is taken where nobody asks for one
     may_upgrade: bool = True  # a classic group becomes a consumer group when its first member of that kind comes

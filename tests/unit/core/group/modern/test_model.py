@@ -6,7 +6,13 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 
 from headrace.core.coordinator import Moment
 from headrace.core.group.modern.partitions import overlap, pairs
-from headrace.core.group.modern.values import HeartbeatReply, Partitions
+from headrace.core.group.modern.values import (
+    HeartbeatReply,
+    MemberState,
+    Partitions,
+    rebalance_timer,
+    session_timer,
+)
 from headrace.model.errors import RequestError
 from tests.unit.core.group.modern.modern_kit import Cluster, same_groups
 
@@ -107,9 +113,14 @@ class GroupLife(RuleBasedStateMachine):
         assert same_groups(self.cluster.rebuilt(), self.cluster.groups)
 
     @invariant()
-    def every_member_has_a_session_that_ends(self) -> None:
-        sessions = {name for name in self.cluster.timers if " session " in name}
-        assert len(sessions) == len(self._members())
+    def everything_that_waits_has_an_end(self) -> None:
+        """Every member's session; and the patience with whoever has to give something up."""
+        group = self.cluster.groups.groups.get("g")
+        wanted = {session_timer("g", name) for name in self._members()}
+        if group is not None:
+            held_back = [name for name in self._members() if group.holding(name).state is MemberState.UNREVOKED]
+            wanted |= {rebalance_timer("g", name) for name in held_back}
+        assert set(self.cluster.timers) == wanted
 
     def teardown(self) -> None:
         """Left alone with willing members, every group settles, and every partition has an owner."""
