@@ -1,5 +1,7 @@
 """kafka-python's own integration suite passes as far as the checked-in list says, and the list only grows."""
 
+from collections.abc import Collection, Mapping
+
 import pytest
 
 from headrace.testing import LocalBroker
@@ -16,10 +18,24 @@ SETTINGS = {
     "group.initial.rebalance.delay.ms": "0",
 }
 
+# Tests of the suite that want something within a time of their own, too short for a machine that may stand still for a
+# second or two. Of these, one that failed may try again, alone.
+HURRIED = {
+    "test_admin_integration::test_delete_records",  # 380 records in one poll of 2 s
+    "test_consumer_integration::test_kafka_consumer__blocking",  # five records in less than 0.5 s
+    "test_producer_integration::test_idempotent_producer",  # each within 1 s, the first with all that connecting takes
+    *(  # what is sent has a time within 1 s of when the test asked for it
+        f"test_producer_integration::test_kafka_producer_proper_record_metadata[{codec}]"
+        for codec in (None, "gzip", "lz4", "snappy", "zstd")
+    ),
+}
+TRIES_MORE_MAX = 2
+
 
 def test_the_list_of_passing_tests_does_not_shrink():
     listed = kafka_python_suite.must_pass()
     assert len(set(listed)) >= LISTED_AT_LEAST
+    assert set(listed) >= HURRIED
 
 
 @pytest.mark.slow
@@ -28,5 +44,12 @@ def test_every_listed_test_of_kafka_pythons_suite_passes():
     listed = kafka_python_suite.must_pass()
     with LocalBroker(memory=False, settings=SETTINGS) as broker:
         outcomes = kafka_python_suite.run(broker.bootstrap, tests=listed)
-    others = {name: outcomes.get(name, "was not run") for name in listed if outcomes.get(name) != "passed"}
-    assert others == {}
+        assert not_passed(outcomes, set(listed) - HURRIED) == {}
+        for _ in range(TRIES_MORE_MAX):
+            for name in not_passed(outcomes, HURRIED):
+                outcomes |= kafka_python_suite.run(broker.bootstrap, tests=[name])
+    assert not_passed(outcomes, listed) == {}
+
+
+def not_passed(outcomes: Mapping[str, str], names: Collection[str]) -> dict[str, str]:
+    return {name: outcomes.get(name, "was not run") for name in names if outcomes.get(name) != "passed"}

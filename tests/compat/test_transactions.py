@@ -69,7 +69,7 @@ def read(broker: LocalBroker, topic: str, *, committed: bool = True, partitions:
     return [value for index in range(partitions) for value in found[index]]
 
 
-def test_readers_of_committed_data_see_exactly_the_committed_records(transactional: LocalBroker) -> None:
+def test_rule_33_readers_of_committed_data_see_exactly_the_committed_records(transactional: LocalBroker) -> None:
     topic = fresh("orders")
     create(transactional, topic)
     producer = confluent_producer(transactional, fresh("shop"))
@@ -87,7 +87,7 @@ def test_readers_of_committed_data_see_exactly_the_committed_records(transaction
     assert read(transactional, topic, committed=False) == everything[0] + everything[1]
 
 
-def test_an_open_transaction_is_not_read_and_nothing_behind_it_either(transactional: LocalBroker) -> None:
+def test_rule_08_an_open_transaction_is_not_read_and_nothing_behind_it_either(transactional: LocalBroker) -> None:
     from confluent_kafka import Producer
 
     topic = fresh("held-back")
@@ -125,7 +125,7 @@ def read_until(broker: LocalBroker, topic: str, count: int) -> list[bytes]:
     return values
 
 
-def test_a_second_producer_of_the_same_id_fences_the_first(transactional: LocalBroker) -> None:
+def test_rule_10_a_second_producer_of_the_same_id_fences_the_first(transactional: LocalBroker) -> None:
     from confluent_kafka import KafkaException
 
     topic, name = fresh("fenced"), fresh("twin")
@@ -143,7 +143,7 @@ def test_a_second_producer_of_the_same_id_fences_the_first(transactional: LocalB
     assert read_until(transactional, topic, 1) == [b"from the heir"]
 
 
-def test_a_transaction_that_nobody_ends_is_aborted_at_its_timeout(transactional: LocalBroker) -> None:
+def test_rule_14_a_transaction_that_nobody_ends_is_aborted_at_its_timeout(transactional: LocalBroker) -> None:
     from confluent_kafka import Producer
 
     topic = fresh("abandoned")

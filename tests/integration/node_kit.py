@@ -15,8 +15,9 @@ import yaml
 from confluent_kafka.admin import AdminClient
 
 from headrace.app.config_file import load_settings
+from headrace.app.ports import reserve_port
 from headrace.model.settings import Settings
-from headrace.testing.local_broker import HOST, reserve_port
+from headrace.testing.local_broker import HOST
 from tests.patience import awaited
 
 START_SECONDS_MAX = 60.0
@@ -73,13 +74,25 @@ class NodeFiles:
                 port.close()
 
 
-class NodeProcess:
-    """`headrace start --config FILE`."""
+# The command, in a process that is told another time. A namespace of clocks has no wall clock, and changing the
+# machine's is for nobody's tests.
+_AHEAD = """
+import runpy, time
+right = time.time_ns
+time.time_ns = lambda: right() + {}
+runpy.run_module("headrace.cli.main", run_name="__main__", alter_sys=True)
+"""
 
-    def __init__(self, config: Path) -> None:
+
+class NodeProcess:
+    """`headrace start --config FILE`, perhaps on a machine whose clock is wrong."""
+
+    def __init__(self, config: Path, clock_ahead_s: int = 0) -> None:
         self._log = config.with_suffix(".log")
         with self._log.open("ab") as log:
             command = [sys.executable, "-P", "-m", "headrace.cli.main", "start", "--config", str(config)]
+            if clock_ahead_s:
+                command[2:4] = ["-c", _AHEAD.format(clock_ahead_s * 10**9)]
             self._process = subprocess.Popen(command, stdout=log, stderr=log, process_group=0)
         self.pid = self._process.pid
 

@@ -20,11 +20,13 @@ def request(api: int, version: int, body: bytes = b"", correlation_id: int = 7) 
     return _INT32.pack(len(content)) + content
 
 
-def produce_body(topic: str, records: bytes | None, *, partition: int = 0, acks: int = -1) -> bytes:
+def produce_body(
+    topic: str, records: bytes | None, *, partition: int = 0, acks: int = -1, timeout_ms: int = 10_000
+) -> bytes:
     """Produce versions 3 to 8, one partition."""
     sized = pack(">i", -1) if records is None else pack(">i", len(records)) + records
     one_topic = string(topic) + pack(">ii", 1, partition) + sized
-    return string(None) + pack(">hi", acks, 10_000) + pack(">i", 1) + one_topic
+    return string(None) + pack(">hi", acks, timeout_ms) + pack(">i", 1) + one_topic
 
 
 def fetch_body(topic: str, offset: int = 0, *, partition: int = 0, bytes_max: int = 1 << 20) -> bytes:
@@ -73,26 +75,41 @@ class RawConnection:
         self.close()
 
     def produce_error(self, topic: str, records: bytes | None) -> tuple[int, int]:
-        """Error code and base offset of a Produce (version 7, the first that knows zstd) with one partition."""
-        self.send(request(PRODUCE, 7, produce_body(topic, records)))
+        """Error code and base offset of a Produce with one partition."""
+        self.send_produce(topic, records)
+        return self.receive_produced(topic)
+
+    def send_produce(self, topic: str, records: bytes | None, *, timeout_ms: int = 10_000) -> None:
+        """In version 7, the first that knows zstd."""
+        self.send(request(PRODUCE, 7, produce_body(topic, records, timeout_ms=timeout_ms)))
+
+    def receive_produced(self, topic: str) -> tuple[int, int]:
         answer = self.receive()
         position = 4 + 4 + 2 + len(topic) + 4 + 4
         code, offset = unpack_from(">hq", answer, position)
         return code, offset
 
     def fetched(self, topic: str, offset: int = 0) -> bytes:
-        """The records of a Fetch (version 4) of one partition."""
+        """The records of a Fetch of one partition."""
+        self.send_fetch(topic, offset)
+        code, records = self.receive_fetched(topic)
+        assert code == 0, f"fetch answered {code}"
+        return records
+
+    def send_fetch(self, topic: str, offset: int = 0) -> None:
         self.send(request(FETCH, 4, fetch_body(topic, offset)))
+
+    def receive_fetched(self, topic: str) -> tuple[int, bytes]:
+        """Error code and records."""
         answer = self.receive()
         # correlation id, throttle, topics; name, partitions; index, error, watermark, stable offset; aborted
         position = 4 + 4 + 4 + 2 + len(topic) + 4 + 4
         (code,) = unpack_from(">h", answer, position)
-        assert code == 0, f"fetch answered {code}"
         position += 2 + 8 + 8
         (aborted,) = unpack_from(">i", answer, position)
         position += 4 + max(0, aborted) * 16
         (size,) = unpack_from(">i", answer, position)
-        return answer[position + 4 : position + 4 + size]
+        return code, answer[position + 4 : position + 4 + size]
 
     def create_topic(self, topic: str, configs: dict[str, str] | None = None) -> int:
         """Error code of a CreateTopics (version 2) with one partition."""

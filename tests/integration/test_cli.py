@@ -286,6 +286,28 @@ def test_configs_that_are_wrong_or_not_there_are_told(cli, topic):
     assert cli("configs", "list", "--topic", topic, "--json")[1] == "[]\n"
 
 
+def test_group_configs_are_set_shown_and_unset(cli):
+    whose = ("--group", "not there yet")
+    assert cli("configs", "set", "consumer.session.timeout.ms=50000", *whose)[0] == OK
+    assert cli("configs", "get", "consumer.session.timeout.ms", *whose)[1] == "50000\n"
+    shown = json.loads(cli("configs", "list", *whose, "--json")[1])
+    assert [(row["name"], row["value"], row["source"]) for row in shown] == [
+        ("consumer.session.timeout.ms", "50000", "group")
+    ]
+    everything = json.loads(cli("configs", "list", *whose, "--all", "--json")[1])
+    assert {row["name"] for row in everything if row["source"] == "default"} == {
+        "consumer.assignment.interval.ms",
+        "consumer.heartbeat.interval.ms",
+    }
+    code, _, err = cli("configs", "set", "consumer.session.timeout.ms=1", *whose)
+    assert (code, "between 45000 and 60000" in err) == (FAILURE, True)
+    code, _, err = cli("configs", "set", "share.record.lock.duration.ms=30000", *whose)
+    assert (code, "is for share groups" in err) == (FAILURE, True)
+    assert cli("configs", "unset", "consumer.session.timeout.ms", *whose)[0] == OK
+    assert cli("configs", "list", *whose, "--json")[1] == "[]\n"
+    assert cli("configs", "list", *whose, "--topic", "t")[0] == USAGE
+
+
 def test_broker_configs_are_set_for_one_or_for_all(cli):
     shown = json.loads(cli("configs", "list", "--broker", 1, "--json")[1])
     assert {"num.partitions": "2"}.items() <= {row["name"]: row["value"] for row in shown}.items()

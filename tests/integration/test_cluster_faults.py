@@ -16,10 +16,12 @@ from headrace.client.configs import ResourceType, alter
 from headrace.client.connection import Connection
 from headrace.client.moving import move, moving
 from headrace.model.ids import TopicPartition as Place
-from headrace.testing import LocalCluster
+from headrace.testing import LocalBroker, LocalCluster
 from headrace.testing.local_cluster import METADATA
-from tests.integration.test_local_cluster import PATIENCE_S, Sender, create, everything, wait_for_isr
-from tests.integration.told import told_by
+from tests.integration.fenced import UNFENCED, acknowledges
+from tests.integration.raw import RawConnection
+from tests.integration.test_local_cluster import PATIENCE_S, Sender, create, everything, wait_for_isr, wait_for_leader
+from tests.integration.told import leader_told_by
 from tests.patience import until
 
 DISK_BYTES = 96 * 1024 * 1024
@@ -29,6 +31,7 @@ MOVED_BYTES, RECORD_BYTES, BYTES_PER_S = 8 * 1024 * 1024, 500_000, 3_000_000
 @pytest.fixture(scope="module")
 def cluster() -> Iterator[LocalCluster]:
     settings = {
+        "broker.session.timeout.ms": "6000",  # only who is cut off shall lose it, not who waits for a busy machine
         "replica.lag.time.max.ms": "1000",
         "replica.selector.class": "org.apache.kafka.common.replica.RackAwareReplicaSelector",
         "leader.imbalance.check.interval.seconds": "1",
@@ -42,29 +45,54 @@ def wait_until(condition: Callable[[], bool], what: str) -> None:
     until(condition, what, PATIENCE_S)
 
 
+def is_taken_by(broker: LocalBroker, topic: str) -> bool:
+    """Whether this very broker acknowledges a record to all replicas, asked by a client that knows no other."""
+    try:
+        with RawConnection(broker.port) as client:
+            client.send_produce(topic, UNFENCED, timeout_ms=1000)
+            return acknowledges(client, topic)
+    except ConnectionError:
+        return False
+
+
 def test_d9_a_leader_that_is_cut_off_is_replaced_and_fenced(cluster: LocalCluster) -> None:
     create(cluster, "cut")
     sender = Sender(cluster, "cut")
     sender.send(10)
-    leader = cluster.leader("cut")
+    leader = wait_for_leader(cluster, "cut")
     for other in (METADATA, *(one for one in cluster.brokers if one != leader)):
         cluster.partition(leader, other)
+    assert not is_taken_by(cluster.brokers[leader], "cut"), "nobody else has it, and nobody is out of sync yet"
     other = cluster.brokers[leader % 3 + 1]
-    wait_until(
-        lambda: told_by("127.0.0.1", other.port, "cut").partitions[0].leader not in (leader, -1), "somebody else leads"
-    )
+    wait_until(lambda: leader_told_by("127.0.0.1", other.port, "cut") not in (leader, -1), "somebody else leads")
+    assert not is_taken_by(cluster.brokers[leader], "cut"), "two would acknowledge"
     sender.send(10)
+    assert not is_taken_by(cluster.brokers[leader], "cut")
     cluster.heal()
     sender.send(10)
     wait_for_isr(cluster, "cut", 3)
     assert everything(cluster, "cut", 30) == sender.acked
 
 
+@pytest.mark.parametrize("reaches_brokers", [True, False])
+def test_a_broker_that_is_left_out_hangs_up_so_that_clients_ask_others(
+    cluster: LocalCluster, reaches_brokers: bool
+) -> None:
+    alone, topic = 2, f"left-out-{reaches_brokers}"
+    create(cluster, topic)
+    with RawConnection(cluster.brokers[alone].port) as client:
+        for other in (METADATA,) if reaches_brokers else (METADATA, 1, 3):
+            cluster.partition(alone, other)
+        assert client.is_closed_by_peer()
+    cluster.heal()
+    wait_for_isr(cluster, topic, 3)
+
+
 def test_d9_a_broker_that_the_store_does_not_hear_is_replaced(cluster: LocalCluster) -> None:
     create(cluster, "unheard")
     sender = Sender(cluster, "unheard")
     sender.send(10)
-    cluster.partition(cluster.leader("unheard"), METADATA, one_way=True)
+    cluster.partition(wait_for_leader(cluster, "unheard"), METADATA, one_way=True)
     sender.send(10)
     cluster.heal()
     wait_for_isr(cluster, "unheard", 3)
@@ -75,10 +103,10 @@ def test_a_broker_whose_files_fail_leaves_leading_to_others(cluster: LocalCluste
     create(cluster, "failing")
     sender = Sender(cluster, "failing")
     sender.send(20)
-    leader = cluster.leader("failing")
+    leader = wait_for_leader(cluster, "failing")
     limit = resource.prlimit(cluster.brokers[leader].pid, resource.RLIMIT_FSIZE, (1024, resource.RLIM_INFINITY))
     sender.send(20)
-    assert cluster.leader("failing") not in (leader, -1)
+    wait_for_leader(cluster, "failing", leader.__ne__)
     resource.prlimit(cluster.brokers[leader].pid, resource.RLIMIT_FSIZE, limit)
     cluster.kill(leader)
     cluster.restart(leader)
@@ -126,11 +154,11 @@ def test_kip_392_a_consumer_reads_in_its_own_rack(cluster: LocalCluster) -> None
 def test_leadership_goes_back_to_the_first_replica_by_itself(cluster: LocalCluster) -> None:
     admin = AdminClient({"bootstrap.servers": cluster.bootstrap})
     admin.create_topics([NewTopic("home", 1, replica_assignment=[[3, 1, 2]])])["home"].result(PATIENCE_S)
-    assert cluster.leader("home") == 3
+    wait_for_leader(cluster, "home", (3).__eq__)
     cluster.stop(3)
-    wait_until(lambda: cluster.leader("home") in (1, 2), "somebody else leads")
+    wait_for_leader(cluster, "home", (3).__ne__)
     cluster.restart(3)
-    wait_until(lambda: cluster.leader("home") == 3, "the first replica leads again")
+    wait_for_leader(cluster, "home", (3).__eq__)
 
 
 @pytest.fixture
@@ -146,9 +174,9 @@ def test_d7_a_broker_without_room_leaves_leading_to_others_until_it_has_some(sma
     create(small_disks, "full")
     sender = Sender(small_disks, "full")
     sender.send(10)
-    leader = small_disks.leader("full")
+    leader = wait_for_leader(small_disks, "full")
     small_disks.disk_full(leader)
-    wait_until(lambda: small_disks.leader("full") not in (leader, -1), "somebody with room leads")
+    wait_for_leader(small_disks, "full", leader.__ne__)
     sender.send(10)
     small_disks.disk_freed(leader)
     wait_for_isr(small_disks, "full", 3)
@@ -177,4 +205,4 @@ def test_a_move_is_no_faster_than_its_throttle(cluster: LocalCluster) -> None:
             assert alter(connection, ResourceType.BROKER, broker, {}, rates) is None
     # The last piece is not waited for; however slow the machine is, it is not faster.
     assert lasted >= (MOVED_BYTES - BULK_BYTES_MAX) / BYTES_PER_S
-    assert cluster.leader("slow") == 2
+    wait_for_leader(cluster, "slow", (2).__eq__)

@@ -13,7 +13,9 @@ import pytest
 from confluent_kafka import Producer
 from confluent_kafka.admin import AdminClient
 
-from tests.integration.test_cluster_cli import PATIENCE_S, free_base, headrace
+from tests.integration.port_row import reserved_base
+from tests.integration.test_cluster_cli import PATIENCE_S, headrace
+from tests.patience import awaited
 
 
 class Running(NamedTuple):
@@ -36,8 +38,14 @@ class Running(NamedTuple):
 
 
 @pytest.fixture(scope="module")
-def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
-    base, folder = free_base(4), str(tmp_path_factory.mktemp("moves") / "c")
+def base() -> Iterator[int]:
+    with reserved_base(4) as port:
+        yield port
+
+
+@pytest.fixture(scope="module")
+def cluster(tmp_path_factory: pytest.TempPathFactory, base: int) -> Iterator[Running]:
+    folder = str(tmp_path_factory.mktemp("moves") / "c")
     command = [sys.executable, "-m", "headrace.cli.main", "cluster", "up", "--dir", folder, "--listen-base", str(base)]
     process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
     assert process.stdout is not None
@@ -99,7 +107,8 @@ def test_a_broker_is_added_gets_its_share_and_is_removed_again(cluster: Running)
     assert "no longer part of the cluster" in gone.stderr
     assert {one for brokers in cluster.replicas("moved") for one in brokers} == {1, 2, 3}
     assert records(cluster) == 600
-    assert "0 under-replicated, 0 without a leader" in cluster.cli("status").stdout
+    well = "0 under-replicated, 0 without a leader"
+    awaited(lambda: cluster.cli("status"), lambda told: well in told.stdout, well, PATIENCE_S)
 
 
 def test_a_removal_that_would_lose_data_is_refused(cluster: Running) -> None:

@@ -1,6 +1,7 @@
 """Nodes with an etcd member each: founded, joined, killed, restarted, and configured wrongly."""
 
 import asyncio
+import re
 import shutil
 import signal
 from collections.abc import AsyncIterator, Iterator
@@ -120,6 +121,22 @@ def test_two_nodes_with_one_id_do_not_run_at_the_same_time(files: NodeFiles) -> 
             assert "a broker with the id 3 runs already" in node.output()
         finally:
             node.close()
+
+
+def test_a_node_whose_clock_is_an_hour_off_does_not_join(files: NodeFiles) -> None:
+    alone = {"cluster": {"initial_members": files.members[:2]}}
+    with running(files.write(0), files.write(1)):
+        wait_for_brokers(files, 0, {1, 2})
+        late = NodeProcess(files.write(2, **alone), clock_ahead_s=-3600)
+        try:
+            assert late.wait_for_end() != 0
+            told = r"the clock of this machine is (\d+) s behind that of brokers 1, 2; set it right"
+            found = re.search(told, late.output())
+            assert found is not None, late.output()
+            assert abs(int(found[1]) - 3600) <= 30, "an hour, and what an answer of a busy machine may take"
+        finally:
+            late.close()
+        assert set(admin(files, 0).list_topics(timeout=30).brokers) == {1, 2}
 
 
 async def test_facts_are_the_same_on_all_members_and_outlive_all_of_them(files: NodeFiles) -> None:

@@ -16,6 +16,9 @@ from headrace.metadata.local import client as client_module
 from headrace.metadata.local.client import LocalStore
 from headrace.metadata.store import Change, Conflict, LeaseExpired, OutcomeUnknown, Snapshot, Unavailable
 from headrace.model.errors import InvalidConfig
+from headrace.testing.suspend import resume, suspend
+
+LEASE_MS = 2_000
 
 
 class Server:
@@ -37,14 +40,15 @@ class Server:
         finally:
             os.close(read_end)
 
-    def signal(self, number: int) -> None:
+    @property
+    def pid(self) -> int:
         assert self._process is not None
-        self._process.send_signal(number)
+        return self._process.pid
 
     async def end(self, number: int) -> None:
         assert self._process is not None
         if self._process.returncode is None:
-            self.signal(number)
+            self._process.send_signal(number)
         await self._process.wait()
 
 
@@ -95,16 +99,29 @@ async def test_a_commit_without_an_answer_is_of_unknown_outcome(
 ) -> None:
     monkeypatch.setattr(client_module, "ANSWER_SECONDS_MAX", 0.2)
     store = await LocalStore.connect(server.socket)
-    server.signal(signal.SIGSTOP)
+    suspend(server.pid)
     with pytest.raises(OutcomeUnknown):
         await store.commit({"/a": 0}, {"/a": b"1"})
     with pytest.raises(Unavailable):
         await store.load("/")
-    server.signal(signal.SIGCONT)
+    resume(server.pid)
     monkeypatch.undo()
     with pytest.raises(Conflict):  # the first one did happen after all, and only one of the two may
         await store.commit({"/a": 0}, {"/a": b"2"})
     assert (await store.load("/")).entries["/a"].value == b"1"
+    await store.close()
+
+
+async def test_a_store_that_slept_itself_ends_nobodys_session_for_it(server: Server) -> None:
+    """Whoever held one has said so in time; it could not listen."""
+    store = await LocalStore.connect(server.socket)
+    lease = await store.grant(LEASE_MS)
+    await store.commit({}, {"/brokers/1": b"here"}, lease)
+    suspend(server.pid)
+    await asyncio.sleep(1.1 * LEASE_MS / 1000)
+    resume(server.pid)
+    await store.keep_alive(lease)
+    assert (await store.load("/")).entries["/brokers/1"].value == b"here"
     await store.close()
 
 

@@ -6,6 +6,7 @@ import pytest
 
 from headrace.model.errors import ErrorCode
 from headrace.protocol.api import ApiKey
+from headrace.testing.sim_files import SimFiles
 from tests.integration.rules_kit import Client, SlowDisk, batch, running
 
 pytestmark = pytest.mark.timeout(60)
@@ -36,6 +37,76 @@ async def test_a_request_that_waits_for_the_disk_is_answered_in_its_turn() -> No
         disk.may_sync.set()
         offsets = [(await client.receive()).responses[0].partition_responses[0].base_offset for _ in range(3)]
         assert offsets == [1, 2, 3]
+
+
+async def _offsets_and_codes(client: Client, count: int) -> list[tuple[int, int]]:
+    rows = [(await client.receive()).responses[0].partition_responses[0] for _ in range(count)]
+    return [(row.error_code, row.base_offset) for row in rows]
+
+
+@pytest.mark.parametrize("version", [7, 9, 13])
+@pytest.mark.parametrize("acks", [-1, 1])
+async def test_requests_that_come_together_are_written_together(version: int, acks: int) -> None:
+    """Also on a disk, where all of them wait for one sync; over a change of the partition, and more than one turn."""
+    for disk in (None, SimFiles()):
+        async with running(disk) as broker, Client.of(broker) as client:
+            topic_id = await client.create("orders", 2)
+            for index in (0, 1):
+                await client.produce(
+                    "orders", batch("first"), index=index, acks=acks, version=version, topic_id=topic_id
+                )
+            for number in range(50):
+                client.send_produce(
+                    "orders", batch(f"{number}"), index=number // 40, acks=acks, version=version, topic_id=topic_id
+                )
+            told = await _offsets_and_codes(client, 50)
+            assert told == [(0, 1 + number % 40) for number in range(50)]
+            counts = broker.figures.requests[ApiKey.PRODUCE].counts
+            assert sum(counts) == 52, "each of them is a request that was answered"
+            assert broker.figures.records.batches_in == 52
+
+
+async def test_one_that_is_bad_spoils_none_of_its_neighbours() -> None:
+    async with running() as broker, Client.of(broker) as client:
+        await client.create("orders")
+        await client.produce("orders", batch("first"))
+        damaged = bytearray(batch("bad"))
+        damaged[-1] ^= 1
+        for records in (batch("1"), batch("2"), bytes(damaged), batch("3")):
+            client.send_produce("orders", records)
+        told = await _offsets_and_codes(client, 4)
+        assert told == [(0, 1), (0, 2), (ErrorCode.CORRUPT_MESSAGE, -1), (0, 3)]
+
+
+async def test_who_waits_together_is_told_together_that_it_was_in_vain() -> None:
+    """Each with an answer of its own, when the topic goes and when the client's patience is over."""
+    disk = SlowDisk()
+    async with running(disk) as broker, Client.of(broker) as client, Client.of(broker) as another:
+        await client.create("orders")
+        await client.produce("orders", batch("first"))
+        disk.may_sync.clear()
+        for number in range(3):
+            client.send_produce("orders", batch(f"{number}"), timeout_ms=10)
+        assert await _offsets_and_codes(client, 3) == [(ErrorCode.REQUEST_TIMED_OUT, -1)] * 3
+        for number in range(3):
+            client.send_produce("orders", batch(f"{number}"))
+        assert await client.has_nothing()
+        await another.ask(ApiKey.DELETE_TOPICS, topics=[{"name": "orders", "topic_id": None}], timeout=10_000)
+        assert await _offsets_and_codes(client, 3) == [(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, -1)] * 3
+        disk.may_sync.set()
+
+
+@pytest.mark.parametrize("together", [False, True])
+async def test_nobody_writes_to_the_brokers_own_topics_by_asking_again(together: bool) -> None:
+    async with running() as broker, Client.of(broker) as client:
+        await client.ask(ApiKey.FIND_COORDINATOR, 4, key_type=0, coordinator_keys=["g"])
+        refused = (ErrorCode.INVALID_TOPIC_EXCEPTION, -1)
+        for _ in range(3):
+            client.send_produce("__consumer_offsets", batch("forged"))
+            if not together:
+                assert await _offsets_and_codes(client, 1) == [refused]
+        if together:
+            assert await _offsets_and_codes(client, 3) == [refused] * 3
 
 
 async def test_what_is_wrong_with_a_repeated_request_is_said_as_always() -> None:

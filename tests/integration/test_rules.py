@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from headrace.broker.broker import Broker
+from headrace.broker.partition import Partition
 from headrace.model.errors import ErrorCode
 from headrace.protocol.api import SERVED, ApiKey
 from headrace.protocol.kafka_messages import message_class
@@ -645,7 +646,7 @@ async def test_rule_31_zstd_needs_a_client_that_knows_it(client: Client) -> None
 # ── the disk, over the socket (D6) ──
 
 
-async def test_d6_a_failed_sync_is_answered_as_a_storage_error_and_never_acknowledged() -> None:
+async def test_d6_rule_11_a_failed_sync_is_answered_as_a_storage_error_and_never_acknowledged() -> None:
     with SlowDisk() as disk:
         async with running(disk) as broker, Client.of(broker) as client:
             await client.create("t", 2)
@@ -674,7 +675,7 @@ async def test_d6_a_topic_deleted_while_its_first_batch_is_on_its_way_to_disk_st
             assert (await client.produce("u", batch("still acknowledged"))).error_code == 0
 
 
-async def test_a_produce_that_the_disk_keeps_waiting_times_out_and_the_connection_goes_on() -> None:
+async def test_rule_11_a_produce_that_the_disk_keeps_waiting_times_out_and_the_connection_goes_on() -> None:
     with SlowDisk() as disk:
         async with running(disk) as broker, Client.of(broker) as client:
             await client.create("t")
@@ -683,3 +684,24 @@ async def test_a_produce_that_the_disk_keeps_waiting_times_out_and_the_connectio
             assert row.error_code == ErrorCode.REQUEST_TIMED_OUT
             disk.may_sync.set()
             assert (await client.produce("t", batch("y"))).base_offset == 1
+
+
+async def test_rule_11_a_mistake_of_ours_ends_the_connection_and_is_no_unknown_server_error(
+    broker: Broker, client: Client, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Clients give a batch up at UNKNOWN_SERVER_ERROR; after a lost connection they send it again, and it is known."""
+    await client.create("t")
+    written = Partition.append
+
+    def append_and_fail(partition: Partition, *arguments: Any, **named: Any) -> None:
+        written(partition, *arguments, **named)
+        raise ValueError("a mistake of ours, behind the append")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Partition, "append", append_and_fail)
+        async with Client.of(broker) as other:
+            other.send_produce("t", sequenced(0))
+            assert await other.is_closed()
+    assert "a mistake of ours" in caplog.text
+    assert await outcome(client, sequenced(0)) == (0, 0), "it was written, and is not written twice"
+    assert (await client.fetch("t")).high_watermark == 1

@@ -22,6 +22,20 @@ class Told(NamedTuple):
     partitions: list[ToldPartition]
 
 
+def leader_told_by(host: str, port: int, topic: str) -> int:
+    """Of partition 0, for who waits for one: -1 also while the broker does not answer or does not know the topic."""
+    told = told_or_none(host, port, topic)
+    return told.partitions[0].leader if told is not None and told.partitions else -1
+
+
+def told_or_none(host: str, port: int, topic: str) -> Told | None:
+    """For who asks again: a broker that is paused, starts or hangs up gives no answer yet."""
+    try:
+        return told_by(host, port, topic)
+    except OSError:
+        return None
+
+
 def told_by(host: str, port: int, topic: str) -> Told:
     """OSError if it does not answer."""
     request = MetadataRequest(

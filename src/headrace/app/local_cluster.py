@@ -1,55 +1,49 @@
-"""A cluster on one machine: a process for the facts, and one for each broker, started and stopped in order.
+"""A cluster on one machine: a process for each broker, and one for the facts, kept alive until they are stopped.
 
-<dir>/metadata.sqlite      the facts
+<dir>/metadata.sqlite      the facts; with etcd instead, each of the first three brokers has a member beside it
 <dir>/broker-<id>/         the data of each broker, and its log beside it
-<dir>/cluster.json         while it runs: where the brokers are, and their processes
-<dir>/wish-<pid>.json      what another process wants of it: one broker more, or one less; removed when it is done
+
+Decides where each of them listens and keeps its data, and in which order they start and stop. How others ask for
+something, `local_wishes.py` says; how what died is started again, `keeping.py`.
 """
 
-import json
 import os
 import re
-import signal
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from typing import IO, NamedTuple
+from typing import IO
 
 from headrace.app.config_file import load_settings
+from headrace.app.keeping import Kept
+from headrace.app.local_wishes import (
+    AlreadyRunning,
+    ClusterState,
+    RunningNode,
+    answer_wishes,
+    forget_wishes,
+    read_state,
+    remove_state,
+    write_state,
+)
 from headrace.app.metadata_process import MetadataProcess
 from headrace.app.node_process import BrokerProcess
 from headrace.model.errors import HeadraceError
 
-STATE_FILE = "cluster.json"
-WISH_PREFIX = "wish-"
 HOST = "127.0.0.1"
-
-
-class AlreadyRunning(HeadraceError):
-    """Another process runs the cluster of this directory."""
-
-
-class NotRunning(HeadraceError):
-    """No cluster runs in this directory, or it cannot do what is asked."""
-
-
-class RunningNode(NamedTuple):
-    node_id: int
-    address: str
-    pid: int
-
-
-class ClusterState(NamedTuple):
-    supervisor: int
-    nodes: tuple[RunningNode, ...]
-
-    @property
-    def bootstrap(self) -> str:
-        return ",".join(node.address for node in self.nodes)
+METADATA_FILE = "metadata.sqlite"
+ETCD_MEMBERS_MAX = 3  # one may be lost; more are slower, and all of them are on one machine
+# Member i listens for the others on the brokers' base port plus this plus i; where it serves brokers, it chooses.
+ETCD_PORTS_ABOVE = 100
+# Of two that stop at once one may be the first, and the other asks an etcd without a majority for some 14 s in vain.
+ETCD_STOP_SECONDS_MAX = 40.0
+STARTS_MAX = 32  # at once: as many as there may be brokers
 
 
 class MachineCluster:
-    def __init__(self, directory: str, nodes: int, listen_base: int, settings: Mapping[str, str]) -> None:
+    def __init__(
+        self, directory: str, nodes: int, listen_base: int, settings: Mapping[str, str], *, etcd: bool = False
+    ) -> None:
         self._directory = os.path.abspath(directory)
         self._ids = _ids_in(self._directory, nodes)
         self._listen_base = listen_base
@@ -58,9 +52,39 @@ class MachineCluster:
             "min.insync.replicas": "2" if nodes > 2 else "1",
             **settings,
         }
-        self._metadata: MetadataProcess | None = None
-        self._logs: list[IO[bytes]] = []
-        self._brokers: dict[int, BrokerProcess] = {}
+        self._etcd_ids = self._members(etcd)
+        self._is_founded = any(self._has_etcd(one) for one in self._etcd_ids)
+        self._pool = ThreadPoolExecutor(STARTS_MAX)
+        self._metadata: Kept[MetadataProcess] | None = None
+        self._brokers: dict[int, Kept[BrokerProcess]] = {}
+        self._logs: dict[int, IO[bytes]] = {}
+
+    # Where its facts are
+
+    def _members(self, wanted: bool) -> list[int]:
+        """The brokers that have an etcd member beside them: those that had one before, else the first ones."""
+        known = [one for one in self._ids if self._has_etcd(one)]
+        if wanted and not known and os.path.exists(os.path.join(self._directory, METADATA_FILE)):
+            raise HeadraceError(
+                f"the cluster in {self._directory} keeps its facts in {METADATA_FILE}, and etcd would know none of "
+                "them: leave --etcd out, or choose another --dir"
+            )
+        return known or (self._ids[:ETCD_MEMBERS_MAX] if wanted else [])
+
+    def _has_etcd(self, node_id: int) -> bool:
+        return os.path.isdir(os.path.join(self._data_of(node_id), "etcd"))
+
+    def _facts(self, node_id: int) -> dict[str, str]:
+        """The settings that lead a broker to them."""
+        if not self._etcd_ids:
+            return {"metadata": f"unix://{self._socket_path}"}
+        rpc_addr = {one: f"{HOST}:{self._listen_base + ETCD_PORTS_ABOVE + one}" for one in self._etcd_ids}
+        listed = ",".join(f"{one}@{self._address(one)}@{rpc_addr[one]}" for one in self._etcd_ids)
+        founds = node_id == self._etcd_ids[0] and not self._is_founded
+        told = {"cluster.initial_members": listed, "cluster.bootstrap": str(founds).lower()}
+        return told | ({"etcd.client_addr": f"{HOST}:0"} if node_id in rpc_addr else {})
+
+    # Beginning
 
     def start(self) -> ClusterState:
         """Returns when every broker serves."""
@@ -70,13 +94,16 @@ class MachineCluster:
                 f"process {running.supervisor} runs the cluster in {self._directory}; `headrace cluster down` stops it"
             )
         os.makedirs(self._directory, exist_ok=True)
-        for left in _wishes(self._directory):
-            os.remove(left)
-        self._metadata = MetadataProcess(self._socket_path, os.path.join(self._directory, "metadata.sqlite"))
-        with ThreadPoolExecutor(len(self._ids)) as pool:
-            started = pool.map(lambda node_id: (node_id, self._start_broker(node_id, self._socket_path)), self._ids)
-            self._brokers = dict(started)
-        return self._write_state()
+        forget_wishes(self._directory)
+        if not self._etcd_ids:
+            file = os.path.join(self._directory, METADATA_FILE)
+            self._metadata = Kept(
+                "the metadata process", lambda: MetadataProcess(self._socket_path, file), self._pool, time.monotonic()
+            )
+        list(self._pool.map(self._keep_broker, self._ids))
+        self._brokers = dict(sorted(self._brokers.items()))
+        self._is_founded = True
+        return self._tell_state()
 
     @property
     def _socket_path(self) -> str:
@@ -85,56 +112,63 @@ class MachineCluster:
     def _address(self, node_id: int) -> str:
         return f"{HOST}:{self._listen_base + node_id}"
 
-    def _start_broker(self, node_id: int, socket_path: str) -> BrokerProcess:
+    def _data_of(self, node_id: int) -> str:
+        return os.path.join(self._directory, f"broker-{node_id}")
+
+    def _keep_broker(self, node_id: int) -> None:
+        kept = Kept(f"broker {node_id}", lambda: self._start_broker(node_id), self._pool, time.monotonic())
+        self._brokers[node_id] = kept
+
+    def _start_broker(self, node_id: int) -> BrokerProcess:
         own = {
             "node.id": str(node_id),
             "listeners": f"PLAINTEXT://{self._address(node_id)}",
-            "log.dirs": os.path.join(self._directory, f"broker-{node_id}"),
-            "metadata": f"unix://{socket_path}",
+            "log.dirs": self._data_of(node_id),
             "gateway.enabled": "false",
+            **self._facts(node_id),
         }
         texts = [(name, text, "") for name, text in {**self._settings, **own}.items()]
-        log = open(os.path.join(self._directory, f"broker-{node_id}.log"), "ab")  # noqa: SIM115 - closed by `stop`
-        self._logs.append(log)
-        return BrokerProcess(load_settings(None, {}, texts).settings, log.fileno())
+        if node_id not in self._logs:
+            # To be read, too: what a broker said before it failed to start is why it did.
+            self._logs[node_id] = open(f"{self._data_of(node_id)}.log", "a+b")  # noqa: SIM115 - closed by `stop`
+        patience = {"stop_seconds_max": ETCD_STOP_SECONDS_MAX} if self._etcd_ids else {}
+        return BrokerProcess(load_settings(None, {}, texts).settings, self._logs[node_id].fileno(), **patience)
 
-    def _write_state(self) -> ClusterState:
+    def _tell_state(self) -> ClusterState:
         nodes = tuple(RunningNode(one, self._address(one), broker.pid) for one, broker in self._brokers.items())
-        state = ClusterState(os.getpid(), nodes)
-        path = os.path.join(self._directory, STATE_FILE)
-        with open(path + ".tmp", "w") as file:
-            json.dump({"supervisor": state.supervisor, "nodes": [node._asdict() for node in state.nodes]}, file)
-        os.replace(path + ".tmp", path)
+        state = ClusterState(os.getpid(), nodes, tuple(self._etcd_ids))
+        write_state(self._directory, state)
         return state
 
-    # Wishes of other processes
+    # While it runs
+
+    def mend(self) -> list[str]:
+        """Start again what has died, when its time has come; returns what has happened, in words."""
+        now_s = time.monotonic()
+        kept: list[Kept[MetadataProcess] | Kept[BrokerProcess]] = [*self._brokers.values()]
+        if self._metadata is not None:
+            kept.insert(0, self._metadata)
+        said = [what for one in kept if (what := one.look(now_s)) is not None]
+        if said:
+            self._tell_state()  # others find the new processes there
+        return said
 
     def obey(self) -> list[RunningNode]:
         """Do what others have asked for meanwhile; returns the brokers that are new."""
         before = set(self._brokers)
-        for name in os.listdir(self._directory):
-            if name.startswith(WISH_PREFIX) and name.endswith(".json"):
-                self._obey(os.path.join(self._directory, name))
+        answer_wishes(self._directory, self._obey)
         return [
             RunningNode(one, self._address(one), self._brokers[one].pid) for one in self._brokers if one not in before
         ]
 
-    def _obey(self, path: str) -> None:
-        with open(path) as file:
-            wish = json.load(file)
-        try:
-            answer: dict[str, object] = {"node": self._add() if wish["what"] == "add" else self._remove(wish["node"])}
-        except (HeadraceError, RuntimeError, OSError) as error:
-            answer = {"error": str(error)}
-        self._write_state()
-        with open(path + ".tmp", "w") as file:
-            json.dump(answer, file)
-        os.replace(path + ".tmp", path.removesuffix(".json") + ".done")
-        os.remove(path)
+    def _obey(self, wish: dict[str, object]) -> int:
+        number = self._add() if wish["what"] == "add" else self._remove(int(str(wish["node"])))
+        self._tell_state()
+        return number
 
     def _add(self) -> int:
         node_id = max(self._brokers) + 1
-        self._brokers[node_id] = self._start_broker(node_id, self._socket_path)
+        self._keep_broker(node_id)
         return node_id
 
     def _remove(self, node_id: int) -> int:
@@ -142,28 +176,36 @@ class MachineCluster:
         if node_id not in self._brokers:
             raise HeadraceError(f"no broker {node_id} runs in {self._directory}")
         self._brokers.pop(node_id).stop()
-        data = os.path.join(self._directory, f"broker-{node_id}")
+        data = self._data_of(node_id)
         os.rename(data, f"{data}.removed-{os.getpid()}")
         return node_id
 
-    def ended(self) -> dict[int, str]:
-        """Brokers that ended although nobody stopped them, and how."""
-        reasons = {one: broker.ended_by_itself() for one, broker in self._brokers.items()}
-        return {one: reason for one, reason in reasons.items() if reason is not None}
+    # End
 
     def stop(self, told: Callable[[int], None] = lambda node_id: None) -> None:
         """One broker after the other, so that each can hand over to those that are left."""
-        for node_id, broker in self._brokers.items():
-            if broker.ended_by_itself() is None:
-                broker.stop()
-            told(node_id)
+        for together in stopping_order(list(self._brokers), self._etcd_ids):
+            list(self._pool.map(lambda node_id: self._brokers[node_id].stop(), together))
+            for node_id in together:
+                told(node_id)
         if self._metadata is not None:
             self._metadata.stop()
-        for log in self._logs:
+        self._pool.shutdown()
+        for log in self._logs.values():
             log.close()
-        state = read_state(self._directory)
-        if state is not None and state.supervisor == os.getpid():
-            os.remove(os.path.join(self._directory, STATE_FILE))
+        remove_state(self._directory)
+
+
+def stopping_order(brokers: Sequence[int], etcd_ids: Sequence[int]) -> list[list[int]]:
+    """Who is stopped at once with whom, group by group.
+
+    A broker takes its member of etcd along. The members of the last majority need each other to change anything: of
+    them, one that is left behind would wait in vain to say that it goes.
+    """
+    majority = len(etcd_ids) // 2 + 1 if etcd_ids else 0
+    last = [one for one in brokers if one in etcd_ids][-majority:] if majority else []
+    groups = [[one] for one in brokers if one not in last]
+    return [*groups, last] if last else groups
 
 
 def _ids_in(directory: str, nodes: int) -> list[int]:
@@ -172,59 +214,3 @@ def _ids_in(directory: str, nodes: int) -> list[int]:
     known = sorted(int(name[len("broker-") :]) for name in names if re.fullmatch(r"broker-\d+", name))
     first_new = known[-1] + 1 if known else 1
     return known + list(range(first_new, first_new + nodes - len(known)))
-
-
-def _wishes(directory: str) -> list[str]:
-    return [os.path.join(directory, name) for name in os.listdir(directory) if name.startswith(WISH_PREFIX)]
-
-
-def ask_to_add(directory: str, seconds_max: float) -> RunningNode:
-    """One broker more in the cluster that runs in the directory; returns when it serves."""
-    added = _ask(directory, {"what": "add"}, seconds_max)
-    state = read_state(directory)
-    assert state is not None, "it has answered"
-    return next(node for node in state.nodes if node.node_id == added)
-
-
-def ask_to_remove(directory: str, node_id: int, seconds_max: float) -> None:
-    """Stop a broker that is no longer needed, for good."""
-    _ask(directory, {"what": "remove", "node": node_id}, seconds_max)
-
-
-def _ask(directory: str, wish: dict[str, object], seconds_max: float) -> int:
-    if read_state(directory) is None:
-        raise NotRunning(f"no cluster runs in {directory}; `headrace cluster up` starts one")
-    path = os.path.join(directory, f"{WISH_PREFIX}{os.getpid()}")
-    with open(path + ".new", "w") as file:
-        json.dump(wish, file)
-    os.replace(path + ".new", path + ".json")
-    deadline = time.monotonic() + seconds_max
-    while not os.path.exists(path + ".done"):
-        if time.monotonic() > deadline or read_state(directory) is None:
-            raise NotRunning(f"the cluster in {directory} does not answer; look at the logs there")
-        time.sleep(0.05)
-    with open(path + ".done") as file:
-        answer = json.load(file)
-    os.remove(path + ".done")
-    if "error" in answer:
-        raise NotRunning(answer["error"])
-    return int(answer["node"])
-
-
-def read_state(directory: str) -> ClusterState | None:
-    """What runs in the directory; None if nothing does."""
-    try:
-        with open(os.path.join(directory, STATE_FILE)) as file:
-            fields = json.load(file)
-    except FileNotFoundError:
-        return None
-    state = ClusterState(fields["supervisor"], tuple(RunningNode(**node) for node in fields["nodes"]))
-    try:
-        os.kill(state.supervisor, 0)
-    except ProcessLookupError:
-        return None  # left behind by one that was killed; its brokers ended with it
-    return state
-
-
-def ask_to_stop(state: ClusterState) -> None:
-    os.kill(state.supervisor, signal.SIGTERM)

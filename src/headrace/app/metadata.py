@@ -89,7 +89,7 @@ class Metadata:
         def own() -> tuple[str, ...]:
             return (member.target,)
 
-        # Beside the wait for the other members: loading it takes longer than an election.
+        # Beside the wait for the other members, where it costs no time.
         loading = asyncio.create_task(asyncio.to_thread(importlib.import_module, "headrace.metadata.etcd.store"))
         await member.start()
         await loading

@@ -50,6 +50,15 @@ class MetadataProcess:
             self._let_go()
             raise RuntimeError(f"the metadata server did not start:\n{said}")
 
+    def ended_by_itself(self) -> str | None:
+        code = self._process.poll()
+        return None if code is None else f"exit code {code}"
+
+    def kill(self) -> None:
+        self._process.kill()
+        self._process.wait()
+        self._let_go()
+
     def stop(self) -> None:
         self._process.terminate()
         try:

@@ -13,7 +13,7 @@ import secrets
 import signal
 import sys
 
-from headrace.app.clock import SystemClock
+from headrace.app.awake_clock import AwakeClock
 from headrace.metadata.local.server import LocalStoreServer
 from headrace.metadata.store import Store
 from headrace.model.errors import HeadraceError
@@ -43,13 +43,15 @@ async def _serve(socket_path: str, file: str | None, ready_fd: int | None) -> No
 async def _open(file: str | None) -> Store:
     # Brokers outlive this process: a lease that an earlier one gave must not be mistaken for one of ours.
     last_lease = secrets.randbits(LEASE_BITS)
+    clock = AwakeClock()
+    clock.count_with(asyncio.get_running_loop())
     if file is None:
         from headrace.metadata.memory import MemoryStore
 
-        return MemoryStore(SystemClock(), last_lease)
+        return MemoryStore(clock, last_lease)
     from headrace.metadata.sqlite import SqliteStore
 
-    return await SqliteStore.open(file, SystemClock(), last_lease)
+    return await SqliteStore.open(file, clock, last_lease)
 
 
 def main(arguments: list[str]) -> int:

@@ -32,6 +32,7 @@ from headrace.storage.memory_files import MemoryFiles
 if TYPE_CHECKING:
     from headrace.app.companions import Doors
     from headrace.app.supervisor import Companion
+    from headrace.broker.replication.left_out import LeftOut
     from headrace.broker.replication.neighbours import Neighbours
 
 log = logging.getLogger(__name__)
@@ -46,7 +47,7 @@ class Node:
         self._lock: DirectoryLock | None = None
         self._metadata = Metadata(settings, self._clock)
         self._never = asyncio.Event()
-        self._neighbours: Neighbours | None = None
+        self._looking_around: list[Neighbours | LeftOut] = []
         self.broker: Broker | None = None
 
     async def start(self) -> None:
@@ -58,10 +59,12 @@ class Node:
         self.broker = Broker(self.settings, self._clock, files, store, shares_store=self.settings.is_clustered)
         await self.broker.start()
         if self.settings.is_clustered:
+            from headrace.broker.replication.left_out import LeftOut
             from headrace.broker.replication.neighbours import Neighbours
 
-            self._neighbours = Neighbours(self.broker, store)
-            self._neighbours.start()
+            self._looking_around = [Neighbours(self.broker, store), LeftOut(self.broker)]
+            for one in self._looking_around:
+                one.start()
 
     @property
     def superseded(self) -> asyncio.Event:
@@ -75,8 +78,8 @@ class Node:
         return {name: (one.host, one.port) for name, one in self.broker.server.bound.items()}
 
     async def stop(self) -> None:
-        if self._neighbours is not None:
-            await self._neighbours.stop()
+        for one in self._looking_around:
+            await one.stop()
         if self.broker is not None:
             await self.broker.stop()
         await self._metadata.close()

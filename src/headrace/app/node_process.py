@@ -18,7 +18,10 @@ STOP_SECONDS_MAX = 15.0  # a clean shutdown syncs every open file; after this th
 class BrokerProcess:
     """`python -m headrace.app.node`, from the moment it serves."""
 
-    def __init__(self, settings: Settings, output: int) -> None:
+    def __init__(self, settings: Settings, output: int, stop_seconds_max: float = STOP_SECONDS_MAX) -> None:
+        """What it says goes to `output`, a file; why it did not start is read there."""
+        self._stop_seconds_max = stop_seconds_max
+        self._said_before = os.fstat(output).st_size
         self._process, ready, self._alive = _spawn(settings, output)
         self.pid = self._process.pid
         try:
@@ -37,7 +40,7 @@ class BrokerProcess:
             chunk = os.read(ready, 4096)
             if not chunk:
                 code = self._process.wait()
-                said = os.pread(output, os.fstat(output).st_size, 0).decode(errors="replace")
+                said = os.pread(output, os.fstat(output).st_size, self._said_before).decode(errors="replace")
                 raise RuntimeError(f"the broker ended with code {code} before it served:\n{said}")
             line += chunk
 
@@ -48,10 +51,12 @@ class BrokerProcess:
     def stop(self) -> None:
         self._process.send_signal(signal.SIGTERM)
         try:
-            code = self._process.wait(STOP_SECONDS_MAX)
+            code = self._process.wait(self._stop_seconds_max)
         except subprocess.TimeoutExpired:
             self.kill()
-            raise RuntimeError(f"the broker did not stop within {STOP_SECONDS_MAX:.0f} s and was killed") from None
+            raise RuntimeError(
+                f"the broker did not stop within {self._stop_seconds_max:.0f} s and was killed"
+            ) from None
         finally:
             self._let_go()
         if code > 0:

@@ -40,6 +40,9 @@ def admit(records: memoryview, config: LogConfig, now_ms: int) -> Admitted:
     header = produced_batch(records)
     if len(records) > config.max_message_bytes:
         raise _too_large(records, config)
+    if config.takes_batches_as_they_are:
+        _check_time(records, header, config, now_ms)
+        return Admitted(records, header, -1)
     if config.compacts:
         _check_keys(records, header)
     append_time_ms = -1

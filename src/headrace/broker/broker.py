@@ -24,7 +24,7 @@ from headrace.core.cluster.events import Event
 from headrace.core.cluster.image import ClusterImage
 from headrace.core.fetch_session import FetchSessions
 from headrace.core.internal_topics import OFFSETS_TOPIC, TRANSACTIONS_TOPIC
-from headrace.metadata.store import Store
+from headrace.metadata.store import OutcomeUnknown, Store, Unavailable
 from headrace.model.clock import Clock
 from headrace.model.settings import Listener, Settings
 from headrace.protocol.api import ApiKey
@@ -45,7 +45,7 @@ log = logging.getLogger(__name__)
 
 # A session that ends at all has ended by then, also in a store that rounds up.
 DUPLICATE_GRACE_S = 2.0
-DUPLICATE_LOOK_S = 0.1
+REGISTER_AGAIN_S = 0.1
 
 
 class Broker:
@@ -170,16 +170,30 @@ class Broker:
                 await self.controller.start(
                     self.advertised(),
                     unclean=not self.log_dir.was_clean,
+                    keeps_unsynced=self.log_dir.keeps_unsynced,
                     directory=uuid_to_text(directory),
                     alone=self.membership is None,
-                    check_cluster=lambda cluster_id: self.log_dir.check_owner(cluster_id, self.node_id),
+                    check_cluster=self._check_cluster,
                 )
                 break
             except DuplicateBroker:
                 if loop.time() > give_up_s:
                     raise
-                await asyncio.sleep(DUPLICATE_LOOK_S)  # perhaps it is gone, and its session not over yet
+                await asyncio.sleep(REGISTER_AGAIN_S)  # perhaps it is gone, and its session not over yet
+            except (Unavailable, OutcomeUnknown) as error:
+                if self.membership is None:
+                    raise  # nobody else can bring our own store back
+                log.warning("waiting for the cluster's store: %s", error)
+                await asyncio.sleep(REGISTER_AGAIN_S)
         self.log_dir.claim(self.image.cluster_id, self.node_id, directory)
+        self.log_dir.note_boot()
+
+    async def _check_cluster(self, cluster_id: str) -> None:
+        self.log_dir.check_owner(cluster_id, self.node_id)
+        if self.membership is not None:
+            from headrace.broker.replication.clocks import check_clock
+
+            await check_clock(self)
 
     async def _follow(self, event: Event) -> None:
         self.figures.replication.follow(event, self.partitions, self.node_id)

@@ -18,7 +18,7 @@ from headrace.broker.outbox import CORKED_PARTS_MAX, Outbox
 from headrace.broker.receive_buffer import FRAME_SIZE
 from headrace.broker.receiving import Receiving
 from headrace.broker.reply import Parked, Reply
-from headrace.broker.shortcut import Shortcuts
+from headrace.broker.shortcut import Shortcuts, TakesRuns
 from headrace.model.errors import ProtocolError
 from headrace.protocol.frames import Parts
 from headrace.security.access import ANONYMOUS
@@ -50,6 +50,7 @@ class Connection(Receiving):
         "parked",
         "principal",
         "shortcuts",
+        "takes_runs",
     )
 
     def __init__(self, server: "Server", sock: socket.socket, client_host: str, listener: str) -> None:
@@ -62,6 +63,7 @@ class Connection(Receiving):
         self.principal = ANONYMOUS
         self.parked: set[Parked] = set()
         self.shortcuts: Shortcuts = {}  # for requests that say what an earlier one said
+        self.takes_runs: TakesRuns | None = None  # one of them, which handles several such requests as one
         self._replies: deque[Reply] = deque()
         self._answers_soon = False
         self._alone: Reply | None = None  # of the request that is handled with nothing else behind it
@@ -84,16 +86,16 @@ class Connection(Receiving):
                     )
                 if end - position - 4 < size or not self._may_read_on():
                     break
-                frame = view[position + 4 : position + 4 + size]
-                position += 4 + size
                 self.began = moment
-                parts = self._dispatch(self, frame)
+                after = position + 4 + size
+                run = self.takes_runs.run(view, position, end, left) if self.takes_runs and end - after >= 4 else None
+                parts, position, requests = run or (self._dispatch(self, view[position + 4 : after]), after, 1)
                 moment = perf_counter()  # one look at the clock for the end of this request and the start of the next
                 if parts is not None:
                     if self.durations is not None:
-                        self.durations.add(moment - self.began)
+                        self.durations.add(moment - self.began, requests)
                     self._answer_now(parts)
-                left -= 1
+                left -= requests
                 if not left and end - position >= 4:
                     self._stop_reading()
                 if not self._reading:
@@ -175,7 +177,7 @@ class Connection(Receiving):
         while replies and replies[0].parts is not None:
             reply = replies.popleft()
             if reply.durations is not None:
-                reply.durations.add(perf_counter() - reply.began)
+                reply.durations.add(perf_counter() - reply.began, reply.requests)
             if reply is self._alone:
                 self._alone = None
             if reply.parts and not self.closed:

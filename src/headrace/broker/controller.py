@@ -6,7 +6,7 @@ has changed nothing. Who leads a partition and who is in sync is `partition_stat
 """
 
 from base64 import urlsafe_b64encode
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from uuid import UUID, uuid4
 
 from headrace.broker.fact_writer import ChangeListener, FactWriter, named_twice, repeated
@@ -47,17 +47,20 @@ class Controller:
         endpoints: Iterable[Listener],
         *,
         unclean: bool = False,
+        keeps_unsynced: bool = False,
         directory: str = "",
         alone: bool = True,
-        check_cluster: Callable[[str], None] = lambda cluster_id: None,
+        check_cluster: Callable[[str], Awaitable[None]] | None = None,
     ) -> None:
         """Learn all facts, then register this broker. `unclean`: its last run did not end with a clean shutdown.
 
+        `keeps_unsynced`: even so the machine has run on, and nothing is lost of what that run had written.
         `directory` is the id of its data directory; `alone` says that nobody else comes to these facts;
-        `check_cluster` raises if the node does not belong to the cluster that it finds.
+        `check_cluster` raises if the node may not join the cluster that it finds.
         """
         await self._facts.catch_up()
-        check_cluster(self.image.cluster_id)
+        if check_cluster is not None:
+            await check_cluster(self.image.cluster_id)
         node_id = self._settings.node_id
         addresses = tuple(endpoints)
         new_cluster_id = _short_text(self._new_id())
@@ -86,7 +89,9 @@ class Controller:
                 # takes a fetch of our earlier life for one of this. The directory stays what it was until all is done.
                 await self._facts.change_one(lambda: registration(is_back=False))
             is_another_disk = directory_before() != directory
-            await self.states.come_back(has_lost_all=is_another_disk or self._settings.in_memory, alone=alone)
+            await self.states.come_back(
+                has_lost_all=is_another_disk or self._settings.in_memory, keeps_unsynced=keeps_unsynced, alone=alone
+            )
         await self._facts.change_one(registration)
         self.broker_epoch = self.image.brokers[node_id].epoch
 

@@ -27,6 +27,7 @@ class DiskReserve:
         self._path = path
         self.reserve_bytes = min(RESERVE_BYTES, int(files.free_bytes(path) * RESERVE_SHARE))
         self._unchecked = 0
+        self._unchecked_max = min(CHECK_EVERY_BYTES, self.reserve_bytes // 2)
         self._is_full = False
 
     def _look(self) -> None:
@@ -45,7 +46,7 @@ class DiskReserve:
     def check(self, size: int) -> None:
         """Raise DiskFull when writing `size` more bytes would touch the reserve."""
         self._unchecked += size
-        if self._is_full or self._unchecked >= min(CHECK_EVERY_BYTES, self.reserve_bytes // 2):
+        if self._is_full or self._unchecked >= self._unchecked_max:
             self._look()
         if self._is_full:
             raise DiskFull(

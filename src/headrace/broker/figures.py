@@ -37,9 +37,9 @@ class RecordFigures:
         self.records_in = self.batches_in = self.bytes_in = 0
         self.bytes_out = self.replica_bytes_out = 0
 
-    def took_in(self, records: int, size: int) -> None:
-        """A batch of a producer's."""
-        self.batches_in += 1
+    def took_in(self, records: int, size: int, batches: int = 1) -> None:
+        """From a producer."""
+        self.batches_in += batches
         self.records_in += records
         self.bytes_in += size
 

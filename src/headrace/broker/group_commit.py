@@ -1,8 +1,8 @@
-"""Group commit: one thread that syncs files, so that one sync serves every batch that arrived meanwhile.
+"""Group commit: a few threads that sync files, so that one sync serves every batch that arrived meanwhile.
 
-The loop marks partitions dirty; the thread takes all of them at once. While it waits for the disk, more become dirty
-and share the next round. A sync that fails is never repeated: what is on disk is unknown then, and the partition
-goes offline.
+The loop marks partitions dirty. Each has one sync under way at a time; what comes meanwhile shares the next one. Nobody
+waits for the sync of another partition, only for a thread. A sync that fails is never repeated: what is on disk is
+unknown then, and the partition goes offline.
 """
 
 import asyncio
@@ -21,6 +21,9 @@ from headrace.telemetry.figures import Histogram
 
 log = logging.getLogger(__name__)
 
+# File systems write what several wait for at once as one commit of their journal; a few are enough for that.
+THREADS_MAX = 4
+
 
 class Syncable(Protocol):
     log: Log
@@ -30,81 +33,90 @@ class Syncable(Protocol):
     def sync_failed(self, error: StorageError) -> None: ...
 
 
-Work = list[tuple[Syncable, list[Durable], int]]
-Results = list[tuple[Syncable, int, StorageError | None]]
+Work = tuple[Syncable, list[Durable], int]  # what is to be synced, and the offset that is on disk then
+Result = tuple[Syncable, int, StorageError | None, float]  # with the seconds that it took
 
 
 class GroupCommit:
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self._loop = loop
-        self._dirty: dict[Syncable, None] = {}
-        self._round_is_due = False  # a round is running or about to start
+        self._fresh: dict[Syncable, None] = {}  # dirty since this turn of the loop
+        self._syncing: dict[Syncable, bool] = {}  # whether it has become dirty again since its sync began
         self._queue: SimpleQueue[Work | None] = SimpleQueue()
-        self._results: deque[Results] = deque()  # of rounds that the loop has not heard of yet
-        self._thread: threading.Thread | None = None
+        self._results: deque[Result] = deque()  # that the loop has not heard of yet
+        self._end_is_due = False  # the loop is about to look at them
+        self._threads: list[threading.Thread] = []
         self._is_closed = False
-        self.durations = Histogram(SYNCS.bounds)  # of the rounds, written by the thread
-        self.logs_synced = 0
+        self.durations = Histogram(SYNCS.bounds)
 
     def request(self, partition: Syncable) -> None:
         """See that what the partition's log holds now gets to disk soon."""
-        self._dirty[partition] = None
-        if not self._round_is_due:
-            self._round_is_due = True
-            # Not at once: other requests of the same read join this round.
-            self._loop.call_soon(self._begin_round)
+        if partition in self._syncing:
+            self._syncing[partition] = True
+            return
+        if not self._fresh:
+            # Not at once: other requests of the same read join this sync.
+            self._loop.call_soon(self._begin_fresh)
+        self._fresh[partition] = None
 
-    def _begin_round(self) -> None:
+    def _begin_fresh(self) -> None:
+        fresh, self._fresh = self._fresh, {}
+        for partition in fresh:
+            self._begin(partition)
+
+    def _begin(self, partition: Syncable) -> None:
         if self._is_closed:
             return  # what is dirty is still the log's own, who syncs it when it is closed
-        if self._thread is None:
-            self._thread = threading.Thread(target=self._sync_until_closed, name="group-commit", daemon=True)
-            self._thread.start()
-        work = [(partition, *partition.log.unsynced()) for partition in self._dirty]
-        self._dirty = {}
-        self._queue.put(work)
+        self._syncing[partition] = False
+        self._queue.put((partition, *partition.log.unsynced()))
+        if len(self._threads) < min(len(self._syncing), THREADS_MAX):
+            thread = threading.Thread(target=self._sync_until_closed, name="group-commit", daemon=True)
+            self._threads.append(thread)
+            thread.start()
 
     def _sync_until_closed(self) -> None:
         while (work := self._queue.get()) is not None:
-            began = perf_counter()
-            results = [_sync(*item) for item in work]
-            self.durations.add(perf_counter() - began)
-            self.logs_synced += len(work)
-            self._results.append(results)
+            self._results.append(_sync(*work))
+            if self._end_is_due:
+                continue
+            self._end_is_due = True
             try:
-                self._loop.call_soon_threadsafe(self._end_rounds)
+                self._loop.call_soon_threadsafe(self._end)
             except RuntimeError:
                 return  # the loop has ended: nobody is left to answer
 
-    def _end_rounds(self) -> None:
+    def _end(self) -> None:
+        self._end_is_due = False  # before looking: whoever comes too late for this look asks for another
         while self._results:
-            results = self._results.popleft()
-            self._round_is_due = bool(self._dirty)
-            if self._dirty:
-                self._begin_round()
-            for partition, offset, error in results:
-                if error is None:
-                    partition.synced(offset)
-                else:
-                    partition.sync_failed(error)
+            partition, offset, error, seconds = self._results.popleft()
+            is_dirty = self._syncing.pop(partition)
+            self.durations.add(seconds)
+            if error is not None:
+                partition.sync_failed(error)
+                continue
+            if is_dirty:
+                self._begin(partition)
+            partition.synced(offset)
 
     def close(self) -> None:
-        """No more rounds; returns when the last one is over and told: a failure must not pass for a clean stop."""
+        """No more syncs; returns when the last one is over and told: a failure must not pass for a clean stop."""
         self._is_closed = True
-        if self._thread is not None:
+        for _ in self._threads:
             self._queue.put(None)
-            self._thread.join()
-            self._end_rounds()
+        for thread in self._threads:
+            thread.join()
+        self._end()
 
 
-def _sync(partition: Syncable, work: list[Durable], offset: int) -> tuple[Syncable, int, StorageError | None]:
+def _sync(partition: Syncable, work: list[Durable], offset: int) -> Result:
+    began, trouble = perf_counter(), None
     try:
         for item in work:
             item.sync()
     except StorageError as error:
-        return partition, offset, error
+        trouble = error
     except Exception as error:
         # Whatever it is, it must not end the thread: then nothing would ever be acknowledged again.
         log.exception("cannot sync %s", partition.log.directory)
-        return partition, offset, StorageError(f"cannot sync {partition.log.directory}: {error}")
-    return partition, offset, None
+        trouble = StorageError(f"cannot sync {partition.log.directory}: {error}")
+    return partition, offset, trouble, perf_counter() - began

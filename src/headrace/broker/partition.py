@@ -5,7 +5,7 @@ readers and its disk are in `replica.py`; what a follower does with its log is i
 """
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, NamedTuple
 from uuid import UUID
 
@@ -15,6 +15,7 @@ from headrace.broker.replica import Replica
 from headrace.core.cluster.values import NO_LEADER, PartitionState
 from headrace.core.replica.leader import Leadership
 from headrace.model.errors import (
+    CorruptLog,
     DiskFull,
     FencedLeaderEpoch,
     HeadraceError,
@@ -28,7 +29,8 @@ from headrace.model.errors import (
 )
 from headrace.records.batch import parse_header
 from headrace.storage.log import Log
-from headrace.storage.log_values import Appended, Producer
+from headrace.storage.log_values import Appended, LogSlice, Producer
+from headrace.storage.runs import append_new
 from headrace.storage.segment import Segment
 
 if TYPE_CHECKING:
@@ -43,6 +45,14 @@ class AppendResult(NamedTuple):
     base_offset: int
     next_offset: int
     append_time_ms: int
+    committed: bool
+
+
+class AppendedRun(NamedTuple):
+    """Batches that were written in one go."""
+
+    places: list[tuple[int, int]]  # base offset and append time of each
+    next_offset: int
     committed: bool
 
 
@@ -66,13 +76,16 @@ class Partition(Replica):
         self._node_id = node_id
         self._let_go = let_go
         self.leadership: Leadership | None = None  # there while this broker leads
-        self.leader, self.leader_epoch, self.isr = NO_LEADER, -1, state.isr
+        self.leader, self.leader_epoch, self.isr, self.elr = NO_LEADER, -1, state.isr, state.elr
+        # While this copy is damaged: the leader epoch from which on it may be cut and fetched again, see health.py.
+        self.copied_anew_in: int | None = None
         self.follow(state, now_ms)
 
     def follow(self, state: PartitionState, now_ms: int = 0) -> None:
         """Take over what the facts say about this partition."""
         is_new_term = (state.leader, state.leader_epoch) != (self.leader, self.leader_epoch)
-        self.leader, self.leader_epoch, self.isr = state.leader, state.leader_epoch, state.isr
+        self.leader, self.leader_epoch, self.isr, self.elr = state.leader, state.leader_epoch, state.isr, state.elr
+        self.counts = state.relies_on(self._node_id)
         if is_new_term:
             self._begin_term(state, now_ms)
         elif self.leadership is not None:
@@ -100,6 +113,17 @@ class Partition(Replica):
         reached = leadership.watermark(self._own_end, self.log.config.min_insync_replicas)
         if reached is not None and reached > self.high_watermark:
             self.committed_to(reached)
+
+    # Reading
+
+    def read(self, offset: int, bytes_max: int, *, read_committed: bool) -> LogSlice | None:
+        try:
+            return super().read(offset, bytes_max, read_committed=read_committed)
+        except CorruptLog as damage:
+            if self.isr == (self._node_id,):
+                raise  # nobody else has it: the client must know, and may read on behind the damage
+            # Another replica will lead before long; the client looks for it and asks again.
+            raise StorageError(f"{damage}; other replicas have it") from damage
 
     # Checks
 
@@ -130,11 +154,9 @@ class Partition(Replica):
 
     def append(self, records: memoryview | Admitted, acks: int, now_ms: int) -> AppendResult:
         """Write a batch that a client has sent, admitting it unless that has been done."""
-        self.check_leader()
-        config = self.log.config
-        if acks == ACKS_ALL and len(self.isr) < config.min_insync_replicas:
-            raise NotEnoughReplicas(f"{self} has {len(self.isr)} in-sync replicas, needs {config.min_insync_replicas}")
-        batch, header, append_time_ms = records if isinstance(records, Admitted) else admit(records, config, now_ms)
+        self._check_takes(acks)
+        admitted = records if isinstance(records, Admitted) else admit(records, self.log.config, now_ms)
+        batch, header, append_time_ms = admitted
         try:
             base_offset, next_offset, duplicate = self.log.append(batch, header, self.leader_epoch, now_ms)
         except StorageError as error:
@@ -143,6 +165,31 @@ class Partition(Replica):
         if not duplicate:
             self.appended(next_offset)
         return AppendResult(base_offset, next_offset, append_time_ms, next_offset <= self.high_watermark)
+
+    def append_run(self, run: Sequence[memoryview], acks: int, now_ms: int) -> AppendedRun | None:
+        """Write batches that one client has sent in a row; None if they are to be appended one by one."""
+        self._check_takes(acks)
+        config = self.log.config
+        batches, headers, append_times = zip(*[admit(records, config, now_ms) for records in run], strict=True)
+        try:
+            placed = append_new(self.log, batches, headers, self.leader_epoch, now_ms)
+        except StorageError as error:
+            self.append_failed(error)
+            raise
+        if placed is None:
+            return None
+        next_offset = placed[-1].next_offset
+        self.appended(next_offset)
+        places = [(header.base_offset, time_ms) for header, time_ms in zip(placed, append_times, strict=True)]
+        return AppendedRun(places, next_offset, next_offset <= self.high_watermark)
+
+    def _check_takes(self, acks: int) -> None:
+        """Raise unless this broker may write for a client who wants such acks."""
+        if self.failure is not None or self.leader != self._node_id:
+            self.check_leader()
+        needed = self.log.config.min_insync_replicas
+        if acks == ACKS_ALL and len(self.isr) < needed:
+            raise NotEnoughReplicas(f"{self} has {len(self.isr)} in-sync replicas, needs {needed}")
 
     def append_internal(self, batch: memoryview, now_ms: int) -> int:
         """A batch of our own making, for a coordinator; returns the offset after it.
@@ -192,9 +239,12 @@ class Partition(Replica):
             log.critical("%s goes offline: %s", self, error)
             self._end(error)
 
-    def retire(self) -> None:
-        """The topic has been deleted: whoever still waits is told that there is no such partition."""
-        self._end(UnknownTopic(f"{self} has been deleted"))
+    def retire(self, *, moved: bool = False) -> None:
+        """The topic has been deleted, or lives elsewhere: whoever still waits is told, and must not mix these up.
+
+        What waited for a commit is in no log any more if the topic is gone; if it moved, it may have to be done again.
+        """
+        self._end(NotLeader(f"{self} has moved away") if moved else UnknownTopic(f"{self} has been deleted"))
         self.log.abandon()
 
     def _end(self, error: HeadraceError) -> None:

@@ -77,16 +77,26 @@ class PartitionStates:
         _raise_first(row for row in rows.values() if not isinstance(row, RequestError))  # that a topic is gone is told
         return [one for row in rows.values() if isinstance(row, IsrOutcome) for one in row.refused]
 
-    async def resign(self, wanted: Mapping[str, Collection[int]]) -> None:
+    async def resign(
+        self, wanted: Mapping[str, Collection[int]], *, to_copy_anew: bool = False, holds_nothing: bool = False
+    ) -> None:
         """This broker cannot use its copies: it neither leads nor counts as in sync, where others do."""
 
         def decide(wishes: Mapping[str, Collection[int]]) -> Mapping[str, Decision[int] | RequestError]:
             condition = elections.condition_of(self._image)
-            return elections.resign(wishes, self._image, self._node_id, condition, self._rules_of)
+            return elections.resign(
+                wishes,
+                self._image,
+                self._node_id,
+                condition,
+                self._rules_of,
+                to_copy_anew=to_copy_anew,
+                holds_nothing=holds_nothing,
+            )
 
         _raise_first((await self._facts.change_each(list(wanted.items()), decide)).values())
 
-    async def come_back(self, *, has_lost_all: bool, alone: bool) -> None:
+    async def come_back(self, *, has_lost_all: bool, keeps_unsynced: bool, alone: bool) -> None:
         """After an unclean stop: hand over what this broker leads, and be in sync only where nothing can be lost."""
         node_id = self._node_id
         live = {node_id} if alone else self._image.live_brokers().keys() - {node_id}
@@ -98,7 +108,7 @@ class PartitionStates:
                 node_id,
                 Condition(frozenset(live)),
                 self._rules_of,
-                lambda topic: has_lost_all or not self._is_on_disk_when_acked(topic),
+                lambda topic: has_lost_all or not (keeps_unsynced or self._is_on_disk_when_acked(topic)),
             ),
         )
         _raise_first(rows.values())

@@ -24,9 +24,11 @@ from headrace.model.clock import Clock
 from headrace.model.configs import LogConfig, log_config
 from headrace.model.errors import HeadraceError, NotLeader, StorageError, UnknownTopic, UnknownTopicId
 from headrace.model.ids import TopicPartition
+from headrace.storage.damage import damaged_from
 from headrace.storage.log import Log
 from headrace.storage.log_dir import DELETE_SUFFIX, STRAY_SUFFIX, LogDir
 from headrace.storage.partition_metadata import uuid_to_text
+from headrace.storage.segment_check import Hole
 from headrace.storage.truncation import start_log_anew, truncate_log
 
 log = logging.getLogger(__name__)
@@ -135,6 +137,16 @@ class Partitions:
         for topic in image.topics.values():
             for _ in self.follow_topic(topic):
                 pass
+        self._doubt_missing(folders)
+
+    def _doubt_missing(self, folders: Mapping[TopicPartition, UUID | None]) -> None:
+        """Where there is no folder, or no segment in it, everything was lost: or nothing ever written, who knows."""
+        for partition in self.all():
+            name = TopicPartition(partition.topic, partition.index)
+            has_nothing = name not in folders or partition.log.was_opened_without_segments
+            if has_nothing and partition.counts and {*partition.isr, *partition.elr} - {self._node_id}:
+                start = partition.log_start_offset
+                partition.log.holes.append(Hole(0, 0, start, start, "its files are gone"))
 
     def _is_claimed(
         self, topic: TopicImage | None, folder: TopicPartition, topic_id: UUID | None, deleted: set[UUID]
@@ -240,7 +252,7 @@ class Partitions:
         self._unopened.pop((topic.topic_id, index), None)
         was_unopened = self._unopened.pop((name, index), None) is not None
         if partition is not None:
-            partition.retire()
+            partition.retire(moved=name in self._topics)
         if partition is not None or (was_unopened and self._has_folder(name, index)):
             path = self.log_dir.set_aside(TopicPartition(name, index), uuid4(), DELETE_SUFFIX)
             self.removals.in_background(self.log_dir.files.remove_tree, path)
@@ -259,6 +271,16 @@ class Partitions:
             self.log_dir.write_recovery_points()
         truncate_log(partition_log, end_offset, self._clock.wall_ms())
         partition.was_cut()
+
+    def cut_damage(self, partition: Partition) -> None:
+        """Give up everything from the first damaged record on: the leader has it."""
+        end = damaged_from(partition.log)
+        if end is None:
+            return
+        if end <= partition.log_start_offset:
+            self.start_anew(partition, end)
+        else:
+            self.truncate(partition, end)
 
     def start_anew(self, partition: Partition, offset: int) -> None:
         """A follower's log begins again where the leader's does."""

@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from headrace.client.connection import encode_request
 from headrace.client.peer import Peer, PeerLost
-from headrace.model.errors import ProtocolError
+from headrace.model.errors import HeadraceError, ProtocolError
 
 if TYPE_CHECKING:
     from headrace.broker.broker import Broker
@@ -14,6 +14,7 @@ Response = TypeVar("Response")
 
 # As long as clients wait for an answer: what takes longer is tried again by whoever asked.
 ANSWER_SECONDS_MAX = 10.0
+PROMPT_ANSWER_SECONDS_MAX = 1.0  # a broker on the same network answers in a millisecond
 CLIENT_ID = "broker"
 
 
@@ -42,6 +43,14 @@ class Peers:
             self._drop(node_id)
             raise ProtocolError(f"the answer of broker {node_id} makes no sense: {error}") from error
         return response
+
+    async def ask(self, node_id: int, request: Any, response_type: type[Response]) -> Response | None:
+        """The same, for what can be done without an answer: None if there is none in a moment."""
+        try:
+            async with asyncio.timeout(PROMPT_ANSWER_SECONDS_MAX):
+                return await self.call(node_id, request, response_type)
+        except (HeadraceError, TimeoutError):
+            return None
 
     def _drop(self, node_id: int) -> None:
         peer = self._connected.pop(node_id, None)

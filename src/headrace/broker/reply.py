@@ -23,12 +23,13 @@ class Answering(Protocol):
 class Reply:
     """A place in the queue of answers, for a request that is answered later."""
 
-    __slots__ = ("_connection", "began", "durations", "parts")
+    __slots__ = ("_connection", "began", "durations", "parts", "requests")
 
     def __init__(self, connection: Answering, durations: Histogram | None, began: float) -> None:
         """`durations` is told how long it took since `began`; None if that has been counted."""
         self._connection = connection
         self.durations, self.began = durations, began
+        self.requests = 1  # that this answers; more, if they were handled as one
         self.parts: Parts | None = None
 
     def send(self, parts: Parts) -> None:

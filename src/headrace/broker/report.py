@@ -73,7 +73,6 @@ def _disk_families(broker: "Broker") -> Iterator[Family]:
     commits = broker.group_commit
     if commits is not None:  # else everything is in memory, and there is no disk to tell of
         yield one(metrics.SYNCS, commits.durations.value())
-        yield one(metrics.SYNCED_LOGS, commits.logs_synced)
         yield one(metrics.DISK_FREE, broker.files.free_bytes(broker.settings.data_dir))
         yield one(metrics.DISK_RESERVE, broker.reserve.reserve_bytes)
 

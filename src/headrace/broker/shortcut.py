@@ -2,10 +2,12 @@
 
 A handler that has answered a request may leave a shortcut with the connection, one for each API. From then on the
 shortcut is asked first. It answers as the handler would, or says LONG_WAY and has done nothing.
+
+One of them may also take several requests that came in a row as one (`TakesRuns`).
 """
 
 from enum import Enum, auto
-from typing import Final, Literal, Protocol, TypeAlias
+from typing import Final, Literal, NamedTuple, Protocol, TypeAlias
 
 from headrace.protocol.frames import Parts
 from headrace.telemetry.figures import Histogram
@@ -23,6 +25,19 @@ class Shortcut(Protocol):
     durations: Histogram  # of the API's requests
 
     def __call__(self, frame: memoryview) -> Parts | LongWay | None: ...
+
+
+class Run(NamedTuple):
+    """Requests in a row that were handled as one."""
+
+    parts: Parts | None  # their answers, or None if those come later
+    end: int  # where the next request begins
+    requests: int
+
+
+class TakesRuns(Protocol):
+    def run(self, view: memoryview, position: int, end: int, most: int) -> Run | None:
+        """Handle the requests that begin at `position` as one; None if that cannot be, and nothing was done."""
 
 
 Shortcuts: TypeAlias = dict[int, Shortcut]  # by the number of the API

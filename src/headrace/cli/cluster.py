@@ -43,13 +43,16 @@ def up(
     set_: Annotated[
         list[str] | None, typer.Option("--set", "-s", metavar="KEY=VALUE", help="A setting for all brokers.")
     ] = None,
+    etcd: Annotated[
+        bool, typer.Option("--etcd", help="Keep the facts in etcd: a member beside each of the first three brokers.")
+    ] = False,
 ) -> None:
-    """Start a cluster in the foreground. Ctrl-C stops it, one broker after the other."""
+    """Start a cluster in the foreground; what dies is started again. Ctrl-C stops it, one broker after the other."""
     from headrace.app.local_cluster import MachineCluster
 
     settings = parse_pairs(set_ or [], "--set num.partitions=8")
-    cluster = MachineCluster(str(directory), nodes, listen_base, settings)
     with failures_told(f"127.0.0.1:{listen_base + 1}"):
+        cluster = MachineCluster(str(directory), nodes, listen_base, settings, etcd=etcd)
         stopping: list[int] = []
         for number in (signal.SIGTERM, signal.SIGINT):
             signal.signal(number, lambda received, _: stopping.append(received))
@@ -58,15 +61,12 @@ def up(
             for node in state.nodes:
                 print(f"broker {node.node_id}  {node.address}  pid {node.pid}", flush=True)
             print(f"bootstrap: {state.bootstrap}", flush=True)
-            gone: dict[int, str] = {}
             while not stopping:
                 time.sleep(0.2)
                 for node in cluster.obey():
                     print(f"broker {node.node_id}  {node.address}  pid {node.pid}", flush=True)
-                for node_id, reason in cluster.ended().items():
-                    if node_id not in gone:
-                        note(f"broker {node_id} has ended: {reason}; see {directory}/broker-{node_id}.log")
-                        gone[node_id] = reason
+                for what in cluster.mend():
+                    note(f"{what}; logs are in {directory}")
         except RuntimeError as error:
             fail(str(error), "is another process using the ports?", FAILURE)
         finally:
@@ -76,7 +76,7 @@ def up(
 @app.command(epilog=examples("headrace cluster down"))
 def down(directory: Directory = Path("cluster")) -> None:
     """Stop the cluster that `up` runs in a directory."""
-    from headrace.app.local_cluster import ask_to_stop, read_state
+    from headrace.app.local_wishes import ask_to_stop, read_state
 
     state = read_state(str(directory))
     if state is None:
@@ -93,7 +93,7 @@ def down(directory: Directory = Path("cluster")) -> None:
 @app.command(epilog=examples("headrace cluster add", "headrace cluster add && headrace cluster rebalance"))
 def add(directory: Directory = Path("cluster")) -> None:
     """Start one more broker in the cluster that `up` runs; `rebalance` gives it something to do."""
-    from headrace.app.local_cluster import ask_to_add
+    from headrace.app.local_wishes import ask_to_add
 
     with failures_told():
         node = ask_to_add(str(directory), ADD_SECONDS_MAX)
@@ -116,11 +116,14 @@ def remove(
     timeout: Timeout = DEFAULT_TIMEOUT_S,
 ) -> None:
     """Move everything off a broker, then let it go. Refused where data would be lost."""
+    from headrace.app.local_wishes import check_removable
     from headrace.cli import cluster_moves as moves
     from headrace.client import admin as client
     from headrace.core.cluster.rebalancing import drained
 
     with failures_told(bootstrap):
+        if directory is not None:
+            check_removable(str(directory), broker)
         admin = client.connect(bootstrap, timeout)
         for _ in range(DRAIN_ROUNDS_MAX):
             seen = moves.view(admin, timeout)
@@ -141,7 +144,7 @@ def remove(
         if dry_run:
             return
         if broker in seen.racks and directory is not None:
-            from headrace.app.local_cluster import ask_to_remove
+            from headrace.app.local_wishes import ask_to_remove
 
             ask_to_remove(str(directory), broker, ADD_SECONDS_MAX)
             moves.wait_until_gone(admin, broker, DOWN_SECONDS_MAX, timeout)

@@ -14,6 +14,7 @@ from headrace.cli.failures import fail, fail_kafka, fail_usage
 from headrace.cli.output import human_bytes, note, plural, print_table, progress
 from headrace.client import configs, moving
 from headrace.client.connection import Connection
+from headrace.core.cluster.placement import rack_or_host
 from headrace.core.cluster.rebalancing import Assignment, Racks, Replicas
 from headrace.model.ids import TopicPartition
 
@@ -39,7 +40,7 @@ def view(admin: Any, timeout_s: float) -> View:
     rows = {TopicPartition(name, one.id): one for name, topic in topics.items() for one in topic.partitions.values()}
     return View(
         {place: tuple(row.replicas) for place, row in rows.items()},
-        {node.id: node.rack for node in nodes},
+        {node.id: rack_or_host(node.rack, node.host) for node in nodes},
         {node.id: (node.host, node.port) for node in nodes},
         tuple(sorted(place for place, row in rows.items() if row.leader < 0)),
         {place: tuple(row.isrs) for place, row in rows.items()},

@@ -4,6 +4,7 @@ from collections.abc import Iterable, Mapping
 
 from headrace.model.config_def import ConfigDef
 from headrace.model.configs import BROKER_CONFIGS, SYNONYM_UNIT_MS, TOPIC_CONFIGS
+from headrace.model.group_configs import GROUP_CONFIGS
 from headrace.model.no_effect import NO_EFFECT_YET
 from headrace.model.node_configs import ALIASES, NODE_CONFIGS
 
@@ -35,12 +36,22 @@ log:
 
 Topic keys are set per topic (`headrace topics create … --config`, `headrace configs set … --topic`), or by any
 Kafka admin client. A topic that does not set one falls back to the broker key named with it, then to the default.
+Group keys are set per consumer group (`headrace configs set … --group`), likewise; a group need not be there yet.
 Broker keys marked *live* can be changed while the broker runs (`headrace configs set … --broker ID`).
 **No effect yet** marks keys that are read, checked and shown, but change nothing in this version: mostly those of
 groups, transactions and replication. A start that sets one says so.
 
 Retention: as in Kafka, a topic keeps data for 7 days and without a limit of size. `default_retention_seconds` and
 `default_retention_bytes` change that for all topics of a node; 604800 and 1073741824 are sensible values.
+"""
+
+_GROUPS = """\
+## Group keys
+
+All of Kafka 4.3's for groups of the newer protocol (`group.protocol=consumer`); members of classic groups bring their
+own settings. A value lies between the broker's `group.consumer.min.…` and `group.consumer.max.…`; where these are
+changed afterwards, the nearest value that they allow counts. Kafka's keys that begin with `share.` and `streams.` are
+refused, with the reason: there are no groups of these kinds here that would look at them.
 """
 
 
@@ -55,6 +66,8 @@ def config_reference() -> str:
         _table(_public(BROKER_CONFIGS)),
         "## Topic keys\n\nAll of Kafka 4.3's, and `flush.policy`.\n",
         _table(_public(TOPIC_CONFIGS), fallback=True),
+        _GROUPS,
+        _table(GROUP_CONFIGS.values(), fallback=True),
     ]
     return "\n".join(parts)
 

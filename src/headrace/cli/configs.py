@@ -1,4 +1,4 @@
-"""`headrace configs …`: look at and change the configs of topics, brokers and loggers of a running cluster."""
+"""`headrace configs …`: look at and change the configs of topics, groups, brokers and loggers of a running cluster."""
 
 from typing import Annotated, NamedTuple
 
@@ -24,12 +24,13 @@ from headrace.model.config_def import nearest
 
 app = typer.Typer(
     name="configs",
-    help="Look at and change the configs of a running cluster: topics, brokers, loggers.",
+    help="Look at and change the configs of a running cluster: topics, groups, brokers, loggers.",
     no_args_is_help=True,
     epilog=EXIT_CODES_HELP,
 )
 
 Topic = Annotated[str | None, typer.Option("--topic", "-t", metavar="NAME", help="Of this topic.")]
+Group = Annotated[str | None, typer.Option("--group", "-g", metavar="NAME", help="Of this consumer group.")]
 Broker = Annotated[str | None, typer.Option("--broker", metavar="ID", help="Of this broker.")]
 AllBrokers = Annotated[bool, typer.Option("--all-brokers", help="The default of all brokers.")]
 Logger = Annotated[str | None, typer.Option("--loggers", metavar="ID", help="Log levels of this broker.")]
@@ -38,6 +39,7 @@ Keys = Annotated[list[str], typer.Argument(metavar="KEY")]
 
 _RESOURCE = {
     "topic": ResourceType.TOPIC,
+    "group": ResourceType.GROUP,
     "broker": ResourceType.BROKER,
     "all brokers": ResourceType.BROKER,
     "loggers": ResourceType.BROKER_LOGGER,
@@ -57,6 +59,7 @@ class Entity(NamedTuple):
 @app.command("list", epilog=examples("headrace configs list --topic orders --all"))
 def list_(
     topic: Topic = None,
+    group: Group = None,
     broker: Broker = None,
     all_brokers: AllBrokers = False,
     loggers: Logger = None,
@@ -67,7 +70,7 @@ def list_(
     timeout: Timeout = DEFAULT_TIMEOUT_S,
 ) -> None:
     """Show configs: those that somebody set, or with --all every key."""
-    entity = _entity(topic, broker, all_brokers, loggers)
+    entity = _entity(topic=topic, group=group, broker=broker, all_brokers=all_brokers, loggers=loggers)
     entries = read_entries(entity, bootstrap, timeout)
     shown = [entry for entry in entries if all_ or loggers is not None or _is_set(entry)]
     if as_json:
@@ -83,6 +86,7 @@ def list_(
 def get(
     keys: Keys,
     topic: Topic = None,
+    group: Group = None,
     broker: Broker = None,
     all_brokers: AllBrokers = False,
     loggers: Logger = None,
@@ -91,7 +95,7 @@ def get(
     timeout: Timeout = DEFAULT_TIMEOUT_S,
 ) -> None:
     """Print the value in force; several keys as key=value lines."""
-    entity = _entity(topic, broker, all_brokers, loggers)
+    entity = _entity(topic=topic, group=group, broker=broker, all_brokers=all_brokers, loggers=loggers)
     entries = {entry.name: entry for entry in read_entries(entity, bootstrap, timeout)}
     for key in keys:
         if key not in entries:
@@ -106,10 +110,17 @@ def get(
             print(f"{key}={entries[key].value or ''}")
 
 
-@app.command("set", epilog=examples("headrace configs set retention.ms=3600000 --topic orders"))
+@app.command(
+    "set",
+    epilog=examples(
+        "headrace configs set retention.ms=3600000 --topic orders",
+        "headrace configs set consumer.session.timeout.ms=60000 --group billing",
+    ),
+)
 def set_(
     pairs: Pairs,
     topic: Topic = None,
+    group: Group = None,
     broker: Broker = None,
     all_brokers: AllBrokers = False,
     loggers: Logger = None,
@@ -118,7 +129,7 @@ def set_(
     timeout: Timeout = DEFAULT_TIMEOUT_S,
 ) -> None:
     """Set configs. What is not named stays as it is."""
-    entity = _entity(topic, broker, all_brokers, loggers)
+    entity = _entity(topic=topic, group=group, broker=broker, all_brokers=all_brokers, loggers=loggers)
     wanted = parse_pairs(pairs, "headrace configs set retention.ms=3600000 --topic orders")
     change(entity, wanted, [], bootstrap, timeout, validate_only=validate_only)
     note(f"{'fine' if validate_only else 'set'}: {plural(len(wanted), 'key')} of {entity}")
@@ -128,6 +139,7 @@ def set_(
 def unset(
     keys: Keys,
     topic: Topic = None,
+    group: Group = None,
     broker: Broker = None,
     all_brokers: AllBrokers = False,
     loggers: Logger = None,
@@ -135,7 +147,7 @@ def unset(
     timeout: Timeout = DEFAULT_TIMEOUT_S,
 ) -> None:
     """Forget what was set, so that the default holds again."""
-    entity = _entity(topic, broker, all_brokers, loggers)
+    entity = _entity(topic=topic, group=group, broker=broker, all_brokers=all_brokers, loggers=loggers)
     change(entity, {}, keys, bootstrap, timeout)
     note(f"unset: {plural(len(keys), 'key')} of {entity}")
 
@@ -158,13 +170,21 @@ def change(
             fail_kafka(refusal.code, f"{entity}: {refusal.message}", bootstrap)
 
 
-def _entity(topic: str | None, broker: str | None, all_brokers: bool, loggers: str | None) -> Entity:
-    named = {"topic": topic, "broker": broker, "all brokers": "" if all_brokers else None, "loggers": loggers}
+def _entity(
+    *, topic: str | None, group: str | None, broker: str | None, all_brokers: bool, loggers: str | None
+) -> Entity:
+    named = {
+        "topic": topic,
+        "group": group,
+        "broker": broker,
+        "all brokers": "" if all_brokers else None,
+        "loggers": loggers,
+    }
     chosen = [Entity(kind, name) for kind, name in named.items() if name is not None]
     if len(chosen) != 1:
         fail_usage(
             "whose configs?" if not chosen else "that names more than one owner of configs",
-            "say one of --topic NAME, --broker ID, --all-brokers, --loggers ID",
+            "say one of --topic NAME, --group NAME, --broker ID, --all-brokers, --loggers ID",
         )
     return chosen[0]
 

@@ -5,11 +5,11 @@ import signal
 import subprocess
 import sys
 import time
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from headrace.cli.exit_codes import EXIT_CODES_HELP, NOT_FOUND, USAGE, examples
+from headrace.cli.exit_codes import EXIT_CODES_HELP, NOT_FOUND, examples
 from headrace.cli.failures import fail, fail_usage, failures_told
 from headrace.cli.options import DEFAULT_BOOTSTRAP, Bootstrap
 from headrace.cli.output import note, print_table
@@ -29,6 +29,9 @@ from headrace.cli.pipeline_options import (
 from headrace.cli.pipeline_status import list_, metrics, status
 from headrace.cli.pipeline_templates import Template, files_of, next_step
 
+if TYPE_CHECKING:
+    from headrace.spark.pipeline.state import PipelineState
+
 app = typer.Typer(
     name="pipeline",
     help="Data pipelines on Spark: from topics, through SQL or Python, to topics or tables.",
@@ -36,8 +39,9 @@ app = typer.Typer(
     epilog=EXIT_CODES_HELP,
 )
 
-# A supervisor says nothing for its first moments; if it ends within them, the file or the lock was the reason.
-STARTED_AFTER_S = 2.0
+# A supervisor is Python and no Spark yet: a second where nothing else runs, many on a machine that is full of work.
+START_PATIENCE_S = 120.0
+LOOK_S = 0.05  # between looks at who runs it; nobody at a terminal notices
 STOP_PATIENCE_S = 150.0
 
 
@@ -50,8 +54,12 @@ def init(
     force: Annotated[bool, typer.Option("--force", help="Replace what is there.")] = False,
 ) -> None:
     """Write a pipeline to start from: one YAML or Python file, or a project of Spark Declarative Pipelines."""
+    from headrace.spark.pipeline.yaml_file import NAME
+
     if template is Template.SDP and not name.isidentifier():
         fail_usage(f"{name!r} is to be the name of a table", "use letters, digits and '_'")
+    if not NAME.fullmatch(name):
+        fail_usage(f"no pipeline can be called {name!r}", "use letters, digits, '.', '_' and '-'")
     files = files_of(template, name)
     there = [file for file in files if file.exists()]
     if there and not force:
@@ -67,18 +75,14 @@ def init(
 def check(file: File, master: Master = None, remote: Remote = None) -> None:
     """Plan the query without running it, and say what is wrong and where."""
     pipeline = read_file(file)
-    with spark_needed():
+    with failures_told(), spark_needed():
         from headrace.spark.pipeline.checking import check as check_query
-        from headrace.spark.pipeline.problems import PipelineRefused
-        from headrace.spark.session import open_session
+        from headrace.spark.session import session
 
-        spark = open_session("headrace-check", master=master, remote=remote, settings=pipeline.spark)
-        try:
+        with session("headrace-check", master=master, remote=remote, settings=pipeline.spark) as spark:
             planned = check_query(spark, pipeline)
-        except PipelineRefused as refused:
-            fail(str(refused), code=USAGE)
-        print_table(("column", "type"), [(one.name, one.dataType.simpleString()) for one in planned.output.schema])
-        spark.stop()
+            columns = [(one.name, one.dataType.simpleString()) for one in planned.output.schema]
+    print_table(("column", "type"), columns)
     note(f"{pipeline.name}: {pipeline.sink.kind} {pipeline.sink.target} gets these columns")
 
 
@@ -121,8 +125,8 @@ def start(
     pipeline = read_file(file)
     state = PipelineState(pipeline.name, state_root())
     state.make()
-    if state.holder() is not None:
-        fail(f"{pipeline.name} runs already (process {state.holder()})", f"headrace pipeline stop {pipeline.name}")
+    if (holder := state.holder()) is not None:
+        fail(f"{pipeline.name} runs already (process {holder})", f"headrace pipeline stop {pipeline.name}")
     command = [sys.executable, "-m", "headrace.spark.pipeline.supervisor", pipeline.name, str(state_root())]
     with state.log.open("ab") as output:
         child = subprocess.Popen(
@@ -132,12 +136,20 @@ def start(
             stderr=output,
             start_new_session=True,
         )
-    try:
-        child.wait(STARTED_AFTER_S)
-    except subprocess.TimeoutExpired:
-        note(f"{pipeline.name} runs as process {child.pid}; `headrace pipeline status` shows how it fares")
-    else:
-        fail(f"{pipeline.name} ended at once", f"headrace pipeline logs {pipeline.name}")
+    _wait_until_held(state, child)
+    note(f"{pipeline.name} runs as process {child.pid}; `headrace pipeline status` shows how it fares")
+
+
+def _wait_until_held(state: "PipelineState", child: "subprocess.Popen[bytes]") -> None:
+    """From then on a second start is refused, and `stop` knows whom to ask."""
+    deadline = time.monotonic() + START_PATIENCE_S
+    while state.holder() != child.pid:
+        if child.poll() is not None:
+            fail(f"{state.name} ended at once", f"headrace pipeline logs {state.name}")
+        if time.monotonic() > deadline:
+            child.kill()
+            fail(f"{state.name} did not begin within {START_PATIENCE_S:.0f} s", f"headrace pipeline logs {state.name}")
+        time.sleep(LOOK_S)
 
 
 @app.command(epilog=examples("headrace pipeline stop totals"))
@@ -153,7 +165,7 @@ def stop(name: Name) -> None:
     while state.holder() is not None:
         if time.monotonic() > deadline:
             fail(f"{name} (process {holder}) does not stop", f"headrace pipeline logs {name}")
-        time.sleep(0.1)
+        time.sleep(LOOK_S)
     note(f"{name} has stopped")
 
 

@@ -74,12 +74,14 @@ def retry_dead(
 ) -> None:
     """Send dead letters to the partitions they came from, as they were; each is sent once."""
     from headrace.spark.pipeline.letters import Chosen
+    from headrace.spark.pipeline.reaching import security_of, security_options
     from headrace.spark.pipeline.retrying import DeadLetters
 
     pipeline = read_file(file)
     if pipeline.dead_letters is None:
         fail_usage(f"{pipeline.name} has no dead letters", "name a topic for them: `dead_letters: TOPIC`")
-    with failures_told(bootstrap), closing(DeadLetters(bootstrap, pipeline.dead_letters)) as letters:
+    security = security_of(security_options(pipeline))
+    with failures_told(bootstrap), closing(DeadLetters(bootstrap, pipeline.dead_letters, security)) as letters:
         chosen = Chosen(pipeline.name, error, limit)
         summary = letters.look(chosen) if dry_run else letters.retry(chosen)
     if as_json:

@@ -122,6 +122,7 @@ def metrics(listen: Listen = None) -> None:
 
 
 def _metrics_text() -> str:
-    from headrace.spark.pipeline.metrics import prometheus_text
+    from headrace.spark.pipeline.metrics import families
+    from headrace.telemetry.exposition import TEXT, render
 
-    return prometheus_text([standing_of(state) for state in _states(None)])
+    return render(families([standing_of(state) for state in _states(None)]), TEXT).decode()

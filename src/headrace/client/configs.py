@@ -1,7 +1,7 @@
-"""Describe and change configs of topics, brokers and loggers with Kafka's own requests.
+"""Describe and change configs of topics, groups, brokers and loggers with Kafka's own requests.
 
-librdkafka knows neither loggers nor the cluster-wide broker default, nor the documentation of a key; these calls
-do. Decides the request's shape only.
+librdkafka knows neither groups nor loggers nor the cluster-wide broker default, nor the documentation of a key; these
+calls do. Decides the request's shape only.
 """
 
 from collections.abc import Iterable, Mapping
@@ -18,6 +18,7 @@ class ResourceType(IntEnum):
     TOPIC = 2
     BROKER = 4
     BROKER_LOGGER = 8
+    GROUP = 32
 
 
 class ConfigSource(IntEnum):
@@ -30,6 +31,7 @@ class ConfigSource(IntEnum):
     FILE = 4
     DEFAULT = 5
     LOGGER = 6
+    GROUP = 8
 
     @classmethod
     def of(cls, number: int) -> "ConfigSource":

@@ -43,6 +43,23 @@ class Security:
     def uses_sasl(self) -> bool:
         return self.protocol.startswith("SASL_")
 
+    def librdkafka(self) -> dict[str, str]:
+        """The same for clients of confluent-kafka, by the names that theirs have."""
+        if self.protocol == "PLAINTEXT":
+            return {}
+        names = {
+            "security.protocol": self.protocol,
+            "sasl.mechanisms": self.mechanism if self.uses_sasl else None,
+            "sasl.username": self.username or None,
+            "sasl.password": self.password or None,
+            "ssl.ca.location": self.ca_file,
+            "ssl.certificate.location": self.certificate_file,
+            "ssl.key.location": self.key_file or self.certificate_file,  # a PEM file may hold both
+            "ssl.key.password": self.key_password,
+            "ssl.endpoint.identification.algorithm": None if self.checks_hostname else "none",
+        }
+        return {name: value for name, value in names.items() if value is not None}
+
     def wrap(self, plain: socket.socket, host: str) -> socket.socket:
         if not self.uses_tls:
             return plain

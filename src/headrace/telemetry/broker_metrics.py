@@ -85,9 +85,8 @@ PARTITIONS_NOT_SHOWN = Metric(
     "headrace_partitions_not_shown", _GAUGE, "Partitions without series of their own: the smallest, beyond the limit."
 )
 SYNCS = Metric(
-    "headrace_sync_duration_seconds", _HISTOGRAM, "Rounds of group commit: how long the disk took.", (), _SYNCS
+    "headrace_sync_duration_seconds", _HISTOGRAM, "Syncs of logs by group commit: how long the disk took.", (), _SYNCS
 )
-SYNCED_LOGS = Metric("headrace_synced_logs_total", _COUNTER, "Logs brought to disk; by round: how many shared a sync.")
 DISK_FREE = Metric("headrace_disk_free_bytes", _GAUGE, "Free bytes where the logs are.")
 DISK_RESERVE = Metric("headrace_disk_reserve_bytes", _GAUGE, "With less than this free, producers are refused.")
 

@@ -1,4 +1,4 @@
-"""Every metric there is. The reference page, the dashboards and the alert rules are checked against this list."""
+"""Every metric that a node tells. What runs beside one tells others (`headrace.cli.metrics_catalog`)."""
 
 from headrace.telemetry import broker_metrics, gateway_metrics, process_metrics
 

@@ -9,8 +9,9 @@ from typing import NamedTuple
 
 from headrace.telemetry.scrape import Interval, Series
 
-# The thread that syncs does nothing else: above this the disk is what producers wait for.
+# Syncs under way, on average: above this the disk is what producers wait for.
 DISK_BUSY_SHARE = 0.6
+SYNCS_AT_ONCE_MANY = 2  # partitions wait for each other more than for the disk
 SYNC_P99_SLOW_S = 0.05
 # One process is one core; the last tenth is where queues grow without bound.
 CORE_FULL_SHARE = 0.85
@@ -59,12 +60,10 @@ def disk_speed(interval: Interval) -> Iterator[Diagnosis]:
     p99 = interval.quantile(0.99, "headrace_sync_duration_seconds")
     if busy < DISK_BUSY_SHARE and p99 < SYNC_P99_SLOW_S:
         return
-    syncs = interval.rate("headrace_sync_duration_seconds_count")
-    logs = interval.rate("headrace_synced_logs_total") / syncs if syncs else 0.0
     advice = "a faster disk, or flush.policy=replicated on topics with several replicas"
-    if logs > 2:
-        advice = f"fewer partitions written at once ({logs:.0f} files a sync), larger linger.ms; else {advice}"
-    found = f"syncs take {busy:.0%} of the time, p99 {p99 * 1000:.0f} ms: acks=all waits for them"
+    if busy > SYNCS_AT_ONCE_MANY:
+        advice = f"fewer partitions written at once, larger linger.ms; else {advice}"
+    found = f"{busy:.1f} syncs are under way on average, p99 {p99 * 1000:.0f} ms: acks=all waits for them"
     yield Diagnosis("disk speed", "warning", found, advice)
 
 

@@ -43,9 +43,9 @@ class Histogram:
         self.counts = [0] * (len(bounds) + 1)
         self.seconds = 0.0
 
-    def add(self, seconds: float) -> None:
-        self.counts[bisect_left(self.bounds, seconds)] += 1
-        self.seconds += seconds
+    def add(self, seconds: float, times: int = 1) -> None:
+        self.counts[bisect_left(self.bounds, seconds)] += times
+        self.seconds += seconds * times
 
     def value(self) -> "Buckets":
         return Buckets(list(self.counts), self.seconds)

@@ -37,7 +37,7 @@ class Links:
 
         async def listen() -> int:
             async def accepted(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-                caller = Caller(writer.get_extra_info("peername")[1], self._pids)
+                caller = Caller(writer.get_extra_info("peername")[1], number, self._pids)
                 await self._relay(reader, writer, caller, broker, asyncio.open_connection(HOST, port))
 
             server = await asyncio.start_server(accepted, HOST, 0)
@@ -133,28 +133,34 @@ class Links:
 
 
 class Caller:
-    """The broker whose process holds the connection from a port; -1 for anybody else, and while it is not known."""
+    """The broker whose process holds the near end of a connection; -1 for anybody else, and while it is not known."""
 
-    def __init__(self, port: int, pids: Callable[[], Mapping[int, int]]) -> None:
+    def __init__(self, port: int, to_port: int, pids: Callable[[], Mapping[int, int]]) -> None:
         self._port = port
+        self._to_port = to_port
         self._pids = pids
         self._broker = -1
 
     def __call__(self) -> int:
         if self._broker < 0:  # a broker that is starting has no process yet, as far as anybody was told
-            inode = _inode_of(self._port)
+            inode = _inode_of(self._port, self._to_port)
             self._broker = next((one for one, pid in self._pids().items() if inode and inode in _sockets_of(pid)), -1)
         return self._broker
 
 
-def _inode_of(port: int) -> str:
-    wanted = f"0100007F:{port:04X}"  # 127.0.0.1, as the kernel writes it
+def _inode_of(port: int, to_port: int) -> str:
+    """By both of its ends: many callers share one port, as long as they call different places."""
+    wanted = [_as_listed(port), _as_listed(to_port)]
     with open("/proc/net/tcp") as table:
         for line in table:
             fields = line.split()
-            if len(fields) > 9 and fields[1] == wanted:
+            if fields[1:3] == wanted:
                 return fields[9]
     return ""
+
+
+def _as_listed(port: int) -> str:
+    return f"0100007F:{port:04X}"  # 127.0.0.1, as the kernel writes it
 
 
 def _sockets_of(pid: int) -> set[str]:

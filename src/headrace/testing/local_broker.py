@@ -17,6 +17,7 @@ from typing import IO, Protocol
 from weakref import WeakSet
 
 from headrace.app.config_file import load_settings
+from headrace.app.ports import reserve_port
 from headrace.model.errors import InvalidConfig
 from headrace.model.settings import Settings
 
@@ -265,23 +266,3 @@ def node_settings(
         own |= {"gateway.enabled": "false"}
     texts = {**own, **overrides}
     return load_settings(None, {}, [(name, str(text), "") for name, text in texts.items()]).settings
-
-
-def reserve_port(port: int) -> socket.socket:
-    """A port that stays ours while the broker is down between `kill` and `restart`.
-
-    As long as this socket is bound, the kernel gives the port to no outgoing connection: neither can a
-    stranger take it, nor can a client that retries connect to itself. It never listens, so the broker may
-    bind beside it.
-    """
-    reservation = socket.socket()
-    try:
-        if port:
-            reservation.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        reservation.bind((HOST, port))
-        # Only after binding: a free port was chosen that nobody shares, and from now on one may share it.
-        reservation.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-    except OSError:
-        reservation.close()
-        raise
-    return reservation

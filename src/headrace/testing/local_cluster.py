@@ -14,7 +14,6 @@ them are cut, `links.py`.
 
 import os
 import shutil
-import signal
 import socket
 import tempfile
 from collections.abc import Mapping
@@ -22,12 +21,16 @@ from concurrent.futures import ThreadPoolExecutor
 from types import TracebackType
 
 from headrace.app.metadata_process import MetadataProcess
+from headrace.app.ports import reserve_port
 from headrace.testing.links import STORE, Links
-from headrace.testing.local_broker import LocalBroker, reserve_port
+from headrace.testing.local_broker import LocalBroker
 from headrace.testing.local_etcd import LocalEtcd
 from headrace.testing.small_disk import fill_disk, free_disk, mount_small_disk, unmount
+from headrace.testing.suspend import resume, suspend
 
 METADATA = STORE  # what `partition` calls the store of facts
+# Brokers that have just lost one of their own answer after a second or two; a machine that is busy needs longer.
+ANSWER_SECONDS_MAX = 30.0
 
 
 class LocalCluster:
@@ -133,10 +136,10 @@ class LocalCluster:
 
     def pause(self, node_id: int) -> None:
         """SIGSTOP: it neither answers nor renews its session, and does not know it."""
-        os.kill(self.brokers[node_id].pid, signal.SIGSTOP)
+        suspend(self.brokers[node_id].pid)
 
     def resume(self, node_id: int) -> None:
-        os.kill(self.brokers[node_id].pid, signal.SIGCONT)
+        resume(self.brokers[node_id].pid)
 
     def partition(self, one: int, other: int, *, one_way: bool = False) -> None:
         """Nothing arrives any more between these two brokers, or only from the second at the first.
@@ -173,13 +176,13 @@ class LocalCluster:
     # Asking
 
     def leader(self, topic: str, partition: int = 0) -> int:
-        """The broker that leads a partition, as a client is told; -1 while nobody does."""
+        """The broker that leads a partition, as a client is told; -1 while nobody does, or nobody knows of it."""
         from headrace.client.factory import make_admin
 
         alive = ",".join(broker.bootstrap for broker in self.brokers.values() if broker.running)
-        found = make_admin(alive).list_topics(topic, timeout=10)
-        leader: int = found.topics[topic].partitions[partition].leader
-        return leader
+        found = make_admin(alive).list_topics(topic, timeout=ANSWER_SECONDS_MAX).topics.get(topic)
+        told = found.partitions.get(partition) if found is not None else None
+        return -1 if told is None else int(told.leader)
 
     # Ending
 

@@ -105,6 +105,21 @@ def test_a_second_consumer_of_the_same_name_is_refused(rest, topic):
     assert again.status_code == 409
 
 
+def test_a_group_that_is_full_takes_no_consumer_more():
+    settings = {"group.initial.rebalance.delay.ms": "0", "group.max.size": "1"}
+    with (
+        LocalBroker(gateway=True, settings=settings) as small,
+        httpx.Client(base_url=small.http_url, timeout=WAIT_S) as rest,
+    ):
+        topic = make_topic(rest)
+        values = fill(rest, topic, 1)
+        assert poll_until(rest, join(rest, "g-full", topic), 1) == values
+        refused = rest.get(f"{join(rest, 'g-full', topic)}/messages", params={"wait_ms": 30_000})
+        assert refused.status_code == 429
+        assert refused.headers["content-type"] == "application/problem+json"
+        assert refused.json()["kafka_error"] == "GROUP_MAX_SIZE_REACHED"
+
+
 @contextmanager
 def events(url: str, last_event_id: str | None = None) -> Iterator[Iterator[dict[str, str]]]:
     headers = {"last-event-id": last_event_id} if last_event_id is not None else {}

@@ -2,7 +2,6 @@
 
 import json
 import re
-import socket
 import subprocess
 import sys
 import threading
@@ -193,11 +192,12 @@ def test_the_doctor_finds_a_hot_partition_and_a_slow_consumer(broker, rest):
 
 
 def test_a_broker_without_a_gateway_tells_its_own():
-    with socket.create_server(("127.0.0.1", 0)) as free:
-        address = f"127.0.0.1:{free.getsockname()[1]}"
-    with LocalBroker(settings={"metrics_addr": address}):
-        found = Scrape(httpx.get(f"http://{address}/metrics", timeout=30).text)
+    with LocalBroker(settings={"metrics_addr": "127.0.0.1:0"}) as alone:
+        said = re.search(r"metrics of the broker on (http://\S+)/metrics", alone.output())
+        assert said is not None, alone.output()
+        url = said[1]
+        found = Scrape(httpx.get(f"{url}/metrics", timeout=30).text)
         assert found.names <= SERIES
         assert found.value("headrace_connections") == 0
         assert found.value("process_open_fds", part="broker") > 3
-        assert httpx.get(f"http://{address}/ready", timeout=30).json() == {"status": "ok"}
+        assert httpx.get(f"{url}/ready", timeout=30).json() == {"status": "ok"}

@@ -1,9 +1,15 @@
 """Broker and gateway as one program: they start and stop together, and the broker never notices the gateway's end."""
 
+import itertools
+import json
 import signal
 import socket
 import subprocess
 import sys
+import threading
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import httpx
@@ -13,6 +19,7 @@ from confluent_kafka import Producer
 
 from headrace.testing import LocalBroker
 from tests.gateways import gateway_alone
+from tests.integration.raw import RawConnection
 from tests.patience import until
 
 START = [sys.executable, "-m", "headrace.cli.main", "start", "--memory", "--listen", "127.0.0.1:0"]
@@ -51,6 +58,63 @@ def test_a_killed_gateway_comes_back_and_no_client_is_refused():
         assert companion_of(broker).pid != before_pid
         producer.produce("t", b"x")
         assert producer.flush(WAIT_S) == 0
+
+
+@contextmanager
+def working(*loops: Callable[[], None]) -> Iterator[list["Future[None]"]]:
+    """Each again and again, on a thread of its own, until the block is left. One that is done has failed."""
+    stop = threading.Event()
+
+    def repeat(loop: Callable[[], None]) -> None:
+        while not stop.is_set():
+            loop()
+
+    with ThreadPoolExecutor(len(loops)) as pool:
+        tasks = [pool.submit(repeat, loop) for loop in loops]
+        try:
+            yield tasks
+        finally:
+            stop.set()
+
+
+def test_the_broker_does_not_notice_that_gateways_are_killed_under_load():
+    """Its other clients are served over the connections that they had, and get every answer that they wait for."""
+    with LocalBroker(gateway=True) as broker, httpx.Client(base_url=broker.http_url, timeout=WAIT_S) as rest:
+        rest.post("/topics", json={"name": "rest", "partitions": 1}).raise_for_status()
+        answered: list[str] = []
+        numbers, offsets, told = itertools.count(), [], []
+        settings = {"bootstrap.servers": broker.bootstrap, "enable.idempotence": True}
+        producer = Producer({**settings, "error_cb": told.append, "log_level": 0})
+
+        def post() -> None:
+            value = f"v{next(numbers)}"
+            with suppress(httpx.TransportError):  # its gateway has just been killed
+                if rest.post("/topics/rest/messages", json={"value": value}).status_code == 200:
+                    answered.append(value)
+
+        def produce() -> None:
+            outcome: list[tuple[object, int]] = []
+            producer.produce(
+                "kafka", b"x", partition=0, on_delivery=lambda error, one: outcome.append((error, one.offset()))
+            )
+            assert producer.flush(WAIT_S) == 0
+            offsets.extend(outcome)
+
+        def work_goes_on(loops: list["Future[None]"]) -> None:
+            posts, records = len(answered), len(offsets)
+            wait_until(lambda: (len(answered) - posts > 20 < len(offsets) - records) or any(map(Future.done, loops)))
+            assert not any(map(Future.done, loops)), [one.exception() for one in loops if one.done()]
+
+        with RawConnection(broker.port) as kafka, working(post, post, post, produce) as loops:
+            for module in (REST, GRPC, REST):
+                companion_of(broker, module).kill()
+                work_goes_on(loops)
+                assert kafka.is_served(), "on the same connection"
+            assert companion_of(broker, GRPC).is_running()
+        assert offsets == [(None, offset) for offset in range(len(offsets))]
+        assert told == [], "no connection of this client was lost"
+        lines = rest.get("/api/v1/topics/rest/messages").text.splitlines()
+        assert set(answered) <= {json.loads(line)["value"] for line in lines}
 
 
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM])

@@ -1,6 +1,7 @@
 """Requests that make no sense: each has a clear answer, and the server goes on."""
 
 import socket
+from contextlib import suppress
 
 import grpc
 import pytest
@@ -10,15 +11,16 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from headrace.rpc import headrace_pb2 as pb
-from tests.integration.rpc.kit import TIMEOUT_S, Rpc, records, refused
+from tests.integration.rpc.kit import TIMEOUT_S, Rpc, records, refused, subscribe
 
 Status = grpc.StatusCode
-METHODS = [
-    (service.full_name, method.name, GetMessageClass(method.input_type))
+DESCRIBED = [
+    (method.client_streaming, (service.full_name, method.name, GetMessageClass(method.input_type)))
     for service in pb.DESCRIPTOR.services_by_name.values()
     for method in service.methods
-    if not method.client_streaming
 ]
+METHODS = [method for is_stream, method in DESCRIBED if not is_stream]
+STREAMS = [method for is_stream, method in DESCRIBED if is_stream]
 # What a stranger's bytes may be answered with; INTERNAL and UNKNOWN would be bugs of ours.
 FORESEEN = {Status.OK, Status.INVALID_ARGUMENT, Status.NOT_FOUND, Status.DEADLINE_EXCEEDED, Status.FAILED_PRECONDITION}
 FORESEEN |= {Status.ABORTED, Status.OUT_OF_RANGE, Status.ALREADY_EXISTS, Status.UNAVAILABLE}
@@ -67,7 +69,50 @@ def test_any_bytes_in_any_call_have_a_foreseen_answer(rpc: Rpc, method, body):
     service, name, message = method
     call = rpc.channel.unary_unary(f"/{service}/{name}").future(body, timeout=5)
     assert call.code() in FORESEEN, call.details()
+    if not is_readable(message, body):
+        assert call.code() is Status.INVALID_ARGUMENT
+
+
+def is_readable(message, body) -> bool:
     try:
         message.FromString(body)
     except DecodeError:
-        assert call.code() is Status.INVALID_ARGUMENT
+        return False
+    return True
+
+
+@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(st.sampled_from(STREAMS), st.lists(st.binary(max_size=200), max_size=3))
+def test_any_bytes_in_any_stream_have_a_foreseen_end(rpc: Rpc, method, bodies):
+    service, name, message = method
+    call = rpc.channel.stream_stream(f"/{service}/{name}")(iter(bodies), timeout=5)
+    with suppress(grpc.RpcError):
+        for _ in call:
+            pass
+    assert call.code() in FORESEEN, call.details()
+    if bodies and not is_readable(message, bodies[0]):
+        assert call.code() is Status.INVALID_ARGUMENT, call.details()
+
+
+# What a client would send first, by stream.
+SENSIBLE = {
+    "StreamProduce": pb.ProduceRequest(topic="fuzzed", partition=0, records=records(b"x", b"y")),
+    "StreamConsume": subscribe(group_id="fuzzed", topics=["fuzzed"], max_records=5),
+}
+
+
+@settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(st.sampled_from(STREAMS), st.integers(min_value=0), st.binary(min_size=1, max_size=1))
+def test_a_sensible_beginning_with_another_byte_has_a_foreseen_end(rpc: Rpc, method, place, byte):
+    service, name, _ = method
+    body = SENSIBLE[name].SerializeToString()
+    place %= len(body)
+    call = rpc.channel.stream_stream(f"/{service}/{name}")(iter([body[:place] + byte + body[place + 1 :]]), timeout=1)
+    with suppress(grpc.RpcError):
+        for _ in call:
+            pass
+    assert call.code() in FORESEEN, call.details()
+
+
+def test_every_stream_is_among_them():
+    assert {name for _, name, _ in STREAMS} == SENSIBLE.keys()

@@ -8,7 +8,7 @@ import pytest
 
 @pytest.mark.parametrize(
     "module",
-    ["grpc", "yaml", "confluent_kafka", "fastapi", "uvicorn", "uvloop", "pydantic", "orjson", "google.protobuf"],
+    ["grpc", "h2", "yaml", "confluent_kafka", "fastapi", "uvicorn", "uvloop", "pydantic", "orjson", "google.protobuf"],
 )
 def test_a_node_alone_does_without(module: str) -> None:
     imports = "import sys, headrace.app.node, headrace.app.gateway, headrace.cli.start"

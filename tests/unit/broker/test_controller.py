@@ -301,7 +301,7 @@ async def test_producer_ids_are_never_given_twice(store: Troubled) -> None:
     assert len(ids) == len(set(ids)) == 10_000
 
 
-async def test_two_controllers_on_one_store_never_undo_each_other(store: Troubled) -> None:
+async def test_d11_two_controllers_on_one_store_never_undo_each_other(store: Troubled) -> None:
     first, second = make(store), make(store, node_id=2)
     await first.start([ENDPOINT])
     await second.start([ENDPOINT])

@@ -1,4 +1,4 @@
-"""One thread syncs for everybody: rounds are shared, failures reach the right partition, nothing ends the thread."""
+"""A few threads sync for everybody: syncs are shared, failures reach the right partition, nothing ends a thread."""
 
 import asyncio
 import threading
@@ -6,7 +6,7 @@ from collections.abc import AsyncIterator
 
 import pytest
 
-from headrace.broker.group_commit import GroupCommit
+from headrace.broker.group_commit import THREADS_MAX, GroupCommit
 from headrace.broker.partition import Partition
 from headrace.model.errors import ErrorCode
 from headrace.testing import SimFiles
@@ -60,17 +60,38 @@ async def test_a_batch_is_committed_when_its_sync_is_over(files: SimFiles, commi
     assert values_of(partition) == ["a"]
 
 
-async def test_batches_that_come_while_the_disk_is_busy_share_the_next_round(
+async def test_batches_that_come_while_their_partition_is_synced_share_its_next_sync(
     files: SimFiles, commit: GroupCommit
 ) -> None:
-    busy, other = new_partition(files, commit), new_partition(files, commit, index=1)
-    gate = await hold(busy)
-    before = syncs(files, other.log.active.path)
+    partition = new_partition(files, commit)
+    gate = await hold(partition)
     for number in range(8):
-        produce(other, f"value {number}")
+        produce(partition, f"value {number}")
+        await asyncio.sleep(0)
     gate.opened.set()
-    await until(lambda: other.high_watermark == 8)
-    assert syncs(files, other.log.active.path) == before + 1
+    await until(lambda: partition.high_watermark == 9)
+    assert syncs(files, partition.log.active.path) == 2
+
+
+async def test_nobody_waits_for_the_sync_of_another_partition(files: SimFiles, commit: GroupCommit) -> None:
+    held = [new_partition(files, commit, index=index) for index in range(THREADS_MAX - 1)]
+    gates = [await hold(partition) for partition in held]
+    quick = new_partition(files, commit, index=THREADS_MAX)
+    produce(quick, "a")
+    await until(lambda: quick.high_watermark == 1)
+    assert [partition.high_watermark for partition in held] == [0] * len(held)
+    for gate in gates:
+        gate.opened.set()
+    await until(lambda: all(partition.high_watermark == 1 for partition in held))
+
+
+async def test_more_partitions_than_threads_are_all_synced(files: SimFiles, commit: GroupCommit) -> None:
+    partitions = [new_partition(files, commit, index=index) for index in range(5 * THREADS_MAX)]
+    for _ in range(3):
+        for partition in partitions:
+            produce(partition, "a")
+        await asyncio.sleep(0)
+    await until(lambda: all(partition.high_watermark == 3 for partition in partitions))
 
 
 async def test_batches_of_one_turn_of_the_loop_share_a_round(files: SimFiles, commit: GroupCommit) -> None:

@@ -16,7 +16,9 @@ from headrace.broker.partitions import Partitions
 from headrace.core.cluster.image import TopicImage
 from headrace.model.errors import CorruptLog, DiskFull, StorageError
 from headrace.model.settings import Settings
+from headrace.records.control import ControlType, EndMarker
 from headrace.storage.log_dir import LogDir
+from headrace.storage.log_values import Producer
 from headrace.testing import SimClock, SimFiles
 from tests.unit.broker.connection_kit import until
 from tests.unit.broker.partition_kit import CommitByHand, produce, state, values_of
@@ -49,6 +51,11 @@ class Kit:
         for _ in range(count):
             now_ms = self.clock.wall_ms()
             produce(partition, f"value {partition.log_end_offset}", timestamp=now_ms, now_ms=now_ms, **fields)
+        self.commit.run()
+
+    def end_transaction(self, producer_id: int) -> None:
+        marker, producer = EndMarker(ControlType.ABORT, 0), Producer(producer_id, 0)
+        self.partitions.get("t", 0).append_marker(marker, producer, self.clock.wall_ms(), epoch_was_bumped=False)
         self.commit.run()
 
     def log_files(self, index: int = 0) -> list[str]:
@@ -116,6 +123,24 @@ async def test_retention_waits_for_the_archive_and_then_goes_on(files: SimFiles)
     partition.log.config = replace(partition.log.config, archive_before_delete=False)
     await kit.keeper.apply_retention()
     assert partition.log_start_offset == 40
+
+
+async def test_retention_leaves_an_open_transaction_alone_until_it_is_decided(files: SimFiles) -> None:
+    """Its marker would otherwise end a transaction whose records are gone, and nobody would know where it began."""
+    kit = Kit(files, {"retention.ms": "1000"})
+    kit.write(20)
+    kit.write(1, producer_id=7, producer_epoch=0, base_sequence=0, transactional=True)
+    kit.write(20)
+    kit.clock.advance_ms(2_000)
+    await kit.keeper.apply_retention()
+    partition = kit.partitions.get("t", 0)
+    assert 0 < partition.log_start_offset <= 20, "what lies before it goes"
+    assert partition.last_stable_offset == 20
+    kit.end_transaction(7)
+    kit.clock.advance_ms(2_000)
+    await kit.keeper.apply_retention()
+    await kit.removed()
+    assert (partition.log_start_offset, partition.log_end_offset) == (42, 42)
 
 
 async def test_expired_records_do_not_come_back_after_a_power_cut(files: SimFiles) -> None:

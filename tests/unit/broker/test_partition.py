@@ -247,6 +247,14 @@ def test_waiters_of_a_deleted_topic_are_told_that_it_is_gone(files: SimFiles, co
     assert [type(error) for error in waiter.failures] == [UnknownTopic]
 
 
+def test_waiters_of_a_replica_that_moves_away_are_told_to_look_elsewhere(files: SimFiles, commit: CommitByHand) -> None:
+    partition = new_partition(files, commit)
+    waiter = Waiter()
+    partition.wait_for_commit(produce(partition, "a").next_offset, waiter)
+    partition.retire(moved=True)
+    assert [type(error) for error in waiter.failures] == [NotLeader]
+
+
 # Deleting records
 
 

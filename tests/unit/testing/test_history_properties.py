@@ -130,10 +130,15 @@ def test_an_honest_queue_is_never_accused(seed: int, steps: int):
 # One lie at a time. Each is given what the last reader finds in a partition, and returns what it says instead.
 
 
+def acknowledged(queue: HonestQueue, found: list[Seen]) -> list[Seen]:
+    """Those whose producer was told where they are, outside any transaction."""
+    values = {event.value for event in queue.events if isinstance(event, Sent) and event.client == "y"}
+    return [seen for seen in found if seen.value in values]
+
+
 def without_one(queue: HonestQueue, found: list[Seen]) -> list[Seen]:
     """A value that was acknowledged outside any transaction is forgotten: its fate is known."""
-    acknowledged = {event.value for event in queue.events if isinstance(event, Sent) and event.client == "y"}
-    victim = queue.random.choice([seen for seen in found if seen.value in acknowledged])
+    victim = queue.random.choice(acknowledged(queue, found))
     for index, event in enumerate(queue.events):
         if isinstance(event, Poll):
             queue.events[index] = Poll(event.client, tuple(seen for seen in event.records if seen != victim))
@@ -145,8 +150,9 @@ def with_one_twice(queue: HonestQueue, found: list[Seen]) -> list[Seen]:
 
 
 def with_an_exchange(queue: HonestQueue, found: list[Seen]) -> list[Seen]:
-    """Two values change places."""
-    first, second = queue.random.sample(found, 2)
+    """Two values change places, one of which was acknowledged: of two others, any order may be the true one."""
+    first = queue.random.choice(acknowledged(queue, found))
+    second = queue.random.choice([seen for seen in found if seen != first])
     changed = {first: first._replace(value=second.value), second: second._replace(value=first.value)}
     return [changed.get(seen, seen) for seen in found]
 

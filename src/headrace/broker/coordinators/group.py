@@ -10,8 +10,10 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
 from headrace.broker.coordinator_runtime import CoordinatorRuntime
+from headrace.broker.coordinators.errors import NotCoordinator
+from headrace.broker.coordinators.followed import is_followed
 from headrace.broker.coordinators.internal_topic import InternalTopic
-from headrace.broker.coordinators.shard import Shard
+from headrace.broker.coordinators.shard import Shard, Waiter
 from headrace.core.cluster.events import Event, TopicDeleted
 from headrace.core.coordinator import Answer, Decision, Moment, Ticket
 from headrace.core.group.history import History
@@ -53,6 +55,7 @@ class GroupCoordinator:
             },
         )
         self._expiry: asyncio.TimerHandle | None = None
+        self._looks: set[asyncio.Task[None]] = set()
 
     def new_machine(self) -> GroupMachine:
         history = History()
@@ -73,6 +76,28 @@ class GroupCoordinator:
         return await self.runtime.call(
             group_id, lambda machine, ticket, now: Decision(answers=(Answer(ticket, question(machine)),))
         )
+
+    def look(
+        self, group_id: str, decide: Callable[[GroupMachine, Ticket, Moment], Decision[Any]], waiter: Waiter
+    ) -> None:
+        """Have the waiter told what is committed; not by a coordinator that was replaced and does not know it."""
+        membership = self._broker.membership
+        if membership is None or not membership.may_be_fenced:
+            self.runtime.submit(group_id, decide, waiter)
+            return
+        task = asyncio.create_task(self._look_if_followed(group_id, decide, waiter))
+        self._looks.add(task)
+        task.add_done_callback(self._looks.discard)
+
+    async def _look_if_followed(
+        self, group_id: str, decide: Callable[[GroupMachine, Ticket, Moment], Decision[Any]], waiter: Waiter
+    ) -> None:
+        try:
+            if not await is_followed(self.runtime.shard_for(group_id).partition):
+                raise NotCoordinator("another broker may look after the group by now")
+            self.runtime.submit(group_id, decide, waiter)
+        except HeadraceError as error:
+            waiter(error)
 
     def machines(self) -> Iterable[GroupMachine]:
         """All of them; raises while some are still being read, because an answer without them would mislead."""
@@ -118,6 +143,9 @@ class GroupCoordinator:
     async def close(self) -> None:
         if self._expiry is not None:
             self._expiry.cancel()
+        for task in list(self._looks):
+            task.cancel()
+        await asyncio.gather(*self._looks, return_exceptions=True)
         await self.runtime.close()
 
 
@@ -141,6 +169,7 @@ def rules_from(settings: Settings, overrides: Mapping[str, str] | None = None) -
     return GroupRules(
         session_timeout_ms=group_config("consumer.session.timeout.ms", own, broker),
         heartbeat_interval_ms=group_config("consumer.heartbeat.interval.ms", own, broker),
+        assignment_interval_ms=group_config("consumer.assignment.interval.ms", own, broker),
         members_max=settings.integer("group.consumer.max.size"),
         assignors=assignors,
         may_upgrade=policy in ("upgrade", "bidirectional"),

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from uuid import UUID
 
 from headrace.broker.coordinators.errors import CoordinatorLoading, CoordinatorNotAvailable, NotCoordinator
-from headrace.broker.coordinators.remote import RefusedElsewhere, add_partitions_at
+from headrace.broker.coordinators.remote import RefusedElsewhere, add_partitions_at, known_in
 from headrace.broker.partition import Partition
 from headrace.core.transaction.errors import (
     ConcurrentTransactions,
@@ -129,7 +129,7 @@ class TransactionGuard:
         version: int,
     ) -> None:
         """Keep the answers of a coordinator elsewhere until the append comes for them."""
-        seen = {place: self._state_of(owner, place) for place in places}
+        seen = {place: known_in(self._broker, owner, place) for place in places}
         codes: dict[TopicPartition, ErrorCode] = {}
         try:
             codes = await add_partitions_at(
@@ -146,15 +146,9 @@ class TransactionGuard:
             code = codes.get(place, ErrorCode.NOT_COORDINATOR)
             self._answers[(owner, place)] = Answered(code, seen[place])
 
-    def _state_of(self, owner: ProducerIdentity, place: TopicPartition) -> tuple[int, int] | None:
-        """What an end of the producer's transaction would change in the partition."""
-        partition = self._partitions.held(place.topic, place.partition)
-        entry = partition.log.producers.get(owner.producer_id) if partition is not None else None
-        return None if entry is None else (entry.epoch, entry.last_timestamp)
-
     def _check_answer(self, owner: ProducerIdentity, place: TopicPartition) -> None:
         answered = self._answers.pop((owner, place), None)
-        if answered is None or answered.seen != self._state_of(owner, place):
+        if answered is None or answered.seen != known_in(self._broker, owner, place):
             raise NotCoordinator("the transaction may have ended since its coordinator was asked")
         if answered.code != ErrorCode.NONE:
             raise refusal(answered.code)

@@ -29,6 +29,16 @@ class RefusedElsewhere(RequestError):
         self.code = ErrorCode(code)  # type: ignore[misc]
 
 
+def known_in(broker: "Broker", owner: ProducerIdentity, place: TopicPartition) -> tuple[int, int] | None:
+    """What an end of the producer's transaction would change in the partition.
+
+    Where it is the same before and after a coordinator elsewhere was asked, no end came in between.
+    """
+    partition = broker.partitions.held(place.topic, place.partition)
+    entry = partition.log.producers.get(owner.producer_id) if partition is not None else None
+    return None if entry is None else (entry.epoch, entry.last_timestamp)
+
+
 async def add_partitions_at(
     broker: "Broker",
     node_id: int,

@@ -1,138 +1,44 @@
-"""The transaction coordinator: machines over `__transaction_state`, and the markers that their decisions call for.
+"""The transaction coordinator, as handlers ask it: machines over `__transaction_state`.
 
-    EndTxn → PREPARE in the log, committed → answer, and a marker into every partition → COMPLETE in the log
-
-What a restart interrupts goes on where the log says it was. A request that comes while the transaction before is being
-completed waits for that a little, instead of sending the client away to ask again.
+A request that comes while the transaction before is being completed (`transaction_runtime.py`) waits for that a little,
+instead of sending the client away to ask again.
 """
 
 import asyncio
-import logging
 from collections.abc import Callable, Iterable, Iterator
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from headrace.broker.coordinator_runtime import CoordinatorRuntime
+from headrace.broker.coordinators.errors import NotCoordinator
+from headrace.broker.coordinators.followed import is_followed
 from headrace.broker.coordinators.internal_topic import InternalTopic
-from headrace.broker.coordinators.markers import Outcome, committed, write_marker
-from headrace.broker.coordinators.remote import add_partitions_at
-from headrace.broker.coordinators.shard import Shard
+from headrace.broker.coordinators.remote import add_partitions_at, known_in
+from headrace.broker.coordinators.transaction_runtime import TransactionRuntime
 from headrace.broker.partition import Partition
 from headrace.core.cluster.events import Event
 from headrace.core.cluster.values import NO_LEADER
-from headrace.core.coordinator import Decision, Moment, Ticket
+from headrace.core.coordinator import Moment, Ticket
 from headrace.core.internal_topics import OFFSETS_TOPIC, TRANSACTIONS_TOPIC
 from headrace.core.java_hash import partition_for
 from headrace.core.transaction.errors import ConcurrentTransactions, ProducerIdNeeded
-from headrace.core.transaction.machine import TransactionConfig, TransactionDecision, TransactionMachine
-from headrace.core.transaction.values import PREPARED, ProducerIdentity, Transaction
-from headrace.model.errors import CoordinatorFenced, ErrorCode, HeadraceError, InvalidProducerEpoch, UnknownTopic
+from headrace.core.transaction.machine import (
+    TransactionConfig,
+    TransactionDecision,
+    TransactionFact,
+    TransactionMachine,
+)
+from headrace.core.transaction.values import ProducerIdentity, Transaction
+from headrace.model.errors import ErrorCode, RequestError
 from headrace.model.ids import TopicPartition
-from headrace.storage.log_values import Producer
 
 if TYPE_CHECKING:
     from headrace.broker.broker import Broker
 
-log = logging.getLogger(__name__)
-
 # How long a request waits for the transaction before it to be completed: many times what that takes, and short
 # enough that a client does not believe the request lost.
 COMPLETION_WAIT_S = 1.0
-# Between two tries to bring a marker to a partition that does not take it: at first its coordinator may only be
-# loading, later its disk or its leader is gone.
-MARKER_RETRY_S = 0.02
-MARKER_RETRY_S_MAX = 1.0
 
 Decide = Callable[[TransactionMachine, Ticket, Moment, int | None], TransactionDecision]
-
-
-class TransactionRuntime(CoordinatorRuntime[TransactionMachine]):
-    """Sees to it that what is prepared gets completed."""
-
-    def __init__(self, broker: "Broker", new_machine: Callable[[], TransactionMachine]) -> None:
-        super().__init__(broker, TRANSACTIONS_TOPIC, new_machine)
-        self._completions: dict[str, asyncio.Task[None]] = {}
-
-    def carry_out(self, shard: Shard[TransactionMachine], decision: Decision[Any]) -> None:
-        super().carry_out(shard, decision)
-        for fact in decision.facts:
-            if isinstance(fact, Transaction) and fact.state in PREPARED:
-                self._complete(shard, fact)
-
-    def lead(self, partition: Partition) -> None:
-        super().lead(partition)
-        shard = self._shards[partition.index]
-        if shard.is_loaded:  # nothing was there to read; the timers are wanted all the same
-            self.carry_out(shard, shard.machine.loaded(self.now()))
-
-    async def _load(self, shard: Shard[TransactionMachine]) -> None:
-        await super()._load(shard)
-        if shard.is_loaded:
-            for transaction in shard.machine.prepared():
-                self._complete(shard, transaction)
-
-    def _complete(self, shard: Shard[TransactionMachine], prepared: Transaction) -> None:
-        name = prepared.transactional_id
-        task = asyncio.create_task(self._bring_markers(shard, prepared, shard.partition.log_end_offset))
-        self._completions[name] = task
-
-        def done(_: "asyncio.Task[None]") -> None:
-            if self._completions.get(name) is task:
-                del self._completions[name]
-
-        task.add_done_callback(done)
-
-    async def _bring_markers(self, shard: Shard[TransactionMachine], prepared: Transaction, end_offset: int) -> None:
-        try:
-            await committed(shard.partition, end_offset)
-            outcome = Outcome(
-                Producer(prepared.producer_id, prepared.epoch),
-                prepared.commits,
-                shard.partition.leader_epoch,
-                prepared.epoch_was_bumped,
-            )
-            if prepared.partitions:
-                await asyncio.gather(*(self._bring_marker(shard, one, outcome) for one in prepared.partitions))
-            if self._leads(shard):
-                self.carry_out(shard, shard.machine.markers_written(prepared, self.now()))
-        except HeadraceError as error:
-            if self._leads(shard):
-                log.error("the transaction of %r stays open until a restart: %s", prepared.transactional_id, error)
-            else:
-                log.info("the transaction of %r is left to the next coordinator: %s", prepared.transactional_id, error)
-
-    async def _bring_marker(self, shard: Shard[TransactionMachine], place: TopicPartition, outcome: Outcome) -> None:
-        pause_s = MARKER_RETRY_S
-        while self._leads(shard):
-            try:
-                await write_marker(self._broker, place, outcome)
-                return
-            except UnknownTopic:
-                return  # deleted, and the open records with it
-            except (InvalidProducerEpoch, CoordinatorFenced) as error:
-                log.warning("%s takes no marker of %s: %s", place, outcome.producer, error)
-                return  # somebody newer has been there: nothing of this transaction can be open any more
-            except HeadraceError as error:
-                log.warning("%s does not take a marker, trying again: %s", place, error)
-                await asyncio.sleep(pause_s)
-                pause_s = min(2 * pause_s, MARKER_RETRY_S_MAX)
-
-    def _leads(self, shard: Shard[TransactionMachine]) -> bool:
-        return self._shards.get(shard.partition.index) is shard
-
-    async def completed(self, transactional_id: str, wait_s: float) -> bool:
-        """Whether the transaction that was being completed is, within that time."""
-        task = self._completions.get(transactional_id)
-        if task is None:
-            return False
-        await asyncio.wait({task}, timeout=wait_s)
-        return task.done()
-
-    async def close(self) -> None:
-        for task in list(self._completions.values()):
-            task.cancel()
-        await asyncio.gather(*self._completions.values(), return_exceptions=True)
-        await super().close()
 
 
 class TransactionCoordinator:
@@ -251,11 +157,14 @@ class TransactionCoordinator:
         """Raise unless the producer's open transaction knows that it commits offsets of the group."""
         if not self.verifies:
             return
-        elsewhere = self.elsewhere(transactional_id)
+        place, elsewhere = self._place_of_offsets(group_id), self.elsewhere(transactional_id)
         if elsewhere is None:
-            self.check_partition(transactional_id, owner, self._place_of_offsets(group_id))
-        else:
-            await self._ask(elsewhere, transactional_id, owner, self._place_of_offsets(group_id), verify_only=True)
+            self.check_partition(transactional_id, owner, place)
+            return
+        before = known_in(self._broker, owner, place)
+        await self._ask(elsewhere, transactional_id, owner, place, verify_only=True)
+        if known_in(self._broker, owner, place) != before:
+            raise NotCoordinator("the transaction may have ended since its coordinator was asked")
 
     async def _ask(
         self,
@@ -289,13 +198,43 @@ class TransactionCoordinator:
         give_up_at = asyncio.get_running_loop().time() + COMPLETION_WAIT_S
         while True:
             try:
-                return await self.runtime.call(transactional_id, partial(_with_id, decide, fresh_id))
+                return await self._decided(transactional_id, partial(_with_id, decide, fresh_id))
             except ProducerIdNeeded:
                 fresh_id = await self._broker.producer_ids.take()
             except ConcurrentTransactions:
                 left_s = give_up_at - asyncio.get_running_loop().time()
                 if left_s <= 0 or not await self.runtime.completed(transactional_id, left_s):
                     raise
+
+    async def _decided(
+        self, transactional_id: str, decide: Callable[[TransactionMachine, Ticket, Moment], TransactionDecision]
+    ) -> Any:
+        """The reply. One that rests on memory alone comes from no coordinator that was replaced and does not know it.
+
+        It would tell a client that what it asks is done already, or for ever impossible, of the transaction before.
+        """
+        partition = self.runtime.shard_for(transactional_id).partition
+        facts: list[TransactionFact] = []
+
+        def decide_and_note(machine: TransactionMachine, ticket: Ticket, now: Moment) -> TransactionDecision:
+            decision = decide(machine, ticket, now)
+            facts.extend(decision.facts)
+            return decision
+
+        try:
+            reply = await self.runtime.call(transactional_id, decide_and_note)
+        except RequestError as error:
+            if not error.retriable:
+                await self._check_not_replaced(partition)
+            raise
+        if not facts:
+            await self._check_not_replaced(partition)
+        return reply
+
+    async def _check_not_replaced(self, partition: Partition) -> None:
+        membership = self._broker.membership
+        if membership is not None and membership.may_be_fenced and not await is_followed(partition):
+            raise NotCoordinator("another broker may look after the transaction by now")
 
 
 def _with_id(

@@ -15,6 +15,7 @@ from kio.static.primitive import i32Timedelta
 from headrace.broker.call import Call
 from headrace.broker.handlers.kafka_types import NO_ERROR, NO_THROTTLE, error_of, i32, milliseconds
 from headrace.broker.handlers.shared import allows
+from headrace.broker.later import Later
 from headrace.core.group.modern.migration import report
 from headrace.core.group.modern.values import JOINING, Heartbeat, HeartbeatReply, Partitions
 from headrace.model.errors import GroupDenied, HeadraceError, RequestError, TopicDenied, UnsupportedVersion
@@ -30,17 +31,27 @@ MEMBER_ID_FROM = 1  # KIP-1082: the client makes its own id, so that a lost answ
 NO_TIME = cast(i32Timedelta, timedelta(0))
 
 
-async def handle(request: ConsumerGroupHeartbeatRequest, call: Call) -> ConsumerGroupHeartbeatResponse:
+def handle(
+    request: ConsumerGroupHeartbeatRequest, call: Call
+) -> ConsumerGroupHeartbeatResponse | Later[ConsumerGroupHeartbeatResponse]:
+    later = Later(_answered)
     try:
         wish = _checked(request, call)
-        reply: HeartbeatReply = await call.broker.groups.call(
+        call.broker.groups.runtime.submit(
             request.group_id,
             lambda machine, ticket, now: report(
                 machine, wish, lambda name: allows(call, DESCRIBE_TOPIC, name), ticket, now
             ),
+            later.settle,
         )
     except HeadraceError as error:
         return _refused(error)
+    return later
+
+
+def _answered(reply: HeartbeatReply | HeadraceError) -> ConsumerGroupHeartbeatResponse:
+    if isinstance(reply, HeadraceError):
+        return _refused(reply)
     return ConsumerGroupHeartbeatResponse(
         throttle_time=NO_THROTTLE,
         error_code=NO_ERROR,

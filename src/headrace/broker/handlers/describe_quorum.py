@@ -1,7 +1,8 @@
-"""DescribeQuorum, truthfully for one node: the cluster's facts have one voter, and it is this broker.
+"""DescribeQuorum, as far as there is something to say: who controls the cluster, who could, how new the facts are.
 
-There is no metadata topic behind it. Offsets are the revisions of the facts, and since nobody is ever elected, the
-leader's epoch is that of this broker's registration, which rises with every start.
+There is no metadata topic behind it, and the votes are the store's: the leader is the broker that holds the seat of the
+controller, the voters are those that are there and may take it. Offsets are revisions of the facts, the epoch is the
+revision with which the seat was taken. How far the other brokers have read the facts, nobody here knows: that is -1.
 """
 
 from kio.schema.describe_quorum.v2.request import DescribeQuorumRequest
@@ -50,24 +51,30 @@ async def handle(request: DescribeQuorumRequest, call: Call) -> DescribeQuorumRe
 
 
 def _quorum(call: Call) -> PartitionData:
-    node_id, image = call.broker.node_id, call.broker.image
+    image = call.broker.image
     now_ms = call.broker.clock.wall_ms()
-    ourselves = ReplicaState(
-        replica_id=BrokerId(node_id),
-        replica_directory_id=None,
-        log_end_offset=i64(image.revision),
-        last_fetch_timestamp=i64(now_ms),
-        last_caught_up_timestamp=i64(now_ms),
-    )
     return PartitionData(
         partition_index=i32(0),
         error_code=NO_ERROR,
         error_message=None,
-        leader_id=BrokerId(node_id),
-        leader_epoch=i32(min(image.brokers[node_id].epoch, INT32_MAX)),
+        leader_id=BrokerId(image.controller),
+        leader_epoch=i32(min(image.controller_epoch, INT32_MAX)),
         high_watermark=i64(image.revision),
-        current_voters=(ourselves,),
+        current_voters=tuple(
+            _voter(node_id, image.revision, now_ms) if node_id == call.broker.node_id else _voter(node_id, -1, -1)
+            for node_id in image.live_brokers()
+        ),
         observers=(),
+    )
+
+
+def _voter(node_id: int, revision: int, at_ms: int) -> ReplicaState:
+    return ReplicaState(
+        replica_id=BrokerId(node_id),
+        replica_directory_id=None,
+        log_end_offset=i64(revision),
+        last_fetch_timestamp=i64(at_ms),
+        last_caught_up_timestamp=i64(at_ms),
     )
 
 
@@ -91,5 +98,4 @@ def _nodes(call: Call) -> tuple[Node, ...]:
             listeners=(Listener(name=endpoint.name, host=endpoint.host, port=u16(endpoint.port)),),
         )
         for broker, endpoint in reachable_brokers(call)
-        if broker.node_id == call.broker.node_id
     )

@@ -161,7 +161,7 @@ class FetchHandler:
             return encode_response(header.version, header.correlation_id, (), error=error.code)
         idle: list[Partition] = []
         if request.replica_id >= 0:
-            refusal = self._replicas.check(connection)
+            refusal = self._replicas.check(connection, request)
             if refusal is not None:
                 return encode_response(header.version, header.correlation_id, (), error=refusal)
             if session is None:

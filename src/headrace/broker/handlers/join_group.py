@@ -8,6 +8,7 @@ from kio.schema.join_group.v9.response import JoinGroupResponse, JoinGroupRespon
 from headrace.broker.call import Call
 from headrace.broker.handlers.kafka_types import NO_ERROR, NO_THROTTLE, i32, milliseconds, wire_error
 from headrace.broker.handlers.shared import allows
+from headrace.broker.later import Later
 from headrace.core.group.errors import MemberIdRequired
 from headrace.core.group.values import NO_GENERATION, JoinReply, JoinRequest, Protocol
 from headrace.model.errors import GroupDenied, HeadraceError
@@ -22,19 +23,24 @@ SKIP_ASSIGNMENT_FROM = 9  # KIP-814
 CLIENT_ID_CHARS_SHOWN = 255
 
 
-async def handle(request: JoinGroupRequest, call: Call) -> JoinGroupResponse:
+def handle(request: JoinGroupRequest, call: Call) -> JoinGroupResponse | Later[JoinGroupResponse]:
+    later = Later(lambda reply: _answered(reply, request.member_id))
     try:
         if not allows(call, READ_GROUP, request.group_id):
             raise GroupDenied(f"no access to group {request.group_id}")
         wish = _wish(request, call)
         new_id = f"{wish.instance_id or wish.client_id[:CLIENT_ID_CHARS_SHOWN]}-{uuid4()}"
-        reply: JoinReply = await call.broker.groups.call(
-            request.group_id, lambda machine, ticket, now: machine.join(wish, new_id, ticket, now)
+        call.broker.groups.runtime.submit(
+            request.group_id, lambda machine, ticket, now: machine.join(wish, new_id, ticket, now), later.settle
         )
-    except MemberIdRequired as error:
-        return _refused(error, error.member_id)
     except HeadraceError as error:
         return _refused(error, request.member_id)
+    return later
+
+
+def _answered(reply: JoinReply | HeadraceError, asked_as: str) -> JoinGroupResponse:
+    if isinstance(reply, HeadraceError):
+        return _refused(reply, asked_as)
     return JoinGroupResponse(
         throttle_time=NO_THROTTLE,
         error_code=NO_ERROR,
@@ -70,7 +76,7 @@ def _wish(request: JoinGroupRequest, call: Call) -> JoinRequest:
     )
 
 
-def _refused(error: HeadraceError, member_id: str) -> JoinGroupResponse:
+def _refused(error: HeadraceError, asked_as: str) -> JoinGroupResponse:
     return JoinGroupResponse(
         throttle_time=NO_THROTTLE,
         error_code=wire_error(error.code),
@@ -79,6 +85,6 @@ def _refused(error: HeadraceError, member_id: str) -> JoinGroupResponse:
         protocol_name=None,
         leader="",
         skip_assignment=False,
-        member_id=member_id,
+        member_id=error.member_id if isinstance(error, MemberIdRequired) else asked_as,
         members=(),
     )

@@ -67,7 +67,7 @@ def _ask(wish: GroupWish, require_stable: bool, call: Call, waiter: Waiter) -> N
     def decide(machine: GroupMachine, ticket: Ticket, now: Moment) -> Decision[Any]:
         return Decision(answers=(Answer(ticket, machine.fetch(group_id, member, require_stable=require_stable)),))
 
-    call.broker.groups.runtime.submit(group_id, decide, waiter)
+    call.broker.groups.look(group_id, decide, waiter)
 
 
 def _response(

@@ -2,7 +2,7 @@
 
 import asyncio
 import logging
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import cached_property
 from typing import TYPE_CHECKING
 from uuid import UUID
@@ -10,8 +10,9 @@ from uuid import UUID
 from headrace.broker.admission import Admitted, admit, codec_of, takes_long
 from headrace.broker.connection import Connection
 from headrace.broker.handlers.produce_shortcut import known_of
-from headrace.broker.handlers.produce_wait import ProduceWait, Results
+from headrace.broker.handlers.produce_wait import ProduceWait, Results, RunWait, Waits
 from headrace.broker.partition import ACKS_ALL, Partition
+from headrace.broker.refusals import Refusals
 from headrace.broker.reply import Reply
 from headrace.core.internal_topics import INTERNAL_TOPICS
 from headrace.model.configs import LogConfig
@@ -65,7 +66,8 @@ class ProduceHandler:
         self._figures = broker.figures
         self.figures = broker.figures.records
         self.durations = broker.figures.requests[ApiKey.PRODUCE]
-        self.waits: dict[ProduceWait, None] = {}
+        self.waits: Waits = {}
+        self._refusals = Refusals()
         self._preparations: set[asyncio.Task[None]] = set()
 
     def __call__(self, connection: Connection, header: RequestHeader, reader: Reader) -> Parts | None:
@@ -186,6 +188,20 @@ class ProduceHandler:
         reply, results = connection.reserve_reply(), [(place.topic, [row])]
         self._new_wait(reply, place.version, correlation_id, results, place.timeout_ms).wait_for(partition, offset)
 
+    def answer_run_when_committed(
+        self,
+        connection: Connection,
+        place: Place,
+        rows: Sequence[tuple[int, int, int, int]],
+        partition: Partition,
+        offset: int,
+    ) -> None:
+        """The same for several requests that were written as one."""
+        reply = connection.reserve_reply()
+        reply.requests = len(rows)
+        deadline_ms = self.clock.monotonic_ms() + place.timeout_ms
+        partition.wait_for_commit(offset, RunWait(reply, place, rows, deadline_ms, self.waits))
+
     def _may_use(self, connection: Connection, transactional_id: str) -> bool:
         return self._broker.authorizer.allows(
             connection.principal, connection.client_host, WRITE_TRANSACTIONAL_ID, transactional_id
@@ -224,16 +240,27 @@ class ProduceHandler:
                 self._guard.check(partition, batch, request.transactional_id, version)
             self.check_room(len(batch))
             base_offset, next_offset, append_time_ms, committed = partition.append(records, request.acks, now_ms)
-        except NotLeader as error:
-            self._figures.errors[ApiKey.PRODUCE, error.code] += 1
-            return PartitionResult(index, error.code, current_leader=self.partitions.current_leader(topic, index))
         except HeadraceError as error:
-            self._figures.errors[ApiKey.PRODUCE, error.code] += 1
-            return _refusal(index, error)
+            return self._refused(topic, index, records, error)
         self.figures.took_in(next_offset - base_offset, len(batch))
         if request.acks == ACKS_ALL and not committed:
             uncommitted.append((partition, next_offset))
         return PartitionResult(index, ErrorCode.NONE, base_offset, append_time_ms, partition.log.log_start_offset)
+
+    def _refused(
+        self,
+        topic: str | UUID,
+        index: int,
+        records: memoryview | Admitted | HeadraceError | None,
+        error: HeadraceError,
+    ) -> PartitionResult:
+        batch = records.batch if isinstance(records, Admitted) else records
+        if isinstance(batch, memoryview):
+            error = self._refusals.told((topic, index), batch, error, self.clock.monotonic_ms())
+        self._figures.errors[ApiKey.PRODUCE, error.code] += 1
+        if isinstance(error, NotLeader):
+            return PartitionResult(index, error.code, current_leader=self.partitions.current_leader(topic, index))
+        return _refusal(index, error)
 
     @staticmethod
     def _all_refused(request: ProduceRequest, error: HeadraceError) -> Results:

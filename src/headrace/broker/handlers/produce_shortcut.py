@@ -8,13 +8,14 @@ from typing import TYPE_CHECKING
 
 from headrace.broker.admission import takes_long
 from headrace.broker.connection import Connection
-from headrace.broker.partition import ACKS_ALL
-from headrace.broker.shortcut import LONG_WAY, LongWay
+from headrace.broker.partition import ACKS_ALL, Partition
+from headrace.broker.shortcut import LONG_WAY, LongWay, Run
+from headrace.core.internal_topics import INTERNAL_TOPICS
 from headrace.model.errors import HeadraceError
 from headrace.protocol.api import ApiKey
 from headrace.protocol.frames import Parts
 from headrace.protocol.produce import PartitionResult
-from headrace.protocol.produce_again import Recognised
+from headrace.protocol.produce_again import Place, Recognised
 from headrace.records.batch import is_transactional
 
 if TYPE_CHECKING:
@@ -40,12 +41,9 @@ class ProduceShortcut:
         handler = self._handler
         now_ms = handler.clock.wall_ms()
         try:
-            partition = handler.partitions.leader(place.topic, place.index)
-            if takes_long(records, partition.log.config) or is_transactional(records):
+            partition = self._partition_for(place, records)
+            if partition is None:
                 return LONG_WAY
-            if not handler.may_write(self._connection, place.topic):
-                return LONG_WAY
-            handler.check_room(len(records))
             base_offset, next_offset, append_time_ms, committed = partition.append(records, place.acks, now_ms)
         except HeadraceError:
             return LONG_WAY
@@ -57,10 +55,54 @@ class ProduceShortcut:
         handler.answer_when_committed(self._connection, place, correlation_id, row, partition, next_offset)
         return None
 
+    def run(self, view: memoryview, position: int, end: int, most: int) -> Run | None:
+        """Requests in a row to one partition: their batches are written in one go."""
+        found = self.known.recognise_run(view, position, end, most)
+        if found is None:
+            return None
+        place, requests, after = found
+        handler = self._handler
+        batches = [records for _, records in requests]
+        try:
+            partition = self._partition_for(place, *batches)
+            appended = partition and partition.append_run(batches, place.acks, handler.clock.wall_ms())
+        except HeadraceError:
+            return None
+        if not partition or not appended:
+            return None
+        self._connection.durations = self.durations
+        places, next_offset, committed = appended
+        handler.figures.took_in(next_offset - places[0][0], sum(map(len, batches)), len(batches))
+        log_start = partition.log.log_start_offset
+        rows = [
+            (number, base_offset, append_time_ms, log_start)
+            for (number, _), (base_offset, append_time_ms) in zip(requests, places, strict=True)
+        ]
+        if committed or place.acks != ACKS_ALL:
+            return Run(place.replies(rows), after, len(rows))
+        handler.answer_run_when_committed(self._connection, place, rows, partition, next_offset)
+        return Run(None, after, len(rows))
+
+    def _partition_for(self, place: Place, *batches: memoryview) -> Partition | None:
+        """The partition, if the short way leads there."""
+        handler = self._handler
+        partition = handler.partitions.leader(place.topic, place.index)
+        if partition.topic in INTERNAL_TOPICS:
+            return None
+        config = partition.log.config
+        for records in batches:
+            if takes_long(records, config) or is_transactional(records):
+                return None
+        if not handler.may_write(self._connection, place.topic):
+            return None
+        handler.check_room(sum(map(len, batches)))
+        return partition
+
 
 def known_of(handler: "ProduceHandler", connection: Connection) -> Recognised:
     """What the connection has said so far, to be added to."""
     shortcut = connection.shortcuts.get(ApiKey.PRODUCE)
     if not isinstance(shortcut, ProduceShortcut):
         shortcut = connection.shortcuts[ApiKey.PRODUCE] = ProduceShortcut(handler, connection)
+        connection.takes_runs = shortcut
     return shortcut.known

@@ -1,13 +1,30 @@
 """A Produce that is written and waits for its replicas."""
 
+from collections.abc import Sequence
+from typing import Protocol
 from uuid import UUID
 
 from headrace.broker.partition import Partition
 from headrace.broker.reply import Reply
 from headrace.model.errors import ErrorCode, HeadraceError
+from headrace.protocol.frames import Parts
 from headrace.protocol.produce import PartitionResult, encode_response
+from headrace.protocol.produce_again import Place
 
 Results = list[tuple[str | UUID, list[PartitionResult]]]
+TOO_LATE = "not all replicas had the batch in time"
+
+
+class Wait(Protocol):
+    """Whoever is among the waits is still to be answered."""
+
+    deadline_ms: int
+
+    def expire(self) -> None:
+        """The client's patience is over. The batches stay written; whether they get committed is unknown."""
+
+
+Waits = dict[Wait, None]
 
 
 class ProduceWait:
@@ -22,7 +39,7 @@ class ProduceWait:
         correlation_id: int,
         results: Results,
         deadline_ms: int,
-        waits: dict["ProduceWait", None],
+        waits: Waits,
     ) -> None:
         self._reply = reply
         self.version, self.correlation_id = version, correlation_id
@@ -45,8 +62,7 @@ class ProduceWait:
         self.committed()
 
     def expire(self) -> None:
-        """The client's patience is over. The batches stay written; whether they get committed is unknown."""
-        self._replace_rows(ErrorCode.REQUEST_TIMED_OUT, "not all replicas had the batch in time", None)
+        self._replace_rows(ErrorCode.REQUEST_TIMED_OUT, TOO_LATE, None)
         self._answer()
 
     def _replace_rows(self, code: ErrorCode, message: str, partition: Partition | None) -> None:
@@ -62,3 +78,37 @@ class ProduceWait:
         if self in self._waits:  # else the answer was "timed out", and this is the commit coming late
             del self._waits[self]
             self._reply.send(encode_response(self.version, self.correlation_id, self._results))
+
+
+class RunWait:
+    """Requests to one place that were written as one, and so are committed as one."""
+
+    __slots__ = ("_place", "_reply", "_rows", "_waits", "deadline_ms")
+
+    def __init__(
+        self, reply: Reply, place: Place, rows: Sequence[tuple[int, int, int, int]], deadline_ms: int, waits: Waits
+    ) -> None:
+        """`rows` is what `Place.reply` makes an answer of, one for each request."""
+        self._reply, self._place, self._rows = reply, place, rows
+        self.deadline_ms = deadline_ms
+        self._waits = waits
+        waits[self] = None
+
+    def committed(self) -> None:
+        self._answer(self._place.replies(self._rows))
+
+    def failed(self, partition: Partition, error: HeadraceError) -> None:
+        self._refuse(error.code, str(error))
+
+    def expire(self) -> None:
+        self._refuse(ErrorCode.REQUEST_TIMED_OUT, TOO_LATE)
+
+    def _refuse(self, code: ErrorCode, message: str) -> None:
+        results = [(self._place.topic, [PartitionResult(self._place.index, code, message=message)])]
+        version = self._place.version
+        self._answer([part for row in self._rows for part in encode_response(version, row[0], results)])
+
+    def _answer(self, parts: Parts) -> None:
+        if self in self._waits:  # else the answer was "timed out", and this is the commit coming late
+            del self._waits[self]
+            self._reply.send(parts)

@@ -28,12 +28,19 @@ class ReplicaReads:
         self._authorizer = broker.authorizer
         self._internal_listener = broker.settings.internal_listener
 
-    def check(self, connection: Connection) -> ErrorCode | None:
-        """Who fetches as a replica sees what is not committed, and moves the watermark: brokers only."""
+    def check(self, connection: Connection, request: FetchRequest) -> ErrorCode | None:
+        """Who fetches as a replica sees what is not committed, and moves the watermark: brokers only.
+
+        It must be the broker's present life, by the epoch of its registration: what an earlier one had fetched may be
+        lost, and a stranger knows no epoch. One whose registration has not been heard of yet asks again.
+        """
         if connection.listener != self._internal_listener or not self._authorizer.allows(
             connection.principal, connection.client_host, REPLICATE, CLUSTER_NAME
         ):
             return ErrorCode.CLUSTER_AUTHORIZATION_FAILED
+        known = self._broker.image.brokers.get(request.replica_id)
+        if known is None or known.epoch != request.replica_epoch:
+            return ErrorCode.STALE_BROKER_EPOCH
         return None
 
     def with_news(self, session: FetchSession, request: FetchRequest) -> tuple[Wanteds, list[Partition]]:

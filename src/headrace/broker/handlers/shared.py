@@ -25,8 +25,13 @@ def operations_on(call: Call, resource: ResourceType, name: str = CLUSTER_NAME) 
 
 
 def reachable_brokers(call: Call) -> Iterator[tuple[BrokerInfo, Listener]]:
-    """Brokers that are there and have the listener through which the call came, with their address on it."""
-    for broker in call.broker.image.live_brokers().values():
+    """Brokers that are there and have the listener through which the call came, with their address on it.
+
+    While no session stands, because the store was away, those that were there: they are about to come back, and
+    librdkafka from 2.10 on forgets every address with an empty list and never asks anybody again.
+    """
+    image = call.broker.image
+    for broker in (image.live_brokers() or dict(sorted(image.brokers.items()))).values():
         for endpoint in broker.endpoints:
             if endpoint.name == call.listener:
                 yield broker, endpoint

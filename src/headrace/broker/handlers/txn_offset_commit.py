@@ -88,8 +88,7 @@ async def _commit(request: TxnOffsetCommitRequest, wanted: list[NewOffset], call
     committer = Committer(
         request.member_id, request.group_instance_id, request.generation_id, call.api_version, transactional=True
     )
-    # Where the coordinator is here, asked in the same turn of the loop in which the offsets are written, so that no end
-    # comes in between.
+    # Answered in the same turn of the loop in which the offsets are written, so that no end comes in between.
     await transactions.check_offsets(request.transactional_id, owner, request.group_id)
     outcomes: Outcomes = await groups.call(
         request.group_id,

@@ -58,6 +58,11 @@ class Followed:
         self._wanted: WantedPartition | None = None
         self._wanted_for = (0, 0, 0, 0)
 
+    @property
+    def can_be_fetched(self) -> bool:
+        """A damaged log must not be taken for one that holds everything, so it says nothing before it is cut."""
+        return self.partition.failure is None and self.partition.copied_anew_in is None
+
     def wanted(self) -> WantedPartition:
         """What to ask for now: nearly always the same as before, for nearly all partitions."""
         partition, log = self.partition, self.partition.log
@@ -102,7 +107,7 @@ class Fetcher:
 
     def add(self, partition: Partition) -> None:
         self._followed[(partition.topic_id, partition.index)] = Followed(partition, self._partition_bytes_max)
-        self._look_again()
+        self.look_again()
 
     def drop(self, key: Key) -> None:
         """The answer to a request that is under way passes this partition over."""
@@ -116,13 +121,10 @@ class Fetcher:
     def is_idle(self) -> bool:
         return not self._followed
 
-    def _look_again(self) -> None:
+    def look_again(self) -> None:
         """A fetch that waits at the leader for news of the others must not keep a new partition waiting."""
         self._changed.set()
         self._disconnect()
-
-    def reconnect(self) -> None:
-        self._look_again()
 
     async def stop(self) -> None:
         self._task.cancel()
@@ -164,6 +166,8 @@ class Fetcher:
             await self._wait_for_work()
             return
         fetched = await self._fetch(wanted)
+        if fetched.error == ErrorCode.STALE_BROKER_EPOCH:
+            raise PeerLost("it has not heard of this broker's registration yet")
         if fetched.error:
             log.info("broker %d ends the fetch session: error %d", self._leader, fetched.error)
             self._session.forget()
@@ -171,10 +175,20 @@ class Fetcher:
         self._session.answered(fetched.session_id)
         await self._take(fetched)
 
+    def _cut_damage(self, partition: Partition, due_epoch: int) -> None:
+        """Called where no answer is under way that would be appended behind the cut."""
+        if partition.leader_epoch < due_epoch or partition.counts:
+            return
+        self._broker.partitions.cut_damage(partition)
+        partition.copied_anew_in = None
+        log.warning("%s is copied anew from offset %d on", partition, partition.log_end_offset)
+
     async def _settle(self) -> None:
         """What was written in an earlier role may not be on disk yet: it does not count before it is."""
         for followed in list(self._followed.values()):
             partition = followed.partition
+            if partition.copied_anew_in is not None:
+                self._cut_damage(partition, partition.copied_anew_in)
             if partition.failure is None and partition.log.recovery_point < partition.log_end_offset:
                 partition.sync_in_background()
                 await partition.on_disk()
@@ -185,12 +199,12 @@ class Fetcher:
         for key, followed in self._followed.items():
             partition = followed.partition
             followed.not_before_s = max(followed.not_before_s, now_s + self._throttles.wait_s(partition))
-            if followed.not_before_s <= now_s and partition.failure is None:
+            if followed.not_before_s <= now_s and followed.can_be_fetched:
                 wanted[key] = followed.wanted()
         return wanted
 
     async def _wait_for_work(self) -> None:
-        due = [one.not_before_s for one in self._followed.values() if one.partition.failure is None]
+        due = [one.not_before_s for one in self._followed.values() if one.can_be_fetched]
         timeout = max(min(due) - self._loop.time(), 0.001) if due else None
         try:
             async with asyncio.timeout(timeout):

@@ -32,7 +32,7 @@ class Fetchers:
                 self._follow_topic(topic)
             case BrokerRegistered(broker) if broker.node_id in self._by_leader:
                 # Perhaps under another address: what is connected to the old one would find out late.
-                self._by_leader[broker.node_id].reconnect()
+                self._by_leader[broker.node_id].look_again()
         for gone in [one for one in self._leader_of if one.failure is not None]:
             self._drop(gone)
 
@@ -45,6 +45,8 @@ class Fetchers:
                 self._drop(partition)
                 self._leader_of[partition] = leader
                 self._fetcher(leader).add(partition)
+            elif partition.copied_anew_in is not None:
+                self._by_leader[leader].look_again()  # it may be cut now
 
     def _fetcher(self, leader: int) -> Fetcher:
         if leader not in self._by_leader:

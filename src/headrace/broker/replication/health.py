@@ -1,15 +1,22 @@
-"""What this broker can still be relied on for, told to the others: copies that fail, a disk that is full.
+"""What this broker can still be relied on for, told to the others: copies that fail or rot, a disk that is full.
 
 A partition whose files cannot be used any more is left to other replicas: this one neither leads it nor counts as in
-sync. A broker without room wants to lead nothing, as one that is about to stop: it would refuse what others can take.
+sync. So it is with one that turned out to be damaged, until it has been copied anew from there on: first a new leader
+epoch begins in which this replica counts for nothing, then its fetcher cuts the log where the damage begins and goes on
+from there. Where no other replica holds everything, it stays and serves what is around the damage.
+
+A broker without room wants to lead nothing, as one that is about to stop: it would refuse what others can take.
 """
 
 import asyncio
 import logging
+from itertools import count
 from typing import TYPE_CHECKING
 
+from headrace.broker.partition import Partition
 from headrace.core.cluster.values import TopicImage
 from headrace.model.errors import HeadraceError, StorageError
+from headrace.storage.damage import damaged_from
 
 if TYPE_CHECKING:
     from headrace.broker.broker import Broker
@@ -19,6 +26,8 @@ log = logging.getLogger(__name__)
 
 # Often enough that clients who are refused find another leader while they still try.
 LOOK_S = 0.5
+# Damage is looked for less often: that asks every segment, 3 ms for ten thousand of them.
+LOOKS_PER_SEARCH = 4
 
 
 class Health:
@@ -37,10 +46,12 @@ class Health:
             await asyncio.gather(self._task, return_exceptions=True)
 
     async def _run(self) -> None:
-        while True:
+        for number in count():
             await asyncio.sleep(LOOK_S)
             try:
                 await self._look_at_copies()
+                if number % LOOKS_PER_SEARCH == 0:
+                    await self.leave_damaged()
                 await self._look_at_disk()
             except HeadraceError as error:
                 log.warning("the others cannot be told how this broker is: %s", error)
@@ -61,9 +72,33 @@ class Health:
         return [
             index
             for index, state in enumerate(topic.partitions)
-            if me in (state.leader, *state.isr, *state.elr)
+            if state.relies_on(me)
             and isinstance(self._broker.partitions.failure_of(topic.topic_id, index), StorageError)
         ]
+
+    async def leave_damaged(self) -> None:
+        """Also called before this broker has a session: nobody shall elect it for a log that it does not have."""
+        leaving = [one for one in self._broker.partitions.all() if one.failure is None and self._has_to_go(one)]
+        for holds_nothing in (True, False):
+            wanted: dict[str, list[int]] = {}
+            for partition in leaving:
+                if (partition.log_start_offset == partition.log_end_offset) == holds_nothing:
+                    wanted.setdefault(partition.topic, []).append(partition.index)
+            if wanted:
+                states = self._broker.controller.states
+                await states.resign(wanted, to_copy_anew=True, holds_nothing=holds_nothing)
+
+    def _has_to_go(self, partition: Partition) -> bool:
+        """Whether a damaged copy still counts, or may be taken for one that does."""
+        topic = self._broker.image.topics.get(partition.topic)
+        damaged = damaged_from(partition.log)
+        if damaged is None or topic is None or len(topic.partitions[partition.index].replicas) == 1:
+            partition.copied_anew_in = None
+            return False
+        if partition.copied_anew_in is None:
+            log.error("%s is damaged from offset %d on; copying it anew from another replica", partition, damaged)
+            partition.copied_anew_in = partition.leader_epoch + 1
+        return partition.counts or partition.leader_epoch < partition.copied_anew_in
 
     async def _look_at_disk(self) -> None:
         is_full = self._broker.reserve.is_short(self._was_full)

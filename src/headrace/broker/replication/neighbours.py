@@ -34,6 +34,7 @@ class Neighbours:
         self._broker = broker
         self._store = store
         self._watches: dict[tuple[int, int], asyncio.Task[None]] = {}  # by id and epoch
+        self._reached: set[tuple[int, int]] = set()  # those that a connection was open to
         self._known: set[int] = set()
         self._looking: asyncio.Task[None] | None = None
 
@@ -55,6 +56,7 @@ class Neighbours:
             }
             for key in self._watches.keys() - live.keys():
                 self._watches.pop(key).cancel()
+            self._reached &= live.keys()
             for key, neighbour in live.items():
                 if key not in self._watches or self._watches[key].done():
                     self._watches[key] = asyncio.create_task(self._watch(neighbour))
@@ -64,7 +66,12 @@ class Neighbours:
         """Until it is gone, or cannot be reached: of one that was never reached, nothing can be said."""
         name = self._broker.settings.internal_listener
         address = next(((one.host, one.port) for one in neighbour.endpoints if one.name == name), None)
-        if address is None or not await self._until_closed(neighbour.node_id, *address):
+        if address is None:
+            return
+        key = (neighbour.node_id, neighbour.epoch)
+        if await self._until_closed(neighbour.node_id, *address):
+            self._reached.add(key)
+        elif key not in self._reached:
             return
         for _ in range(REFUSALS):
             if not await _refuses(*address):

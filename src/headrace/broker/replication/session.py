@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from headrace.core.cluster.brokers import DuplicateBroker
 from headrace.metadata.session import Session
-from headrace.metadata.store import LeaseExpired, LeaseId, Store
+from headrace.metadata.store import LeaseExpired, LeaseId, OutcomeUnknown, Store, Unavailable
 from headrace.model.errors import HeadraceError
 
 if TYPE_CHECKING:
@@ -39,13 +39,17 @@ class BrokerSession:
         return self._session.lease if self._session is not None and self._session.holds() else None
 
     async def begin(self) -> None:
-        """Returns when this broker counts as there."""
+        """Returns when this broker counts as there, however long the store is away."""
         while True:
-            session = await Session.open(self._store, self._clock, self._ttl_ms)
             try:
+                session = await Session.open(self._store, self._clock, self._ttl_ms)
                 await self._controller.begin_session(session.lease, stopping=self._leads_nothing)
             except LeaseExpired:
                 continue  # the store was slow to say that it had begun
+            except (Unavailable, OutcomeUnknown) as error:
+                log.warning("no session yet: %s", error)
+                await asyncio.sleep(RETRY_S)
+                continue
             self._session = session
             return
 
@@ -66,7 +70,7 @@ class BrokerSession:
                 superseded()
                 return
             except HeadraceError as error:
-                log.warning("no new session yet: %s", error)
+                log.error("no new session: %s", error)
                 await asyncio.sleep(RETRY_S)
 
     @property

@@ -43,6 +43,7 @@ class ClientSettings:
     client_id: str = "headrace-spark"
     request_timeout_s: float = 30.0  # as Kafka's request.timeout.ms
     patience_s: float = 60.0  # how long a cluster that does not answer is waited for
+    rack: str = ""  # where the client is: brokers may send its fetches to a replica there
 
 
 class Patience:
@@ -140,6 +141,11 @@ class Cluster:
         if not self._nodes:
             self.topics([])
         return list(self._nodes.values())
+
+    def broker_connection(self, node_id: int) -> Connection:
+        if node_id not in self._nodes:
+            raise Refused(ErrorCode.REPLICA_NOT_AVAILABLE, f"nobody knows where broker {node_id} is")
+        return self.connection(self._nodes[node_id])
 
     def leader_connection(self, partition: TopicPartition) -> Connection:
         return self.connection(self.leader_address(partition))

@@ -1,8 +1,10 @@
 """Batches of one partition as they lie in the log, fetched ahead: while one answer is used, the next is on its way.
 
-Decides where the next fetch starts, checks every checksum, and tells loss from silence. Never looks into a batch.
+Decides where the next fetch starts and who is asked, checks every checksum, and tells loss from silence. Never looks
+into a batch.
 """
 
+import logging
 from collections.abc import Iterator
 from struct import Struct
 from typing import NamedTuple
@@ -16,6 +18,8 @@ from headrace.protocol.wire import Reader
 from headrace.records.batch import BatchHeader, batch_crc, walk
 from headrace.records.committed import AbortedTransaction
 
+log = logging.getLogger(__name__)
+
 FETCH, FETCH_VERSION = 1, 11  # the last version that names topics by name and has no tagged fields
 
 # One fetch is some 70,000 records of 100 bytes: enough to hide the round trip, little enough for many tasks' memory.
@@ -26,9 +30,12 @@ _MARGIN = 1.1
 FETCH_WAIT_MS = 500  # as Kafka's fetch.max.wait.ms
 
 _REQUEST_START = Struct(">iiiibiiih")
-_REQUEST_PARTITION = Struct(">iiiqqiih")
+_REQUEST_PARTITION = Struct(">iiiqqii")
+_LENGTH = Struct(">h")
 _ROW = Struct(">ihqqq")
 _PAIR = Struct(">qq")
+
+THE_LEADER = -1  # in place of a replica that would be nearer
 
 Batch = tuple[memoryview, BatchHeader]
 
@@ -43,6 +50,7 @@ class Fetched(NamedTuple):
     high_watermark: int
     last_stable_offset: int
     log_start: int
+    preferred_replica: int = THE_LEADER  # another broker that is to be asked instead
 
 
 class OffsetOutOfRange(Exception):
@@ -75,29 +83,62 @@ def fetch_from(
 
 
 class _Ahead:
-    """A fetch that is on its way on the leader's connection, and how to take its answer and send the next one."""
+    """A fetch that is on its way, and how to take its answer and send the next one.
+
+    It goes to the leader, which may name a replica in the client's rack instead (KIP-392). What that one refuses, or
+    does not have yet, the leader is asked for, and so is all that follows: it alone knows loss from delay.
+    """
 
     def __init__(self, cluster: Cluster, partition: TopicPartition, read_committed: bool, bytes_max: int) -> None:
         self._cluster, self._partition = cluster, partition
         self._read_committed, self._bytes_max = read_committed, bytes_max
+        self._rack, self._replica = cluster.settings.rack, THE_LEADER
         self._connection: Connection | None = None
         self._position = self._correlation_id = 0
         self._bytes_per_offset = _BYTES_PER_OFFSET_FIRST
 
     def take(self, position: int, end: int) -> Fetched:
         """The answer from `position` on; when it comes before `end` the next request leaves at once."""
+        nearby = self._take_nearby(position, end) if self._replica != THE_LEADER else None
+        if nearby is not None:
+            return nearby
+        fetched = self._take(position, end)
+        if fetched.preferred_replica == THE_LEADER:
+            return fetched
+        self._replica = fetched.preferred_replica
+        return self.take(position, end)
+
+    def _take_nearby(self, position: int, end: int) -> Fetched | None:
+        try:
+            fetched = self._take(position, end)
+            if fetched.batches:
+                return fetched
+            reason = "it has nothing there"
+        except (OSError, Refused, OffsetOutOfRange) as error:
+            reason = str(error)
+        log.info("back to the leader of %s, from broker %d at %d: %s", self._partition, self._replica, position, reason)
+        self.abandon()
+        self._connection, self._rack, self._replica = None, "", THE_LEADER
+        return None
+
+    def _take(self, position: int, end: int) -> Fetched:
         if self._connection is None:
-            self._connection = self._cluster.leader_connection(self._partition)
+            self._connection = self._broker_connection()
             self._send(position, end)
         assert self._position == position
         connection, self._connection = self._connection, None  # a failure from here on needs a new start
         body = connection.receive(self._correlation_id)
         fetched = _parse(body, self._partition, position, end, self._read_committed)
-        if fetched.next_position < end:
+        if fetched.next_position < end and fetched.preferred_replica == THE_LEADER:
             self._learn(fetched)
             self._connection = connection
             self._send(fetched.next_position, end)
         return fetched
+
+    def _broker_connection(self) -> Connection:
+        if self._replica == THE_LEADER:
+            return self._cluster.leader_connection(self._partition)
+        return self._cluster.broker_connection(self._replica)
 
     def _learn(self, fetched: Fetched) -> None:
         if fetched.next_position > fetched.position:
@@ -109,7 +150,8 @@ class _Ahead:
         assert self._connection is not None
         self._position = position
         left_bytes = int((end - position) * self._bytes_per_offset * _MARGIN) + FETCH_BYTES_MIN
-        body = _request(self._partition, position, self._read_committed, min(self._bytes_max, left_bytes))
+        bytes_max = min(self._bytes_max, left_bytes)
+        body = _request(self._partition, position, self._read_committed, bytes_max, self._rack)
         self._correlation_id = self._connection.send(FETCH, FETCH_VERSION, body)
 
     def abandon(self) -> None:
@@ -118,10 +160,11 @@ class _Ahead:
             self._cluster.close()
 
 
-def _request(partition: TopicPartition, position: int, read_committed: bool, bytes_max: int) -> bytes:
-    name = partition.topic.encode()
+def _request(partition: TopicPartition, position: int, read_committed: bool, bytes_max: int, rack: str) -> bytes:
+    name, place = partition.topic.encode(), rack.encode()
     start = _REQUEST_START.pack(-1, FETCH_WAIT_MS, 1, bytes_max, int(read_committed), 0, -1, 1, len(name))
-    return start + name + _REQUEST_PARTITION.pack(1, partition.partition, -1, position, -1, bytes_max, 0, 0)
+    asked = _REQUEST_PARTITION.pack(1, partition.partition, -1, position, -1, bytes_max, 0)
+    return start + name + asked + _LENGTH.pack(len(place)) + place
 
 
 def _parse(body: memoryview, partition: TopicPartition, position: int, end: int, read_committed: bool) -> Fetched:
@@ -142,14 +185,14 @@ def _parse_row(reader: Reader, partition: TopicPartition, position: int, end: in
     for _ in reader.nullable_array(_PAIR.size) or ():
         producer_id, first_offset = reader.numbers(_PAIR)
         aborted.append((producer_id, first_offset))
-    reader.int32()  # preferred replica
+    preferred_replica = reader.int32()
     records = reader.nullable_bytes() or memoryview(b"")
     if error == ErrorCode.OFFSET_OUT_OF_RANGE:
         raise OffsetOutOfRange(partition, position, log_start, high_watermark)
     check(error, f"fetching {partition}")
     batches, next_position = _checked(records, partition, position, end)
     shown = aborted if read_committed else None
-    return Fetched(position, next_position, batches, shown, high_watermark, last_stable, log_start)
+    return Fetched(position, next_position, batches, shown, high_watermark, last_stable, log_start, preferred_replica)
 
 
 def _checked(records: memoryview, partition: TopicPartition, position: int, end: int) -> tuple[list[Batch], int]:

@@ -24,6 +24,7 @@ from headrace.testing.history.events import (
     Subscribe,
 )
 from headrace.testing.history.recording import History
+from headrace.testing.history.settled import wait_until_settled
 
 PRODUCER_SETTINGS = {"enable.idempotence": True, "acks": "all"}
 CONSUMER_SETTINGS = {
@@ -192,7 +193,11 @@ class RecordedConsumer:
 
 
 def read_everything(history: History, settings: Mapping[str, Any], places: Sequence[TopicPartition]) -> list[Seen]:
-    """What makes a history complete: a reader goes through the partitions from the beginning to their ends."""
+    """What makes a history complete: a reader goes through the partitions from the beginning to their ends.
+
+    It waits for transactions that are still open: what lies behind one is not there yet for readers of committed data.
+    """
+    wait_until_settled(settings, places, READ_SECONDS_MAX)
     name = f"reader of everything {uuid4()}"
     with RecordedConsumer(history, name, {"group.id": name, **settings, "enable.partition.eof": True}) as reader:
         reader.assign(places)

@@ -124,6 +124,26 @@ async def test_a_group_is_described_with_what_its_members_have_and_should_have(k
     assert second.assignment.topic_partitions == ()
 
 
+async def test_a_group_may_have_its_partitions_dealt_out_less_often(kit: HandlerKit) -> None:
+    topic_id = await kit.create("t", 2)
+    await coordinate(kit)
+    config = {"name": "consumer.assignment.interval.ms", "config_operation": 0, "value": "10000"}
+    resource = {"resource_type": 32, "resource_name": "g", "configs": [config]}
+    altered = await kit.ask(ApiKey.INCREMENTAL_ALTER_CONFIGS, resources=[resource])
+    assert altered.responses[0].error_code.value == 0
+    await join(kit)
+    assert told(await join(kit, member_id="n")) == {}
+    (group,) = await describe(kit, "g")
+    assert (group.group_state, group.group_epoch, group.assignment_epoch) == ("Assigning", 2, 1)
+    kit.clock.advance_ms(10_000)
+    asked = await beat(kit, group_id="g", member_id="m", member_epoch=1)
+    assert [len(partitions) for partitions in told(asked).values()] == [1], "it is to give one up"
+    let_go = [{"topic_id": topic_id, "partitions": told(asked)[topic_id]}]
+    await beat(kit, group_id="g", member_id="m", member_epoch=1, topic_partitions=let_go)
+    given = await beat(kit, group_id="g", member_id="n", member_epoch=1)
+    assert [len(partitions) for partitions in told(given).values()] == [1]
+
+
 async def test_the_new_protocol_can_be_switched_off() -> None:
     kit = await HandlerKit(group_coordinator_rebalance_protocols="classic").start()
     assert (await join(kit)).error_code.value == ErrorCode.UNSUPPORTED_VERSION

@@ -169,16 +169,16 @@ async def test_a_join_waits_for_the_others(kit: HandlerKit) -> None:
 
 
 @pytest.mark.parametrize("version", range(2, 10))
-async def test_offsets_are_committed_and_found_again(kit: HandlerKit, version: int) -> None:
+async def test_rule_33_offsets_are_found_again_with_their_notes(kit: HandlerKit, version: int) -> None:
     answer = await commit(kit, version)
     assert [(row.partition_index, row.error_code.value) for row in answer.topics[0].partitions] == [(0, 0)]
     found = await fetch(kit, min(version, 9))
     rows = [(row.partition_index, row.committed_offset, row.metadata) for row in found.topics[0].partitions]
-    assert rows == [(0, 5, "note"), (1, -1, "")], "rule 33: the note comes back"
+    assert rows == [(0, 5, "note"), (1, -1, "")]
 
 
 @pytest.mark.parametrize("version", range(1, 10))
-async def test_all_versions_fetch(kit: HandlerKit, version: int) -> None:
+async def test_rule_17_the_leader_epoch_of_a_commit_is_told_to_who_fetches_it(kit: HandlerKit, version: int) -> None:
     await commit(kit, 6, row={"committed_leader_epoch": 3})
     found = await fetch(kit, version)
     row = found.topics[0].partitions[0]

@@ -3,6 +3,7 @@ from uuid import UUID
 
 import pytest
 
+from headrace.core.cluster import facts
 from headrace.protocol.api import ApiKey
 from headrace.security.access import Operation, ResourceType
 from tests.unit.broker.handlers.handler_kit import DenyAll, HandlerKit
@@ -50,6 +51,12 @@ async def test_a_leader_without_the_clients_listener_is_told_as_such(kit: Handle
     (partition,) = answer.topics[0].partitions
     assert (partition.error_code.value, partition.leader_id, partition.offline_replicas) == (code, -1, (1,))
     assert answer.brokers == ()
+
+
+async def test_while_no_session_stands_clients_keep_the_addresses_they_had(kit: HandlerKit) -> None:
+    kit.image.apply(kit.image.revision + 1, {facts.session_key(1): None})
+    answer = await kit.ask(ApiKey.METADATA, topics=[])
+    assert [(broker.node_id, broker.port) for broker in answer.brokers] == [(1, 9092)]
 
 
 async def test_version_0_lists_living_replicas_only(kit: HandlerKit) -> None:

@@ -4,9 +4,11 @@ from typing import Any
 
 import pytest
 
+from headrace.broker.coordinators import transaction
 from headrace.broker.coordinators.guard import TransactionGuard
 from headrace.core.transaction.values import TransactionState
-from headrace.model.errors import HeadraceError
+from headrace.model.errors import ErrorCode, HeadraceError
+from headrace.model.ids import TopicPartition
 from headrace.protocol.api import SERVED, ApiKey
 from headrace.records.builder import NewRecord, build_batch
 from tests.unit.broker.handlers.handler_kit import DenyAll, HandlerKit
@@ -139,7 +141,7 @@ async def test_a_new_producer_waits_for_the_abort_of_what_was_open_instead_of_be
 
 
 @pytest.mark.parametrize(("version", "code"), [(9, 48), (11, 120)])
-async def test_kip_890_a_write_that_no_transaction_knows_of_is_refused(
+async def test_rule_13_kip_890_a_write_that_no_transaction_knows_of_is_refused(
     kit: HandlerKit, version: int, code: int
 ) -> None:
     await kit.create("t")
@@ -193,6 +195,30 @@ async def test_offsets_that_no_transaction_knows_of_are_refused(kit: HandlerKit,
     assert answer.topics[0].partitions[0].error_code.value == code
 
 
+async def test_offsets_are_refused_if_their_transaction_ends_while_a_coordinator_elsewhere_is_asked(
+    kit: HandlerKit, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await kit.create("t")
+    _, producer_id, epoch = await init(kit)
+    producer = {"transactional_id": TX, "producer_id": producer_id, "producer_epoch": epoch, "group_id": "g"}
+    await kit.ask(ApiKey.ADD_OFFSETS_TO_TXN, 3, **producer)
+
+    async def says_yes_and_ends_it(
+        broker: Any, node_id: int, name: str, owner: Any, places: Any, **options: Any
+    ) -> dict[TopicPartition, ErrorCode]:
+        monkeypatch.setattr(kit.transactions, "elsewhere", lambda name: None)
+        assert (await end(kit, (producer_id, epoch), commit=False, version=3))[0] == 0
+        await completed(kit)
+        return dict.fromkeys(places, ErrorCode.NONE)
+
+    monkeypatch.setattr(kit.transactions, "elsewhere", lambda name: 2)
+    monkeypatch.setattr(transaction, "add_partitions_at", says_yes_and_ends_it)
+    topics = [{"name": "t", "partitions": [{"partition_index": 0, "committed_offset": 7}]}]
+    answer = await kit.ask(ApiKey.TXN_OFFSET_COMMIT, 3, **producer, topics=topics)
+    assert answer.topics[0].partitions[0].error_code.value == ErrorCode.NOT_COORDINATOR
+    assert not kit.groups.runtime.shard_for("g").machine.offsets.unstable("g"), "nobody would ever decide over it"
+
+
 @pytest.mark.parametrize("version", versions(ApiKey.WRITE_TXN_MARKERS))
 async def test_an_administrator_ends_what_no_coordinator_knows(kit: HandlerKit, version: int) -> None:
     await kit.create("t")
@@ -225,6 +251,61 @@ async def test_transactions_are_listed_and_described(kit: HandlerKit) -> None:
     assert (ours.transaction_state, ours.producer_id) == ("Ongoing", producer_id)
     assert [(one.topic, one.partitions) for one in ours.topics] == [("t", (0,))]
     assert unknown.error_code.value == 105
+
+
+@pytest.mark.parametrize("version", [1, 2])
+async def test_transactions_are_listed_by_how_long_they_have_been_open(kit: HandlerKit, version: int) -> None:
+    await kit.create("t")
+    _, producer_id, epoch = await init(kit)
+    await init(kit, name="idle")
+    await add(kit, (producer_id, epoch), ("t", 0))
+    kit.clock.advance_ms(5_000)
+    assert await listed(kit, version, duration_filter=4_999) == {TX}
+    assert await listed(kit, version, duration_filter=0) == {TX}, "one without a transaction is not open at all"
+    assert await listed(kit, version, duration_filter=5_000) == set(), "longer than that, not as long"
+    assert await listed(kit, version, duration_filter=-1) == {TX, "idle"}, "no filter"
+
+
+@pytest.mark.parametrize(
+    ("pattern", "names"),
+    [
+        ("shop-.*", {"shop-1", "shop-22"}),
+        ("shop-.", {"shop-1"}),
+        ("hop-1", set()),  # the whole name, not a part of it
+        ("shop-1|bank", {"shop-1", "bank"}),
+        ("", {"shop-1", "shop-22", "bank"}),
+        (None, {"shop-1", "shop-22", "bank"}),
+    ],
+)
+async def test_transactions_are_listed_by_a_pattern_of_their_names(
+    kit: HandlerKit, pattern: str | None, names: set[str]
+) -> None:
+    for name in ("shop-1", "shop-22", "bank"):
+        await init(kit, name=name)
+    assert await listed(kit, 2, transactional_id_pattern=pattern) == names
+
+
+async def test_a_pattern_that_is_no_expression_is_refused(kit: HandlerKit) -> None:
+    await init(kit)
+    answer = await kit.ask(ApiKey.LIST_TRANSACTIONS, 2, transactional_id_pattern="shop-(")
+    assert (answer.error_code.value, answer.transaction_states) == (128, ())
+
+
+async def test_filters_of_transactions_count_together(kit: HandlerKit) -> None:
+    await kit.create("t")
+    _, producer_id, epoch = await init(kit)
+    await init(kit, name="tx-idle")
+    await add(kit, (producer_id, epoch), ("t", 0))
+    kit.clock.advance_ms(5_000)
+    both = {"transactional_id_pattern": "tx.*", "duration_filter": 1_000}
+    assert await listed(kit, 2, **both) == {TX}
+    assert await listed(kit, 2, **both, producer_id_filters=(producer_id + 1,)) == set()
+
+
+async def listed(kit: HandlerKit, version: int, **filters: Any) -> set[str]:
+    answer = await kit.ask(ApiKey.LIST_TRANSACTIONS, version, **filters)
+    assert answer.error_code.value == 0
+    return {one.transactional_id for one in answer.transaction_states}
 
 
 async def test_a_strangers_transactional_id_is_out_of_reach(kit: HandlerKit) -> None:

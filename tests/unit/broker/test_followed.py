@@ -1,0 +1,75 @@
+"""When a leader that may have been replaced believes that it was not. Time is simulated: nobody waits."""
+
+import asyncio
+from collections.abc import Coroutine
+from typing import Any
+
+import pytest
+
+from headrace.broker.coordinators.followed import WAIT_S_MAX, is_followed
+from headrace.broker.partition import Partition
+from headrace.core.cluster.values import PartitionState
+from headrace.testing.sim_files import SimFiles
+from headrace.testing.sim_loop import SimLoop
+from tests.unit.broker.partition_kit import CommitByHand, new_partition
+
+THREE = PartitionState(replicas=(1, 2, 3), isr=(1, 2), leader=1, leader_epoch=0, partition_epoch=1)
+
+
+@pytest.fixture
+def partition() -> Partition:
+    led = new_partition(SimFiles(), CommitByHand())
+    led.follow(THREE._replace(leader_epoch=led.leader_epoch + 1))
+    return led
+
+
+def lived(work: Coroutine[Any, Any, bool]) -> tuple[bool, float]:
+    """What comes of it, and how long that took."""
+    loop = SimLoop()
+    try:
+        return loop.run_until_complete(work), loop.time()
+    finally:
+        loop.close()
+
+
+async def while_fetching(partition: Partition, broker: int, times: int) -> bool:
+    async def fetch() -> None:
+        for _ in range(times):
+            await asyncio.sleep(0.5)
+            partition.replica_fetched(broker, 1, 0, -1, 0)
+
+    fetching = asyncio.create_task(fetch())
+    try:
+        return await is_followed(partition)
+    finally:
+        fetching.cancel()
+
+
+def test_whom_all_in_sync_follow_was_not_replaced(partition: Partition) -> None:
+    followed, took_s = lived(while_fetching(partition, broker=2, times=5))
+    assert followed
+    assert took_s == pytest.approx(1.0, abs=0.1), "the second fetch tells"
+
+
+def test_one_fetch_may_have_been_sent_before_the_question(partition: Partition) -> None:
+    assert lived(while_fetching(partition, broker=2, times=1)) == (False, pytest.approx(WAIT_S_MAX))
+
+
+def test_who_is_not_in_sync_tells_nothing(partition: Partition) -> None:
+    assert not lived(while_fetching(partition, broker=3, times=5))[0]
+
+
+def test_who_could_be_elected_all_the_same_counts(partition: Partition) -> None:
+    partition.follow(THREE._replace(isr=(1,), elr=(3,), leader_epoch=partition.leader_epoch, partition_epoch=2))
+    assert not lived(while_fetching(partition, broker=2, times=5))[0]
+    assert lived(while_fetching(partition, broker=3, times=5))[0]
+
+
+def test_a_leader_alone_cannot_be_replaced(partition: Partition) -> None:
+    partition.follow(THREE._replace(isr=(1,), leader_epoch=partition.leader_epoch, partition_epoch=2))
+    assert lived(is_followed(partition)) == (True, 0.0)
+
+
+def test_who_does_not_lead_is_not_followed(partition: Partition) -> None:
+    partition.follow(THREE._replace(leader=2, leader_epoch=partition.leader_epoch + 1, partition_epoch=2))
+    assert not lived(is_followed(partition))[0]
