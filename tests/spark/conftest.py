@@ -1,6 +1,7 @@
 """One Spark session for all tests of a worker: starting one costs ten seconds, using it again nothing."""
 
 import shutil
+import signal
 from collections.abc import Generator, Mapping
 from pathlib import Path
 
@@ -47,3 +48,12 @@ def kit(spark, kafka_broker) -> Generator[SparkKit, None, None]:
     kit = SparkKit(spark, kafka_broker.bootstrap)
     yield kit
     kit.close()
+
+
+@pytest.fixture
+def own_signals() -> Generator[None, None, None]:
+    """A worker listens to signals as the process that it usually is."""
+    before = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT)}
+    yield
+    for number, handler in before.items():
+        signal.signal(number, handler)

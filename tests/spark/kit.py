@@ -10,16 +10,36 @@ from confluent_kafka import Producer
 from confluent_kafka.admin import AdminClient, NewTopic
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from pathlib import Path
 
 WAIT_S = 60.0
 STARTS_MAX = 5
 
 
+def started(writer: Any, note: Callable[[Any], None] = lambda query: None) -> Any:
+    """A query that has begun to read, or has ended; `note` is told of every one that is tried.
+
+    Spark gives the Python process of a streaming source ten seconds to start, which it cannot be told to change,
+    and on a machine full of tests that is sometimes too short: then it is started again, on the same checkpoint.
+    """
+    for _ in range(STARTS_MAX):
+        query = writer.start()
+        note(query)
+        while query.isActive and not query.recentProgress and not query.status["message"].startswith("Waiting"):
+            time.sleep(0.1)
+        failure = None if query.isActive else query.exception()
+        if failure is None or "failed to connect back" not in str(failure):
+            return query
+    raise AssertionError(f"Spark did not start a streaming source in {STARTS_MAX} tries")
+
+
 class SparkKit:
-    def __init__(self, session: Any, bootstrap: str) -> None:
+    def __init__(self, session: Any, bootstrap: str, **client: str) -> None:
+        """`client`: what confluent-kafka's clients need beside the address."""
         self.session, self.bootstrap = session, bootstrap
-        self.admin = AdminClient({"bootstrap.servers": bootstrap})
+        self._client = {"bootstrap.servers": bootstrap} | client
+        self.admin = AdminClient(self._client)
         self._queries: list[Any] = []
 
     def topic(self, partitions: int = 1, name: str | None = None, **configs: str) -> str:
@@ -34,7 +54,7 @@ class SparkKit:
 
     def produce(self, topic: str, values, *, partition: int = -1, **settings: Any) -> None:
         """Values as bytes, or as dicts of `Producer.produce`'s arguments."""
-        producer = Producer({"bootstrap.servers": self.bootstrap, "linger.ms": 5, **settings})
+        producer = Producer({**self._client, "linger.ms": 5, **settings})
         for value in values:
             record = value if isinstance(value, dict) else {"value": value}
             producer.produce(topic, **({"partition": partition} | record if partition >= 0 else record))
@@ -75,20 +95,8 @@ class SparkKit:
         return query
 
     def started(self, writer: Any) -> Any:
-        """A query that is stopped with the test.
-
-        Spark gives the Python process of a streaming source ten seconds to start, which it cannot be told to change,
-        and on a machine full of tests that is sometimes too short: then it is started again.
-        """
-        for _ in range(STARTS_MAX):
-            query = writer.start()
-            self._queries.append(query)
-            while query.isActive and not query.recentProgress and not query.status["message"].startswith("Waiting"):
-                time.sleep(0.1)
-            failure = None if query.isActive else query.exception()
-            if failure is None or "failed to connect back" not in str(failure):
-                return query
-        raise AssertionError(f"Spark did not start a streaming source in {STARTS_MAX} tries")
+        """A query that is stopped with the test."""
+        return started(writer, self._queries.append)
 
     def written(self, folder: Path) -> list[int]:
         """The numbers that a query has written so far."""

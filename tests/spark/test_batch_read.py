@@ -90,6 +90,8 @@ def test_ranges_by_offset_and_by_time(kit):
         kit.read(topic, startingOffsets=json.dumps({topic: {"0": 3}})).collect()
     with pytest.raises(Exception, match="use -1 for its end"):
         kit.read(topic, endingOffsets=json.dumps({topic: {"0": 3, "1": 11}})).collect()
+    with pytest.raises(Exception, match="starts at 11 and ends at 10, before that"):
+        kit.read(topic, startingOffsets=json.dumps({topic: {"0": 0, "1": 11}})).collect()
 
 
 def test_patterns_assignments_and_empty_topics(kit):
@@ -98,6 +100,9 @@ def test_patterns_assignments_and_empty_topics(kit):
     kit.numbers(first, [1])
     kit.numbers(second, [2, 3], partition=2)
     assert sorted(kit.values(None, subscribePattern=f"{stem}-x[0-9]")) == [b"1", b"2", b"3"]
+    assert kit.values(None, subscribePattern=f"{stem[2:]}-x1") == [b"1"], (
+        "as in the connector, a part of the name will do"
+    )
     assert kit.values(None, assign=json.dumps({second: [2]})) == [b"2", b"3"]
     assert kit.values(None, assign=json.dumps({second: [0, 1]})) == []
     assert kit.values(stem) == []
@@ -137,6 +142,30 @@ def test_filters_narrow_what_is_read(kit):
     assert (late.rdd.getNumPartitions(), late.count()) == (6, 30)
     assert frame().filter("value = 'x' or partition = 1").count() == 100
     assert frame().filter(f"topic = '{topic}x'").count() == 0
+
+
+def test_filters_go_together_with_offsets_and_times_that_were_given(kit):
+    """They name every partition, and the filter leaves one of them."""
+    topic = kit.topic(partitions=2)
+    for partition in range(2):
+        kit.produce(
+            topic,
+            [{"value": b"%d" % n, "timestamp": 1_700_000_000_000 + 1000 * n} for n in range(100)],
+            partition=partition,
+        )
+    offsets = {"startingOffsets": {"0": 10, "1": -2}, "endingOffsets": {"0": 30, "1": 90}}
+    times = {
+        "startingOffsetsByTimestamp": {"0": 1_700_000_020_000, "1": 1_700_000_040_000},
+        "endingOffsetsByTimestamp": {"0": 1_700_000_050_000, "1": 1_700_000_060_000},
+    }
+    for given, expected in ((offsets, range(90)), (times, range(40, 60))):
+        options = {name: json.dumps({topic: value}) for name, value in given.items()}
+        some = kit.read(topic, **options, maxRecordsPerPartition=10, pushFilters="true").filter("partition = 1")
+        assert some.rdd.getNumPartitions() == len(expected) // 10
+        assert sorted(row.offset for row in some.collect()) == list(expected)
+    left_out = kit.read(topic, startingOffsets=json.dumps({topic: {"1": 5}}), pushFilters="true")
+    with pytest.raises(Exception, match="leaves out"):
+        left_out.filter("partition = 1").collect()
 
 
 def test_filters_are_not_pushed_unless_asked_for(kit):

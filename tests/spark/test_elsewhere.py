@@ -16,7 +16,7 @@ from pathlib import Path
 
 import pytest
 
-from bench.brokers import free_port
+from headrace.app.ports import reserve_port
 from headrace.testing.local_broker import LocalBroker
 from tests.spark.kit import SparkKit
 
@@ -73,9 +73,16 @@ def process(words: list[str], log: Path, port: int) -> Iterator[None]:
 
 
 @pytest.fixture
-def cluster(tmp_path: Path) -> Iterator[str]:
+def ports() -> Iterator[tuple[int, int]]:
+    """Nobody else gets them, not even for an outgoing connection; Spark's servers bind beside the reservations."""
+    with reserve_port(0) as one, reserve_port(0) as other:
+        yield one.getsockname()[1], other.getsockname()[1]
+
+
+@pytest.fixture
+def cluster(tmp_path: Path, ports: tuple[int, int]) -> Iterator[str]:
     """A master and a worker; its address."""
-    port, worker_port = free_port(), free_port()
+    port, worker_port = ports
     launcher, address = str(spark_home() / "bin" / "spark-class"), f"spark://127.0.0.1:{port}"
     master = [
         launcher,
@@ -94,9 +101,9 @@ def cluster(tmp_path: Path) -> Iterator[str]:
 
 
 @pytest.fixture
-def connect(tmp_path: Path) -> Iterator[str]:
+def connect(tmp_path: Path, ports: tuple[int, int]) -> Iterator[str]:
     """A Spark Connect server; its address."""
-    port = free_port()
+    port, _ = ports
     words = [str(spark_home() / "bin" / "spark-submit"), "--master", "local[2]"]
     words += ["--class", "org.apache.spark.sql.connect.service.SparkConnectServer"]
     for setting in (

@@ -143,7 +143,8 @@ class Load:
             for _ in range(100):
                 self.sent += 1
                 producer.produce(self._topic, b"%d" % self.sent, on_delivery=delivered)
-            producer.poll(0.02)
+            producer.poll(0)
+            self._stop.wait(0.02)  # not by `poll`, which returns at the first delivery
         producer.flush(60)
 
     def _archive(self) -> None:

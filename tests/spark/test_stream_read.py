@@ -1,5 +1,6 @@
 """Streaming reads: nothing lost, nothing twice, whatever happens to the topic, the broker or the query."""
 
+import os
 import time
 
 from confluent_kafka import Consumer
@@ -159,3 +160,9 @@ def test_an_unreadable_checkpoint_is_explained(kit, checkpoint):
     query = kit.to_memory(stream, "out", checkpoint)
     wait_for(lambda: not query.isActive, "the end of the query")
     assert "belongs to another source" in str(query.exception())
+
+
+def test_spark_speaks_to_its_workers_over_unix_sockets(spark):
+    """Over TCP every task of ours waits 40 ms for an acknowledgement."""
+    tasks = spark.sparkContext.parallelize([None], 1)
+    assert tasks.map(lambda _: os.environ["PYTHON_UNIX_DOMAIN_ENABLED"]).collect() == ["True"]

@@ -6,6 +6,9 @@ from datetime import UTC, datetime
 import pytest
 from confluent_kafka import Consumer
 
+# A few batches of some seconds where nothing else runs, and minutes on a machine full of tests.
+BATCHES_S = 300
+
 
 def writer(kit, frame, topic=None, **options):
     written = frame.write.format("headrace").option("kafka.bootstrap.servers", kit.bootstrap).mode("append")
@@ -51,6 +54,15 @@ def test_every_codec_is_understood_by_another_client(kit, codec):
         found += [(message.key(), message.value()) for message in consumer.consume(500, 30)]
     consumer.close()
     assert sorted(found) == sorted((b"%d" % n, b"%d" % n * 9) for n in range(2000))
+
+
+def test_requests_are_as_small_as_they_were_asked_to_be(kit):
+    topic = kit.topic(partitions=4)
+    frame = kit.session.range(2000).selectExpr("cast(id % 4 as int) as partition", "lpad(id, 100, '0') as value")
+    writer(kit, frame, topic, kafka__max__request__size=5_000).save()
+    assert sorted(int(value) for value in kit.values(topic)) == list(range(2000))
+    with pytest.raises(Exception, match=r"kafka\.max\.request\.size: a row of 1\d\d bytes is larger than 90"):
+        writer(kit, frame, topic, kafka__max__request__size=90).save()
 
 
 def test_keys_go_where_other_clients_put_them(kit):
@@ -142,7 +154,7 @@ def test_a_stream_from_topic_to_topic(kit, checkpoint, guarantee):
     source, target = kit.topic(partitions=2), kit.topic(partitions=3)
     kit.numbers(source, range(1000))
     query = start_copy(kit, source, target, checkpoint, guarantee, availableNow=True)
-    assert query.awaitTermination(120)
+    assert query.awaitTermination(BATCHES_S)
     assert not query.exception()
     copied = kit.values(target, kafka__isolation__level="read_committed")
     assert sorted(int(value) for value in copied) == list(range(1000))
@@ -152,13 +164,13 @@ def test_a_batch_that_comes_again_is_written_once(kit, checkpoint):
     """As after a driver that died between the sink's commit and its own: the batch is planned again, same number."""
     source, target = kit.topic(), kit.topic()
     kit.numbers(source, range(300))
-    start_copy(kit, source, target, checkpoint, "exactly-once", availableNow=True).awaitTermination(120)
+    assert start_copy(kit, source, target, checkpoint, "exactly-once", availableNow=True).awaitTermination(BATCHES_S)
     commits = checkpoint / "commits"
     last = max(int(file.name) for file in commits.iterdir() if file.name.isdigit())
     (commits / str(last)).unlink()
     (commits / f".{last}.crc").unlink(missing_ok=True)
     query = start_copy(kit, source, target, checkpoint, "exactly-once", availableNow=True)
-    assert query.awaitTermination(120)
+    assert query.awaitTermination(BATCHES_S)
     copied = kit.values(target, kafka__isolation__level="read_committed")
     assert sorted(int(value) for value in copied) == list(range(300))
     assert json.loads(query.lastProgress.json)["batchId"] >= last if query.lastProgress else True

@@ -7,6 +7,7 @@ another takes its place, as a process that dies and is started again.
 import threading
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
+from random import Random
 from typing import Any
 from uuid import uuid4
 
@@ -16,10 +17,12 @@ from headrace.testing.history import History, RecordedConsumer, RecordedProducer
 from tests.torture.plan import Dice
 
 SECONDS_MAX = 60.0
+# Longer than brokers may take to start and a cut to heal: that clients get on is judged by their progress.
+MESSAGE_TIMEOUT_MS = 300_000
 # Keeps a producer from running far ahead of a broker that is down, and from taking the whole machine.
 IN_FLIGHT_MAX = 100
-# Crashes must also hit the moment in which a log rolls, so keys fill its segments.
-KEY = bytes(2000)
+# Crashes must also hit the moment in which a log rolls, so keys fill its segments, also where they are compressed.
+KEY = Random(0).randbytes(2000)
 SHORT_KEY_BYTES = 200
 # Clients that come back at once: the time between two kills should be the broker's, not a back-off's. When every broker
 # is gone, librdkafka would otherwise forget its coordinators and wait for them.
@@ -39,7 +42,7 @@ class Loop(threading.Thread):
         self, history: History, name: str, settings: Mapping[str, Any], dice: Dice, places: Sequence[TopicPartition]
     ) -> None:
         """`settings` say where the brokers are, and what else all clients of the test have in common."""
-        super().__init__(name=name)
+        super().__init__(name=name, daemon=True)  # a client that hangs must not keep the tests from ending
         self.failures: list[str] = []
         self.crashes = 0
         self.history, self.dice, self.places = history, dice, places
@@ -91,7 +94,7 @@ class Sending(Loop):
             linger_ms=1,
             batch_num_messages=20,
             queue_buffering_max_messages=IN_FLIGHT_MAX,
-            message_timeout_ms=int(SECONDS_MAX * 1000),
+            message_timeout_ms=MESSAGE_TIMEOUT_MS,
         )
         self.producer = RecordedProducer(self.history, self.new_name(), settings)
         turn = 0

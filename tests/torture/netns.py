@@ -14,7 +14,7 @@ leaves at most the bridge.
 import os
 import subprocess
 import time
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from functools import cache
 from random import SystemRandom
@@ -58,10 +58,12 @@ class Wire:
         self._cuts.add((sender, receiver))
         self._neighbour(sender, receiver, NOBODY)
 
-    def heal(self) -> None:
-        for sender, receiver in self._cuts:
+    def heal(self, pairs: Iterable[tuple[str, str]] | None = None) -> None:
+        """These cuts are over, or all of them."""
+        healed = self._cuts & set(self._cuts if pairs is None else pairs)
+        for sender, receiver in healed:
             self._neighbour(sender, receiver, self._macs[receiver])
-        self._cuts.clear()
+        self._cuts -= healed
 
     def _neighbour(self, sender: str, receiver: str, mac: str) -> None:
         to = ["neigh", "replace", self.address(receiver), "lladdr", mac, "nud", "permanent", "dev", "eth0"]

@@ -115,7 +115,7 @@ class Stage:
     def rows(self) -> list[dict[str, Any]]:
         from deltalake import DeltaTable
 
-        if not (self.table / "_delta_log").is_dir():
+        if not DeltaTable.is_deltatable(str(self.table)):
             return []
         return DeltaTable(str(self.table)).to_pyarrow_table().to_pylist()
 

@@ -1,16 +1,20 @@
 """A Spark driver to be killed: copies one topic to another, exactly once, until somebody ends it.
 
-python -m tests.torture.spark_driver BOOTSTRAP SOURCE TARGET CHECKPOINT
+python -m tests.torture.spark_driver BOOTSTRAP SOURCE TARGET CHECKPOINT MASTER
 """
 
+import os
 import sys
 
 
-def main(bootstrap: str, source: str, target: str, checkpoint: str) -> None:
+def main(bootstrap: str, source: str, target: str, checkpoint: str, master: str) -> None:
+    import pyspark
+
     from headrace.spark.session import open_session
 
-    # Four tries for a task: a worker that is killed costs an attempt, not the query.
-    session = open_session("a driver to be killed", master="local[2,4]", settings={"spark.log.level": "ERROR"})
+    os.environ["SPARK_HOME"] = pyspark.__path__[0]  # executors of their own are started from there
+    settings = {"spark.log.level": "ERROR", "spark.executor.memory": "512m"}
+    session = open_session("a driver to be killed", master=master, settings=settings)
     address = {"kafka.bootstrap.servers": bootstrap}
     stream = session.readStream.format("headrace").options(
         **address, subscribe=source, startingOffsets="earliest", maxOffsetsPerTrigger=100, minPartitions=4

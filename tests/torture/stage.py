@@ -13,6 +13,7 @@ from headrace.testing.history import Begin, Ended, History, Poll, TopicPartition
 from tests.torture.clients import IMPATIENT, SECONDS_MAX, Following, Loop, Sending, Subscribed, Transacting
 from tests.torture.plan import Dice
 
+VIOLATIONS_SHOWN = 5
 PLACES = [TopicPartition("crash", index) for index in range(3)]
 # Of brokers: groups that notice at once who is gone.
 GROUP_SETTINGS = {
@@ -71,7 +72,8 @@ class Stage:
             f"{sum(len(one.records) for one in events if isinstance(one, Poll))} records polled; "
             f"{sum(loop.crashes for loop in loops)} clients dropped"
         )
-        assert check(events) == []
+        wrong = check(events)
+        assert not wrong, f"{len(wrong)} promises broken, the first of them: {wrong[:VIOLATIONS_SHOWN]}"
 
 
 @contextmanager
@@ -84,7 +86,9 @@ def running(loops: list[Loop]) -> Iterator[None]:
         for loop in loops:
             loop.stop()
         for loop in loops:
-            loop.join()
+            loop.join(SECONDS_MAX)
+        hanging = [loop.name for loop in loops if loop.is_alive()]
+    assert not hanging, f"clients that were told to stop wait for something that does not come: {hanging}"
 
 
 def create_topic(bootstrap: str, replicas: int = 1, **configs: str) -> None:

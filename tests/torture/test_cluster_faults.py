@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from tests.torture.clients import Loop
-from tests.torture.cluster_faults import FAULTS, Fault
+from tests.torture.cluster_faults import FAULTS, Fault, some_faults
 from tests.torture.netns import permitted
 from tests.torture.plan import KILLS, Dice
 from tests.torture.stage import (
@@ -29,6 +29,10 @@ from tests.torture.wired_cluster import WiredCluster
 
 SECONDS_IN_ALL_MAX = 4 * 3600  # under torture
 HEAL_SECONDS_MAX = 30.0
+QUIET_S = 2.0  # a round without a fault
+SUBSETS_IN_A_TEST_RUN = 4
+# Also those of the coordinators: a group or a transaction whose partition is not well is not well either.
+TOPICS = (PLACES[0].topic, "__consumer_offsets", "__transaction_state")
 SETTINGS = {
     "replica.lag.time.max.ms": "2000",
     "default.replication.factor": "3",
@@ -62,22 +66,23 @@ def suffer(cluster: WiredCluster, loops: list[Loop], faults: list[Fault], dice: 
     with ExitStack() as over:
         for fault in faults:
             over.enter_context(fault.begin(cluster, dice))
-        time.sleep(max(fault.hold_s for fault in faults))
-        if len(faults) == 1 and faults[0].is_survived:
+        time.sleep(max((fault.hold_s for fault in faults), default=QUIET_S))
+        if not faults or (len(faults) == 1 and faults[0].is_survived):
             goes_on(loops)
         lasted = time.monotonic() - began
-    well = cluster.wait_until_well(PLACES[0].topic, HEAL_SECONDS_MAX)
+    well = cluster.wait_until_well(TOPICS, HEAL_SECONDS_MAX)
     healed = time.monotonic()
     goes_on(loops)
-    names = " + ".join(fault.name for fault in faults)
+    names = " + ".join(fault.name for fault in faults) or "nothing"
     print(f"{names}: {lasted:.1f} s, well {well:.1f} s later, clients {time.monotonic() - healed:.1f} s after that")
 
 
 def schedule(dice: Dice) -> list[list[Fault]]:
-    """Each fault once, in any order; under torture as many rounds as there are kills, of up to two faults at a time."""
-    if not KILLS:
-        return [[fault] for fault in dice.sample(FAULTS, len(FAULTS))]
-    return [[dice.choice(FAULTS)] for _ in range(KILLS)]
+    """Random subsets of the faults, as many as there are kills; in a test run each fault alone, and a few subsets."""
+    if KILLS:
+        return [some_faults(dice) for _ in range(KILLS)]
+    rounds = [[fault] for fault in FAULTS] + [some_faults(dice) for _ in range(SUBSETS_IN_A_TEST_RUN)]
+    return dice.sample(rounds, len(rounds))
 
 
 @pytest.mark.slow

@@ -22,7 +22,8 @@ from confluent_kafka import Consumer, KafkaException, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic
 
 from headrace.testing import LocalBroker
-from headrace.testing.history import Delivery, delivery
+from headrace.testing.history import Delivery, delivery, wait_until_settled
+from headrace.testing.history import TopicPartition as Place
 from tests.torture.plan import Dice, kills
 from tests.torture.worker import (
     AT_LEAST_ONCE,
@@ -147,7 +148,9 @@ class Progress:
 
 
 def output(job: Job) -> dict[bytes, list[int]]:
-    """Everything that readers of committed data find in the target, by key."""
+    """Everything that readers of committed data find in the target, by key, when no transaction is open any more."""
+    places = [Place(job.target, index) for index in range(job.target_partitions)]
+    wait_until_settled({"bootstrap.servers": job.bootstrap}, places, SECONDS_MAX)
     settings = {**consumer_settings(job), "group.id": "judge", "enable.partition.eof": True}
     settings |= {"auto.offset.reset": "earliest"}
     consumer = Consumer(settings)

@@ -8,12 +8,11 @@ from pathlib import Path
 import pytest
 
 from headrace.testing import LocalBroker
+from tests.patience import awaited
 from tests.torture.pipeline_stage import RECORDS_BETWEEN_KILLS, WAIT_S, Stage, reference
 from tests.torture.plan import Dice, kills
 
 
-# With `make interop`, and at length with `make torture`: it takes minutes that `make test` has not.
-@pytest.mark.interop
 @pytest.mark.timeout(2 * WAIT_S * (kills(1) + 2))
 def test_a_pipeline_makes_what_plain_python_makes_whoever_dies(dice: Dice, tmp_path: Path) -> None:
     if shutil.which("java") is None:
@@ -33,6 +32,7 @@ def test_a_pipeline_makes_what_plain_python_makes_whoever_dies(dice: Dice, tmp_p
                 stage.kill(victim)
                 died[victim] += 1
             stage.check()
+            _wait_until_it_rests(stage)
             _is_refused_elsewhere(stage, tmp_path)
             progress = stage.status()["progress"]
             assert progress["lag_records"] == 0
@@ -51,6 +51,16 @@ def _next_victim(dice: Dice, died: Counter[str]) -> str:
         return "worker"
     everybody = ("worker", "supervisor", "broker")
     return dice.choice([name for name in everybody if name not in died] or everybody)
+
+
+def _wait_until_it_rests(stage: Stage) -> None:
+    """Its last rows are there before it tells of them, and what it told before it was killed may be old."""
+    awaited(
+        stage.status,
+        lambda found: found["state"] == "running" and (found["progress"] or {}).get("lag_records") == 0,
+        lambda: f"it runs and lags behind nothing\n{stage.headrace('logs', stage.name)}",
+        WAIT_S,
+    )
 
 
 def _is_refused_elsewhere(stage: Stage, folder: Path) -> None:

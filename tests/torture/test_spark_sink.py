@@ -11,6 +11,8 @@ import subprocess
 import sys
 import time
 from collections import Counter
+from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 
 import psutil
@@ -33,6 +35,10 @@ RECORDS_BETWEEN_KILLS_MAX = 400
 # A driver takes ten seconds to start where nothing else runs, and minutes on a machine full of tests.
 SECONDS_PER_KILL_MAX = 300
 SETTINGS = {"log.segment.bytes": str(1024 * 1024)}
+# Two executors, each a JVM of its own, to be killed as well; for the few kills of a test run, three JVMs take too long
+# to start. Both have four tries for a task: a worker that is killed costs an attempt, not the query.
+MASTER = "local-cluster[2,1,512]" if KILLS else "local[2,4]"
+VICTIMS = ("driver", "worker", "broker", *(("executor",) if KILLS else ()))
 
 
 class Driver:
@@ -47,6 +53,7 @@ class Driver:
             "in",
             "out",
             str(folder / "ckpt"),
+            MASTER,
         ]
         self._log = folder / "driver.log"
         self._process: subprocess.Popen[bytes] | None = None
@@ -63,25 +70,37 @@ class Driver:
             os.killpg(self._process.pid, signal.SIGKILL)
             self._process.wait()
 
-    def kill_a_worker(self, dice: Dice) -> bool:
-        """One of the processes in which tasks and commits run; False if there is none just now."""
+    def kill_one(self, dice: Dice, kind: Callable[[str], bool]) -> bool:
+        """One of the processes that the command line shows to be of this kind; False if there is none just now."""
         if self._process is None or self._process.poll() is not None:
             return False
         family = psutil.Process(self._process.pid).children(recursive=True)
-        workers = [one for one in family if _is_worker(one)]
-        if workers:
-            dice.choice(workers).kill()
-        return bool(workers)
+        victims = [one for one in family if kind(_command_line(one))]
+        dice.shuffle(victims)
+        for one in victims:
+            with suppress(psutil.NoSuchProcess):  # it has just ended by itself
+                one.kill()
+                return True
+        return False
 
     def said(self) -> str:
         return self._log.read_text()[-4000:] if self._log.exists() else ""
 
 
-def _is_worker(process: psutil.Process) -> bool:
+def _command_line(process: psutil.Process) -> str:
     try:
-        return "pyspark" in " ".join(process.cmdline()) and "java" not in process.name()
+        return " ".join(process.cmdline())
     except psutil.Error:
-        return False
+        return ""  # it has just ended by itself
+
+
+def _is_worker(command: str) -> bool:
+    """One of the processes in which tasks and commits run."""
+    return "pyspark" in command and "java" not in command.split(" ", 1)[0]
+
+
+def _is_executor(command: str) -> bool:
+    return "CoarseGrainedExecutorBackend" in command
 
 
 class Books:
@@ -143,7 +162,7 @@ def test_every_row_is_copied_once_whoever_dies(dice: Dice, tmp_path: Path) -> No
             books.close()
     print(f"{died.total()} kills: {dict(died)}; {books.sent} rows, each once")
     assert books.seen == Counter(range(books.sent))
-    assert not KILLS or len(died) == 3
+    assert not KILLS or len(died) == len(VICTIMS)
 
 
 def _work(driver: Driver, books: Books, dice: Dice) -> None:
@@ -156,9 +175,9 @@ def _work(driver: Driver, books: Books, dice: Dice) -> None:
 
 def _kill_somebody(driver: Driver, broker: LocalBroker, dice: Dice, died: Counter[str]) -> str:
     """Those first who have not died yet."""
-    victims = [name for name in ("driver", "worker", "broker") if name not in died] or ["driver", "worker", "broker"]
-    victim = dice.choice(victims)
-    if victim == "worker" and not driver.kill_a_worker(dice):
+    victim = dice.choice([name for name in VICTIMS if name not in died] or VICTIMS)
+    kinds = {"worker": _is_worker, "executor": _is_executor}
+    if victim in kinds and not driver.kill_one(dice, kinds[victim]):
         victim = "driver"
     if victim == "driver":
         driver.kill()

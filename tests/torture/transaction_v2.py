@@ -119,13 +119,13 @@ class TransactionalProducerV2:
 
     def _ask(self, message: str, seconds_max: float, **fields: Any) -> Any:
         """The answer, if it is a yes. Asks again as long as there is none, or one that says "not now"."""
-        request_type, response_type = _message(message, "request"), _message(message, "response")
+        request_type, response_type = message_type(message, "request"), message_type(message, "response")
         request = build(request_type, fields)
         deadline = time.monotonic() + seconds_max
         while True:
             try:
                 answer = self._connected().call(request, response_type)
-                codes = set(_codes(answer))
+                codes = set(error_codes(answer))
                 if not codes:
                     return answer
                 if not codes <= TRY_AGAIN:
@@ -142,13 +142,13 @@ class TransactionalProducerV2:
         return self._connection
 
 
-def _message(name: str, direction: str) -> type[Any]:
+def message_type(name: str, direction: str) -> type[Any]:
     words = "".join(word.capitalize() for word in name.split(".")[0].split("_"))
     found: type[Any] = getattr(import_module(f"kio.schema.{name}.{direction}"), words + direction.capitalize())
     return found
 
 
-def _codes(answer: Any) -> list[int]:
+def error_codes(answer: Any) -> list[int]:
     """Every error in an answer: its own, or those of its partitions."""
     if hasattr(answer, "error_code"):
         rows = [answer]

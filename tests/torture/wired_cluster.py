@@ -4,11 +4,11 @@ Decides addresses, folders and settings, and who is asked about the state of thi
 their machines are called b1, b2, … and e1, e2, e3.
 """
 
-import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
+from itertools import product
 from pathlib import Path
 from types import TracebackType
 
@@ -16,12 +16,14 @@ import yaml
 from confluent_kafka.admin import AdminClient
 
 from headrace.testing.small_disk import fill_disk, free_disk
+from headrace.testing.suspend import resume, suspend
 from tests.integration.told import told_by
 from tests.patience import awaited
 from tests.torture.netns import Wire
 
 ETCD_MEMBERS = ("e1", "e2", "e3")
 START_SECONDS_MAX = 60.0
+COMMAND_SECONDS_MAX = 300.0  # of one that waits for replicas to move, on a machine that has other things to do
 DISK_BYTES = 256 * 1024 * 1024
 OUTPUT_SHOWN_BYTES = 4000
 
@@ -39,6 +41,8 @@ class WiredCluster:
     def start_etcd(self, names: Iterable[str] = ETCD_MEMBERS) -> None:
         everybody = ",".join(f"{name}=http://{self.wire.address(name)}:2380" for name in ETCD_MEMBERS)
         for name in names:
+            if self.is_running(name):
+                continue
             clients, peers = (f"http://{self.wire.address(name)}:{port}" for port in (2379, 2380))
             command = ["etcd", "--name", name, "--data-dir", str(self._folder / name)]
             command += ["--listen-client-urls", clients, "--advertise-client-urls", clients]
@@ -47,12 +51,12 @@ class WiredCluster:
             self._spawn(name, command)
 
     def start_broker(self, *numbers: int) -> None:
-        """Returns when they serve."""
-        served = {number: self._times_served(number) for number in numbers}
-        for number in numbers:
+        """Returns when they serve; those that run already are left alone."""
+        served = {number: self._times_served(number) for number in numbers if not self.is_running(f"b{number}")}
+        for number in served:
             self.launch_broker(number)
         deadline = time.monotonic() + START_SECONDS_MAX
-        for number in numbers:
+        for number in served:
             while self._times_served(number) == served[number]:
                 if not self.is_running(f"b{number}"):
                     self.launch_broker(number)  # as a supervisor does: its etcd may not have been there yet
@@ -78,15 +82,16 @@ class WiredCluster:
         """`headrace cluster …`, as an administrator types it, and again if a broker was away just then."""
         command = [sys.executable, "-P", "-m", "headrace.cli.main", "cluster", *words, "--bootstrap", self.bootstrap]
         deadline = time.monotonic() + START_SECONDS_MAX
-        while (done := subprocess.run(command, capture_output=True, text=True, timeout=START_SECONDS_MAX)).returncode:
+        while (done := subprocess.run(command, capture_output=True, text=True, timeout=COMMAND_SECONDS_MAX)).returncode:
             assert time.monotonic() < deadline, done
 
     def kill(self, *names: str) -> None:
-        """SIGKILL, of all of them before any is waited for."""
-        for name in names:
-            self._processes[name].kill()
-        for name in names:
-            self._processes.pop(name).wait()
+        """SIGKILL, of all of them that run before any is waited for."""
+        victims = [self._processes.pop(name) for name in names if name in self._processes]
+        for victim in victims:
+            victim.kill()
+        for victim in victims:
+            victim.wait()
 
     def stop(self, name: str) -> None:
         process = self._processes.pop(name)
@@ -94,10 +99,13 @@ class WiredCluster:
         process.wait(START_SECONDS_MAX)
 
     def pause(self, name: str) -> None:
-        self._processes[name].send_signal(signal.SIGSTOP)
+        if self.is_running(name):
+            suspend(self._processes[name].pid)
 
     def resume(self, name: str) -> None:
-        self._processes[name].send_signal(signal.SIGCONT)
+        """One that was killed meanwhile stays dead."""
+        if self.is_running(name):
+            resume(self._processes[name].pid)
 
     # Disks
 
@@ -133,24 +141,24 @@ class WiredCluster:
         number: int = self.admin.list_topics(timeout=10).controller_id
         return number
 
-    def wait_until_well(self, topic: str, seconds_max: float) -> float:
+    def wait_until_well(self, topics: Sequence[str], seconds_max: float) -> float:
         """Until every broker knows of a leader and a full ISR for every partition; returns how long it took."""
         began = time.monotonic()
-        awaited(lambda: self._trouble(topic), lambda trouble: trouble is None, "all is well again", seconds_max)
+        awaited(lambda: self._trouble(topics), lambda trouble: trouble is None, "all is well again", seconds_max)
         return time.monotonic() - began
 
-    def _trouble(self, topic: str) -> str | None:
+    def _trouble(self, topics: Sequence[str]) -> str | None:
         """What a broker says that is not well. Each is asked by itself: one that was away may not know yet."""
-        for number in (1, 2, 3):
+        for number, topic in product((1, 2, 3), topics):
             try:
                 told = told_by(self.wire.address(f"b{number}"), 9092, topic)
             except OSError as error:
                 return f"broker {number}: {error}"
             if len(told.brokers) < 3 or not told.partitions:
-                return f"broker {number} knows {list(told.brokers)} and {len(told.partitions)} partitions"
-            for one in told.partitions:
+                return f"broker {number} knows {list(told.brokers)} and {len(told.partitions)} partitions of {topic}"
+            for index, one in enumerate(told.partitions):
                 if one.leader < 0 or len(one.isr) < len(one.replicas):
-                    return f"broker {number} says: {one}"
+                    return f"broker {number} says of {topic} {index}: {one}"
         return None
 
     def output(self, name: str) -> str:

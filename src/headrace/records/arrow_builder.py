@@ -16,7 +16,6 @@ from headrace.records.spans import Int64s
 
 _NO_HEADERS = bytes_scalar(b"\x00", pa.binary())
 _NOTHING = bytes_scalar(b"", pa.binary())
-_VARINT_BYTES_MAX = 10
 
 
 class RecordColumns(NamedTuple):
@@ -86,30 +85,32 @@ def varint_bytes(numbers: Int64s) -> Int64s:
     """How many bytes each number takes."""
     zigzag = _zigzag(numbers)
     count = np.ones(len(numbers), dtype=np.int64)
-    for bits in range(7, 7 * _VARINT_BYTES_MAX, 7):
-        more = zigzag >> np.uint64(bits) != 0
-        if not more.any():
-            break
-        count += more
+    largest = int(zigzag.max(initial=0))
+    for bits in range(7, largest.bit_length(), 7):
+        count += zigzag >= np.uint64(1 << bits)
     return count
 
 
 def varint_column(columns: list[Int64s]) -> Any:
-    """For every row the varints of these columns, one behind the other, as a binary array."""
-    digits, used = [], []
-    for numbers in columns:
-        zigzag, sizes = _zigzag(numbers), varint_bytes(numbers)
-        width = int(sizes.max(initial=1))
-        place = np.arange(width)
-        septets = (zigzag[:, None] >> (7 * place).astype(np.uint64)[None, :]).astype(np.uint8) & 0x7F
-        septets |= (place[None, :] < sizes[:, None] - 1).astype(np.uint8) << 7
-        digits.append(septets)
-        used.append(place[None, :] < sizes[:, None])
-    mask = np.concatenate(used, axis=1)
-    data = np.concatenate(digits, axis=1)[mask]
-    edges = np.zeros(len(mask) + 1, dtype=np.int32)
-    np.cumsum(mask.sum(axis=1), out=edges[1:])
-    return pa.Array.from_buffers(pa.binary(), len(mask), [None, pa.py_buffer(edges), pa.py_buffer(data)])
+    """For every row the varints of these columns, one behind the other, as a binary array.
+
+    Bytes are made a column at a time, as wide as its largest number, and those that a row does not use are left out.
+    """
+    sizes = [varint_bytes(numbers) for numbers in columns]
+    widths = [int(size.max(initial=1)) for size in sizes]
+    digits = np.empty((len(columns[0]), sum(widths)), dtype=np.uint8)
+    used = np.empty(digits.shape, dtype=bool)
+    at = 0
+    for numbers, size, width in zip(columns, sizes, widths, strict=True):
+        zigzag = _zigzag(numbers)
+        for place in range(width):
+            septet = (zigzag >> np.uint64(7 * place)).astype(np.uint8) & 0x7F
+            digits[:, at] = septet | (size > place + 1).view(np.uint8) << 7
+            used[:, at] = size > place
+            at += 1
+    edges = np.zeros(len(digits) + 1, dtype=np.int32)
+    np.cumsum(sum(sizes), out=edges[1:])
+    return pa.Array.from_buffers(pa.binary(), len(digits), [None, pa.py_buffer(edges), pa.py_buffer(digits[used])])
 
 
 def _zigzag(numbers: Int64s) -> Any:

@@ -55,11 +55,14 @@ class HeadraceBatchReader(DataSourceReader):
     def partitions(self) -> Sequence[InputPartition]:
         options = self._options
         locator = Locator(cluster_for(options.client), options.subscription, read_committed=options.read_committed)
-        partitions = self._narrowing.partitions(locator.partitions(locator.topics()))
+        # What the user wrote is about all partitions, whatever filters leave of them: it is resolved first.
+        partitions = locator.partitions(locator.topics())
         starts = locator.resolve(options.start, partitions)
         ends = locator.resolve(options.end, partitions)
         self._check_ends(locator, ends)
-        return self._pieces(locator, starts, ends)
+        self._check_order(starts, ends)
+        left = self._narrowing.partitions(partitions)
+        return self._pieces(locator, {one: starts[one] for one in left}, {one: ends[one] for one in left})
 
     def _pieces(self, locator: Locator, starts: Positions, ends: Positions) -> list[InputPartition]:
         options = self._options
@@ -78,6 +81,16 @@ class HeadraceBatchReader(DataSourceReader):
             raise InvalidConfig(
                 f"endingOffsets: {beyond[0]} ends at {latest[beyond[0]]}, not at {ends[beyond[0]]}; use -1 for its end"
             )
+
+    @staticmethod
+    def _check_order(starts: Positions, ends: Positions) -> None:
+        """A start behind the end is a slip, or the offset of a topic that was made anew: not a read of nothing."""
+        for one in sorted(ends):
+            if starts[one] > ends[one]:
+                raise InvalidConfig(
+                    f"startingOffsets: {one} starts at {starts[one]} and ends at {ends[one]}, before that; mend one of "
+                    "the two, or look whether the topic was deleted and made anew"
+                )
 
     def read(self, partition: InputPartition) -> Iterator[Any]:
         return rows_of(self._plan, partition)

@@ -1,4 +1,4 @@
-"""`option("history", "true")`: a batch read of a topic and its archive, each row once."""
+"""`option("history", "true")`: a topic and its archive as one, each row once, in a batch read or as a stream."""
 
 from collections.abc import Iterator, Sequence
 from typing import Any
@@ -6,9 +6,13 @@ from typing import Any
 from pyspark.sql.datasource import InputPartition
 
 from headrace.spark.archive.history import ArchivedFile, cut, read_file
+from headrace.spark.archive.stream_history import ArchivedPiece, HistoryLocator, read_piece
 from headrace.spark.batch_reader import HeadraceBatchReader
 from headrace.spark.locating import Locator
+from headrace.spark.options import ReadOptions
+from headrace.spark.planning import OffsetRange
 from headrace.spark.reading import cluster_for
+from headrace.spark.stream_reader import HeadraceStreamReader
 
 
 class FilePartition(InputPartition):
@@ -30,4 +34,28 @@ class HeadraceHistoryReader(HeadraceBatchReader):
     def read(self, partition: InputPartition) -> Iterator[Any]:
         if isinstance(partition, FilePartition):
             return read_file(partition.file, self._plan.schema)
+        return super().read(partition)
+
+
+class PiecePartition(InputPartition):
+    def __init__(self, piece: ArchivedPiece) -> None:
+        super().__init__(None)
+        self.piece = piece
+
+
+class HeadraceHistoryStreamReader(HeadraceStreamReader):
+    """Begins in the archive, and reads the topic as soon as it holds what comes next."""
+
+    _locator: HistoryLocator
+
+    def _locator_for(self, options: ReadOptions) -> HistoryLocator:
+        return HistoryLocator(cluster_for(options.client), options.subscription)
+
+    def _tasks(self, ranges: Sequence[OffsetRange]) -> list[InputPartition]:
+        archived, in_topic = self._locator.split(ranges)
+        return [*map(PiecePartition, archived), *super()._tasks(in_topic)]
+
+    def read(self, partition: InputPartition) -> Iterator[Any]:
+        if isinstance(partition, PiecePartition):
+            return read_piece(partition.piece, self._plan.schema)
         return super().read(partition)

@@ -1,11 +1,13 @@
 """Kafka's consumer and producer properties as `kafka.*` options: those that do something here, and those that do not.
 
-Both are accepted, so that a query changes only its format name; a name in neither list is a mistake.
+Both are accepted, so that a query changes only its format name; a name in neither list is a mistake, and some would
+contradict what the format does.
 """
 
 HONOURED = (
     "bootstrap.servers",
     "client.id",
+    "client.rack",
     "group.id",
     "isolation.level",
     "request.timeout.ms",
@@ -38,7 +40,6 @@ WITHOUT_EFFECT = (
     "buffer.memory",
     "check.crcs",
     "client.dns.lookup",
-    "client.rack",
     "connections.max.idle.ms",
     "delivery.timeout.ms",
     "exclude.internal.topics",
@@ -74,3 +75,16 @@ WITHOUT_EFFECT = (
     "ssl.protocol",
     "ssl.enabled.protocols",
 )
+
+# Properties that a user may know from other consumers, and what does their work here.
+FORBIDDEN = {
+    "auto.offset.reset": "the query keeps its own positions; use startingOffsets",
+    "enable.auto.commit": "the query keeps its own positions; commitGroup shows them to other tools",
+    "key.deserializer": "keys are bytes; cast or decode the column",
+    "value.deserializer": "values are bytes; cast or decode the column",
+    "key.serializer": "keys are bytes or strings; encode the column",
+    "value.serializer": "values are bytes or strings; encode the column",
+    "interceptor.classes": "Java classes cannot run here",
+    "enable.idempotence": "the sink is always idempotent",
+    "transactional.id": "the sink chooses its own; use deliveryGuarantee=exactly-once",
+}

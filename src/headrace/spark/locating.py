@@ -35,7 +35,8 @@ class Locator:
         if wanted.pattern is not None:
             pattern = re.compile(wanted.pattern)
             every = self._cluster.patiently("listing topics", lambda: self._cluster.topics(None))
-            return {name: topic for name, topic in every.items() if pattern.fullmatch(name)}
+            # As the connector has it: a match anywhere in the name will do, and brokers' own topics are not meant.
+            return {name: topic for name, topic in every.items() if pattern.search(name) and not topic.is_internal}
         names = wanted.topics or sorted({partition.topic for partition in wanted.assigned})
         return self._cluster.patiently("listing topics", lambda: self._cluster.topics(names))
 

@@ -9,17 +9,20 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from difflib import get_close_matches
+from hashlib import sha256
 
 from headrace.client.blocking.cluster import ClientSettings
 from headrace.client.security import security_from
 from headrace.model.errors import InvalidConfig
 from headrace.model.ids import TopicPartition
-from headrace.spark.kafka_properties import HONOURED, WITHOUT_EFFECT
+from headrace.spark.kafka_properties import FORBIDDEN, HONOURED, WITHOUT_EFFECT
 from headrace.spark.starting import EARLIEST_WORD, LATEST_WORD, Bound, Strategy, bound_of
 
 # A streaming source waits for a broker that is away, since Spark does not restart a query by itself.
 STREAM_PATIENCE_S = 300.0
 BATCH_PATIENCE_S = 60.0  # as Kafka's default.api.timeout.ms
+
+GROUP_DIGITS = 12  # of a hash: enough that no two of a user's queries meet by chance
 
 _SUBSCRIPTIONS = ("assign", "subscribe", "subscribePattern")
 _SHARED = (
@@ -54,7 +57,7 @@ _DURATION_S |= {"h": 3600, "hour": 3600, "d": 86400, "day": 86400}
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Subscription:
-    """Which partitions: named ones, all of named topics, or all of topics whose whole name matches."""
+    """Which partitions: named ones, all of named topics, or all of topics whose name has a match."""
 
     assigned: frozenset[TopicPartition] = frozenset()
     topics: tuple[str, ...] = ()
@@ -100,8 +103,8 @@ class Options:
         for name in self._given:
             if name in right or name in properties or name in _SPARKS or name == _ASYNC_COMMITS:
                 continue
-            if name.removeprefix(_PROPERTY_PREFIX) in _FORBIDDEN:
-                raise InvalidConfig(f"{name}: {_FORBIDDEN[name.removeprefix(_PROPERTY_PREFIX)]}")
+            if name.removeprefix(_PROPERTY_PREFIX) in FORBIDDEN:
+                raise InvalidConfig(f"{name}: {FORBIDDEN[name.removeprefix(_PROPERTY_PREFIX)]}")
             near = get_close_matches(name, [*right, *properties], n=1, cutoff=0.5)
             hint = f"; did you mean {right.get(near[0], near[0])!r}?" if near else ""
             raise InvalidConfig(f"{name!r} is no option of the format headrace{hint}")
@@ -142,6 +145,7 @@ class Options:
             client_id=self.properties.get("client.id", "headrace-spark"),
             request_timeout_s=self._milliseconds("request.timeout.ms", 30_000),
             patience_s=self._milliseconds("default.api.timeout.ms", default_patience_s * 1000),
+            rack=self.properties.get("client.rack", ""),
         )
 
     def _milliseconds(self, name: str, default_ms: float) -> float:
@@ -149,20 +153,6 @@ class Options:
         if value is not None and not value.isdecimal():
             raise InvalidConfig(f"kafka.{name}: {value!r} is not a number of milliseconds")
         return float(value or default_ms) / 1000
-
-
-# Properties that a user may know from other consumers, and what does their work here.
-_FORBIDDEN = {
-    "auto.offset.reset": "the query keeps its own positions; use startingOffsets",
-    "enable.auto.commit": "the query keeps its own positions; commitGroup shows them to other tools",
-    "key.deserializer": "keys are bytes; cast or decode the column",
-    "value.deserializer": "values are bytes; cast or decode the column",
-    "key.serializer": "keys are bytes or strings; encode the column",
-    "value.serializer": "values are bytes or strings; encode the column",
-    "interceptor.classes": "Java classes cannot run here",
-    "enable.idempotence": "the sink is always idempotent",
-    "transactional.id": "the sink chooses its own; use deliveryGuarantee=exactly-once",
-}
 
 
 def read_options(given: Mapping[str, str], *, streaming: bool) -> ReadOptions:
@@ -180,9 +170,10 @@ def read_options(given: Mapping[str, str], *, streaming: bool) -> ReadOptions:
     isolation = options.properties.get("isolation.level", "read_committed" if history else "read_uncommitted")
     if isolation not in ("read_committed", "read_uncommitted"):
         raise InvalidConfig(f"kafka.isolation.level: {isolation!r} is neither read_committed nor read_uncommitted")
+    subscription = _subscription(options)
     return ReadOptions(
         client=options.client(STREAM_PATIENCE_S if streaming else BATCH_PATIENCE_S),
-        subscription=_subscription(options),
+        subscription=subscription,
         start=start,
         end=end,
         read_committed=isolation == "read_committed",
@@ -194,7 +185,7 @@ def read_options(given: Mapping[str, str], *, streaming: bool) -> ReadOptions:
         min_offsets_per_trigger=options.positive("minOffsetsPerTrigger"),
         max_trigger_delay_s=options.duration_s("maxTriggerDelay", 15 * 60.0),  # the connector's default
         until=_until(options),
-        commit_group=options.text("commitGroup", options.properties.get("group.id")),
+        commit_group=_commit_group(options, subscription),
         fetch_bytes=_fetch_bytes(options),
         push_filters=options.flag("pushFilters", False),
         history=history,
@@ -202,9 +193,7 @@ def read_options(given: Mapping[str, str], *, streaming: bool) -> ReadOptions:
 
 
 def _refuse_beside_history(options: Options, streaming: bool) -> None:
-    if streaming:
-        raise InvalidConfig("history: a stream reads its topic; spark.read reads the archive, and a stream goes on")
-    for name in (*_STARTS, *_ENDS):
+    for name in () if streaming else (*_STARTS, *_ENDS):  # a stream may begin anywhere in it
         if options.text(name) is not None:
             raise InvalidConfig(f"{name}: history reads all there is of the topic; filter its rows with where(…)")
     if options.properties.get("isolation.level") == "read_uncommitted":
@@ -268,6 +257,17 @@ def _subscription(options: Options) -> Subscription:
     if not text:
         raise InvalidConfig("subscribePattern: empty, it would match no topic")
     return Subscription(pattern=text)
+
+
+def _commit_group(options: Options, subscription: Subscription) -> str | None:
+    """A group that was named, else one with the prefix that was. The rest of its name tells queries of other topics
+    apart and stays the same when a query is started again; a new name each time would leave dead groups behind."""
+    named = options.text("commitGroup", options.properties.get("group.id"))
+    prefix = options.text("groupIdPrefix")
+    if named is not None or prefix is None:
+        return named
+    what = subscription.pattern or ",".join(sorted(map(str, subscription.assigned or subscription.topics)))
+    return f"{prefix}-{sha256(what.encode()).hexdigest()[:GROUP_DIGITS]}"
 
 
 def _assigned(text: str) -> frozenset[TopicPartition]:

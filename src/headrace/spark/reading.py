@@ -54,7 +54,7 @@ def cluster_for(settings: ClientSettings) -> Cluster:
     cluster = _clusters.get(settings)
     if cluster is None:
         cluster = _clusters[settings] = Cluster(settings)
-        spare_what_is_loaded()  # whatever this process is for, it has begun with it
+    spare_what_is_loaded()
     return cluster
 
 

@@ -28,6 +28,7 @@ class WriteOptions:
     transaction_timeout_ms: int
     codec: int
     batch_bytes: int
+    request_bytes_max: int | None  # None: the broker's limits are the only ones
     acks: int
     numbered: tuple[str, int] | None  # of a batch job: whose batch it is, and which, so that none counts twice
     fence: Owner | None
@@ -56,20 +57,29 @@ def write_options(given: Mapping[str, str]) -> WriteOptions:
     codec_name = options.properties.get("compression.type", "none").upper()
     if codec_name not in Codec.__members__:
         raise InvalidConfig(f"kafka.compression.type: {codec_name.lower()!r} is none of none, gzip, snappy, lz4, zstd")
-    batch_bytes = options.properties.get("batch.size", str(BATCH_BYTES))
-    if not batch_bytes.isdecimal() or int(batch_bytes) < 1:
-        raise InvalidConfig(f"kafka.batch.size: {batch_bytes!r} is not a number of bytes")
+    request_bytes_max = _bytes(options, "max.request.size")
+    batch_bytes = _bytes(options, "batch.size") or BATCH_BYTES
     return WriteOptions(
         client=options.client(STREAM_PATIENCE_S),
         topic=options.text("topic"),
         exactly_once=exactly_once,
         transaction_timeout_ms=options.positive("transactionTimeoutMs") or TRANSACTION_TIMEOUT_MS,
         codec=Codec[codec_name],
-        batch_bytes=int(batch_bytes),
+        batch_bytes=min(batch_bytes, request_bytes_max or batch_bytes),
+        request_bytes_max=request_bytes_max,
         acks=_ACKS[acks],
         numbered=_numbered(options, exactly_once),
         fence=_fence(options),
     )
+
+
+def _bytes(options: Options, name: str) -> int | None:
+    text = options.properties.get(name)
+    if text is None:
+        return None
+    if not text.isdecimal() or int(text) < 1:
+        raise InvalidConfig(f"kafka.{name}: {text!r} is not a number of bytes")
+    return int(text)
 
 
 def _numbered(options: Options, exactly_once: bool) -> tuple[str, int] | None:

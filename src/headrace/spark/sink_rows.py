@@ -3,7 +3,7 @@
 Columns are those of Spark's Kafka sink, and `timestamp` besides. Decides where every row goes; sends nothing.
 """
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from difflib import get_close_matches
 from typing import Any, NamedTuple
 
@@ -30,6 +30,10 @@ WRITABLE: Mapping[str, tuple[DataType, ...]] = {
 # Rows without a key stay together in runs of this length, so that they make full batches and still spread.
 UNKEYED_RUN = 2000
 
+# Spark hands over 10,000 rows at a time, which a dozen partitions cut into batches of 100 kB where brokers take 1 MB.
+# So many bytes of rows are written together; a task holds them four times over while it does.
+GATHERED_BYTES = 8 * 1024 * 1024
+
 
 def check_writable(schema: StructType, topic: str | None) -> None:
     names = schema.fieldNames()
@@ -51,6 +55,22 @@ def check_writable(schema: StructType, topic: str | None) -> None:
 def _same_type(one: DataType, other: DataType) -> bool:
     """Nullability aside: what Spark infers for an array of structs depends on how it was made."""
     return one.simpleString() == other.simpleString()
+
+
+def gathered(rows: Iterable[Any], bytes_max: int = GATHERED_BYTES) -> Iterator[Any]:
+    """The same rows in fewer RecordBatches, none of them empty: of so many bytes, or one that is larger by itself."""
+    waiting: list[Any] = []
+    room = bytes_max
+    for batch in rows:
+        if not batch.num_rows:
+            continue
+        if waiting and batch.nbytes > room:
+            yield pa.concat_batches(waiting)
+            waiting, room = [], bytes_max
+        waiting.append(batch)
+        room -= batch.nbytes
+    if waiting:
+        yield pa.concat_batches(waiting)
 
 
 class Routed(NamedTuple):
@@ -125,9 +145,12 @@ def record_columns(rows: Any, now_ms: int) -> RecordColumns:
     return RecordColumns(timestamps, column("key", pa.binary()), values, headers)
 
 
-def chunks(columns: RecordColumns, bytes_max: int) -> Iterator[RecordColumns]:
+def chunks(columns: RecordColumns, bytes_max: int, row_bytes_max: int | None = None) -> Iterator[RecordColumns]:
     """Pieces that make batches of at most so many bytes, except for a row that is larger by itself."""
-    ends = np.cumsum(columns.sizes())
+    sizes = columns.sizes()
+    if row_bytes_max is not None and len(sizes) and sizes.max() > row_bytes_max:
+        raise InvalidConfig(f"kafka.max.request.size: a row of {sizes.max():,} bytes is larger than {row_bytes_max:,}")
+    ends = np.cumsum(sizes)
     start, count = 0, len(columns.values)
     while start < count:
         before = int(ends[start - 1]) if start else 0

@@ -35,7 +35,12 @@ class HeadraceDataSource(DataSource):
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:
         check_schema(schema)
-        return HeadraceStreamReader(read_options(self.options, streaming=True), schema)
+        options = read_options(self.options, streaming=True)
+        if options.history:
+            from headrace.spark.history_reader import HeadraceHistoryStreamReader
+
+            return HeadraceHistoryStreamReader(options, schema)
+        return HeadraceStreamReader(options, schema)
 
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:
         if overwrite:

@@ -17,7 +17,7 @@ from headrace.client.blocking.offsets import Committed, commit_offsets
 from headrace.spark.batch_reader import RangePartition, read_plan, rows_of
 from headrace.spark.locating import Locator
 from headrace.spark.options import ReadOptions
-from headrace.spark.planning import limited, ranges_between, tasks
+from headrace.spark.planning import OffsetRange, limited, ranges_between, tasks
 from headrace.spark.positions import MARKER, Json, Positions, encode, ends_of, ids_of, is_marker, plain, starts_in
 from headrace.spark.reading import cluster_for
 from headrace.spark.watching import TopicWatch
@@ -29,14 +29,16 @@ class HeadraceStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def __init__(self, options: ReadOptions, schema: StructType) -> None:
         self._options = options
         self._plan = read_plan(options, schema)
-        cluster = cluster_for(options.client)
-        self._locator = Locator(cluster, options.subscription, read_committed=options.read_committed)
+        self._locator = self._locator_for(options)
         self._watch = TopicWatch(self._locator, options)
         # Where the query ends, if it does: at untilOffsets, or with Trigger.AvailableNow at what is there now.
         self._target: Positions | None = dict(options.until.offsets) if options.until else None
         self._latest: Positions = {}
         self._last_batch_at = float("-inf")  # the first batch waits for nothing, as in the connector
         self._in_group: Positions = {}
+
+    def _locator_for(self, options: ReadOptions) -> Locator:
+        return Locator(cluster_for(options.client), options.subscription, read_committed=options.read_committed)
 
     # What Spark calls, in its order
 
@@ -72,7 +74,9 @@ class HeadraceStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def partitions(self, start: Json, end: Json) -> Sequence[InputPartition]:
         starts = {**ends_of(start), **starts_in(end)}
-        ranges = ranges_between(starts, ends_of(end))
+        return self._tasks(ranges_between(starts, ends_of(end)))
+
+    def _tasks(self, ranges: Sequence[OffsetRange]) -> list[InputPartition]:
         options = self._options
         shared = tasks(ranges, parts_min=options.min_partitions, rows_max=options.max_records_per_partition)
         return [RangePartition(one) for one in shared]

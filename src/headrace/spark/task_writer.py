@@ -18,7 +18,7 @@ from headrace.records.compression import compress
 from headrace.records.record import FORMAT_VERSION
 from headrace.spark.reading import cluster_for
 from headrace.spark.sink_options import WriteOptions
-from headrace.spark.sink_rows import Routed, Router, chunks
+from headrace.spark.sink_rows import Routed, Router, chunks, gathered
 
 # Idempotent producers outlive their tasks: a new one for each would fill the brokers' memory of producers.
 _producers: dict[WriteOptions, RawProducer] = {}
@@ -64,24 +64,23 @@ class _TaskWriter:
 
     def write(self, rows: Iterable[Any]) -> int:
         count = 0
-        for batch in rows:
-            if batch.num_rows:
-                self._write_batch(batch)
-                count += batch.num_rows
+        for batch in gathered(rows):
+            self._write_batch(batch)
+            count += batch.num_rows
         self._producer.flush()
         return count
 
     def _write_batch(self, rows: Any) -> None:
         routed = list(self._router.route(rows, int(time.time() * 1000)))
         self._producer.begin_partitions([one.partition for one in routed])
-        pending = [(one, chunks(one.columns, self._options.batch_bytes)) for one in routed]
+        options = self._options
+        pending = [(one, chunks(one.columns, options.batch_bytes, options.request_bytes_max)) for one in routed]
         while pending:
             # One batch of every partition in each request, as long as there are any.
-            requests, pending = _next_chunks(pending)
-            if requests:
-                self._producer.send(
-                    {partition: self._build(partition, columns) for partition, columns in requests.items()}
-                )
+            taken, pending = _next_chunks(pending)
+            batches = {partition: self._build(partition, columns) for partition, columns in taken.items()}
+            for request in requests(batches, options.request_bytes_max):
+                self._producer.send(request)
 
     def _build(self, partition: TopicPartition, columns: RecordColumns) -> bytes:
         count = len(columns.values)
@@ -112,6 +111,21 @@ class _TaskWriter:
                 raise InvalidConfig(f"there is no topic {topic!r} at {self._options.client.bootstrap}; create it first")
             self._partition_counts[topic] = len(found[topic].leaders)
         return self._partition_counts[topic]
+
+
+def requests(batches: dict[TopicPartition, bytes], bytes_max: int | None) -> Iterator[dict[TopicPartition, bytes]]:
+    """Together as far as they fit into one request. One that is too large by itself goes alone, as Kafka's producer has
+    it: what is limited there is the size of records, before they are compressed and framed."""
+    request: dict[TopicPartition, bytes] = {}
+    size = 0
+    for partition, batch in batches.items():
+        if request and bytes_max is not None and size + len(batch) > bytes_max:
+            yield request
+            request, size = {}, 0
+        request[partition] = batch
+        size += len(batch)
+    if request:
+        yield request
 
 
 def _next_chunks(

@@ -34,7 +34,7 @@ def test_markers_come_back(marker: EndMarker):
 
 
 @pytest.mark.parametrize("marker", [COMMIT, ABORT])
-def test_rule_9_a_marker_batch_takes_one_offset(marker: EndMarker):
+def test_rule_09_a_marker_batch_takes_one_offset(marker: EndMarker):
     batch = build_marker_batch(marker, producer_id=5, producer_epoch=6, timestamp=1_000, base_offset=88, leader_epoch=3)
     header = parse_header(batch)
     assert (header.base_offset, header.next_offset, header.record_count) == (88, 89, 1)

@@ -60,7 +60,7 @@ def test_lz4_level_9_is_kafkas_word_for_the_fast_compressor():
     assert compress(Codec.LZ4, TEXT, 9) == compress(Codec.LZ4, TEXT)
 
 
-def test_lz4_frames_have_the_independent_64_kib_blocks_that_java_reads():
+def test_rule_31_lz4_frames_have_the_independent_64_kib_blocks_that_java_reads():
     info = lz4.frame.get_frame_info(compress(Codec.LZ4, TEXT))
     assert (info["block_linked"], info["block_size"], info["content_size"]) == (False, 65_536, 0)
 

@@ -43,6 +43,33 @@ def test_a_wrong_name_is_refused_with_the_right_one(wrong, right):
         read(**wrong)
 
 
+def test_a_prefix_makes_a_group_that_is_the_same_after_a_restart_and_another_for_other_topics():
+    group = read(streaming=True, groupIdPrefix="billing").commit_group
+    assert group is not None
+    assert group.startswith("billing-")
+    assert read(streaming=True, groupIdPrefix="billing", maxOffsetsPerTrigger="5").commit_group == group
+    other = {**BASE, "subscribe": "payments", "groupIdPrefix": "billing"}
+    assert read_options(other, streaming=True).commit_group != group
+    assert read(streaming=True, groupIdPrefix="billing", kafka__group__id="named").commit_group == "named"
+    assert read(streaming=True, groupIdPrefix="billing", commitGroup="shown").commit_group == "shown"
+    assert read(streaming=True).commit_group is None
+
+
+def test_the_rack_goes_to_the_client():
+    assert read(kafka__client__rack="b").client.rack == "b"
+    assert read().client.rack == ""
+
+
+def test_a_stream_may_begin_anywhere_in_an_archive_and_reads_what_is_committed():
+    stream = read(streaming=True, history="true", startingOffsets='{"orders": {"0": 7}}')
+    assert stream.history
+    assert stream.read_committed
+    with pytest.raises(InvalidConfig, match="committed records alone"):
+        read(streaming=True, history="true", kafka__isolation__level="read_uncommitted")
+    with pytest.raises(InvalidConfig, match="history reads all there is"):
+        read(history="true", startingOffsets="earliest")
+
+
 @pytest.mark.parametrize(
     "wrong",
     [

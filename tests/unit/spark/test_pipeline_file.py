@@ -1,9 +1,11 @@
 """A pipeline file becomes a Pipeline, or a list of its mistakes with their lines."""
 
+import re
 from pathlib import Path
 
 import pytest
 
+from headrace.spark.pipeline.beginning import source_options
 from headrace.spark.pipeline.problems import PipelineRefused
 from headrace.spark.pipeline.spec import Format, OutputMode, SinkKind, Watermark
 from headrace.spark.pipeline.yaml_file import parse_pipeline, read_pipeline
@@ -69,6 +71,8 @@ def test_a_schema_may_stand_in_a_file_beside_the_pipeline(tmp_path: Path) -> Non
         (("topic: orders\n", "topics: orders\n"), 4, "did you mean 'topic'?"),
         (("format: json", "format: jsn"), 5, "did you mean 'json'?"),
         (("    schema: id bigint, customer string, amount double, at timestamp\n", ""), 5, "needs a schema"),
+        (("format: json", "format: json\n    registry: localhost:8081"), 6, "such as http://localhost:8081"),
+        (("format: json", "format: csv\n    registry: http://localhost:8081"), 6, "a registry knows Avro"),
         (("at 10 seconds", "10 seconds"), 7, "a column and a delay"),
         (("  topic: totals", "  topic: orders"), 14, "feed itself"),
         (("dead_letters: orders.dead", "dead_letters: orders"), 17, "would come back"),
@@ -125,3 +129,18 @@ def test_a_file_that_is_not_there_is_refused(tmp_path: Path) -> None:
 def test_so_many_triggers_without_progress_are_a_stall(trigger: str, triggers: int, ms: int) -> None:
     text = f"pipeline: p\nsources: {{a: {{topic: in}}}}\nsink: {{console: yes}}\ntrigger: {trigger}\n"
     assert parse_pipeline(f"{text}stalled_after_triggers: {triggers}\n").stalled_after_ms == ms
+
+
+@pytest.mark.parametrize(
+    ("pattern", "read", "left"),
+    [
+        ("orders", ["orders"], ["orders.dead", "old-orders"]),
+        ("orders-.*|payments", ["orders-eu", "payments"], ["payments.dead", "x-orders-eu"]),
+        ("(?i)ORDERS-.", ["orders-1", "Orders-2"], ["orders-12"]),
+    ],
+)
+def test_a_pattern_is_for_whole_names(pattern: str, read: list[str], left: list[str]) -> None:
+    source = f'{{o: {{pattern: "{pattern}", format: raw}}}}'
+    pipeline = parse_pipeline(f"pipeline: p\nsources: {source}\nsql: select * from o\nsink: {{console: true}}\n")
+    expression = source_options(pipeline, "localhost:9092", pipeline.streams[0])["subscribePattern"]
+    assert [name for name in read + left if re.search(expression, name)] == read

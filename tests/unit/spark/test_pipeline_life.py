@@ -9,7 +9,7 @@ from headrace.spark.pipeline.problems import PipelineRefused
 from headrace.spark.pipeline.progress import RUNNING, STALLED, STOPPED, Progress, progress_of, standing
 from headrace.spark.pipeline.python_file import read_python_pipeline
 from headrace.spark.pipeline.restarting import FIRST_PAUSE_S, PAUSE_MAX_S, WELL_AFTER_S, Restarts
-from headrace.spark.pipeline.spec import Format, SinkKind
+from headrace.spark.pipeline.spec import Format, SinkKind, Watermark
 from headrace.spark.pipeline.state import AlreadyRunning, PipelineState, all_states
 
 SPARK = {
@@ -116,17 +116,39 @@ def test_a_decorated_function_is_a_pipeline(tmp_path: Path) -> None:
     assert (pipeline.name, pipeline.sink.kind, pipeline.sink.target) == ("totals", SinkKind.TOPIC, "totals")
     assert pipeline.sources[0].decoding.format is Format.JSON
     assert pipeline.function(orders=5) == 5
+    assert pipeline.sources[0].watermark == Watermark(column="at", delay="5 seconds")
+
+
+def test_python_can_say_what_yaml_can(tmp_path: Path) -> None:
+    (tmp_path / "orders.ddl").write_text("id bigint")
+    file = tmp_path / "totals.py"
+    changed = PYTHON.replace('schema="id bigint"', 'schema_file="orders.ddl", options={"failOnDataLoss": False}')
+    file.write_text(changed.replace('dead_letters="dead"', 'stalled_after_triggers=3, spark={"spark.a": 2}'))
+    pipeline = read_python_pipeline(file)
+    assert (pipeline.stalled_after_triggers, pipeline.spark, pipeline.dead_letters) == (3, {"spark.a": "2"}, None)
+    orders = pipeline.sources[0]
+    assert (orders.decoding.schema, orders.options) == ("id bigint", {"failOnDataLoss": "false"})
+    assert (pipeline.trigger, pipeline.file) == ("1 second", str(file))
 
 
 @pytest.mark.parametrize(
     ("change", "said"),
     [
-        (("def totals(orders)", "def totals(order)"), "no source is named order"),
+        (("def totals(orders)", "def totals(order)"), ":8: totals must have a parameter for each source (orders)"),
+        (("def totals(orders)", "def totals()"), "unexpected keyword argument 'orders'"),
         (('sink=topic("totals", key="id")', "sink={}"), "exactly one of topic"),
         (("@pipeline(", "dict("), "no function is marked"),
         (("return orders", "return ("), ":9: SyntaxError"),
-        (('format="json"', 'format="yaml"'), ":3: ValueError"),
-        (("watermark=", "watermarks="), "nothing called watermarks"),
+        (('format="json"', 'format="yaml"'), ":4: format must be one of"),
+        (("watermark=", "watermarks="), ":4: source orders has no key 'watermarks'; did you mean 'watermark'?"),
+        (('format="json"', 'format="json", starting="soon"'), ":4: starting must be"),
+        (('schema="id bigint", ', ""), ":4: format json needs a schema"),
+        (('schema="id bigint"', 'schema_file="nowhere.ddl"'), "nowhere.ddl cannot be read"),
+        (('"totals", key="id"', '"orders", key="id"'), ":5: orders is both read and written"),
+        (('dead_letters="dead"', 'dead_letters="dead", trigger="often"'), ":6: trigger must be"),
+        (('dead_letters="dead"', 'dead_letters="dead", stalled_after_triggers=0'), ":6: stalled_after_triggers must"),
+        (("@pipeline(", "@pipeline(\n    name='a b',"), ":4: a pipeline's name has letters"),
+        (("@pipeline(", "@pipeline(\n    nmae='a b',"), ":4: source nmae must be a mapping"),
     ],
 )
 def test_a_mistake_in_python_is_said_plainly(tmp_path: Path, change: tuple[str, str], said: str) -> None:

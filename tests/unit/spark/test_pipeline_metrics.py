@@ -5,7 +5,7 @@ from dataclasses import asdict
 import pytest
 
 from headrace.cli.pipeline_status import sparkline
-from headrace.spark.pipeline.metrics import METRICS, prometheus_text
+from headrace.spark.pipeline.metrics import ALL, families
 from headrace.spark.pipeline.progress import (
     FAILED,
     FENCED,
@@ -19,6 +19,7 @@ from headrace.spark.pipeline.progress import (
     standing,
 )
 from headrace.spark.pipeline.restarting import TAKEN_OVER
+from headrace.telemetry.exposition import TEXT, render
 
 
 def progress(**fields) -> Progress:
@@ -49,6 +50,12 @@ def test_what_nobody_counted_is_what_spark_says_of_each_topic_once():
     assert progress_of("p", {"sources": [branch, branch, other]}, at_ms=0).rows_in == 9
 
 
+def test_a_progress_of_an_earlier_version_is_still_read():
+    known = progress(batch=3).to_json()
+    del known["state"]
+    assert Progress.from_json(known) == progress(batch=3)
+
+
 def test_how_a_process_ended_says_how_its_pipeline_stands():
     common = {"newest": None, "started_ms": 5, "now_ms": 6, "stalled_after_ms": 9}
     assert standing(is_held=False, ended=Ended(TAKEN_OVER, 6), **common) == FENCED
@@ -62,7 +69,7 @@ def test_prometheus_gets_every_figure_of_every_pipeline():
         {"pipeline": "p", "state": STALLED, "progress": progress(rows_in_total=12345678901234, batch_ms=250).to_json()},
         {"pipeline": "q", "state": STOPPED, "progress": None},
     ]
-    text = prometheus_text(rows)
+    text = render(families(rows), TEXT).decode()
     lines = text.splitlines()
     assert 'headrace_pipeline_up{pipeline="p"} 1' in lines
     assert 'headrace_pipeline_up{pipeline="q"} 0' in lines
@@ -71,8 +78,8 @@ def test_prometheus_gets_every_figure_of_every_pipeline():
     assert 'headrace_pipeline_rows_read_total{pipeline="p"} 12345678901234' in lines
     assert 'headrace_pipeline_batch_seconds{pipeline="p"} 0.25' in lines
     assert 'headrace_pipeline_last_progress_timestamp_seconds{pipeline="p"} 1.5' in lines
-    for metric in METRICS:
-        assert f"# TYPE headrace_pipeline_{metric.name} {metric.kind}" in lines
+    for metric in ALL:
+        assert f"# TYPE {metric.name} {metric.kind}" in lines
     assert text.endswith("\n")
 
 

@@ -9,13 +9,12 @@ from uuid import uuid4
 import pyarrow as pa
 from pyarrow import fs
 from pyarrow import parquet as pq
-from pyiceberg.exceptions import CommitFailedException
 from pyiceberg.io.pyarrow import parquet_file_to_data_file
 from pyiceberg.manifest import DataFile as IcebergFile
 from pyiceberg.table import Table
 
 from headrace.spark.lake.files import FILE_OPTIONS, open_folder
-from headrace.spark.lake.table import TableChanged
+from headrace.spark.lake.iceberg_catalog import trouble_told
 from headrace.spark.lake.upkeep import Upkeep
 
 
@@ -24,7 +23,8 @@ class IcebergUpkeep:
         self._table = table
 
     def small_files(self, upkeep: Upkeep) -> int:
-        self._table.refresh()
+        with trouble_told(self._table.location()):
+            self._table.refresh()
         found = len(self._small(upkeep))
         return found if found > upkeep.small_files_max else 0
 
@@ -41,19 +41,21 @@ class IcebergUpkeep:
         with pq.ParquetWriter(place, _plain(schema), filesystem=filesystem, **FILE_OPTIONS) as writer:
             for file in small:
                 writer.write_table(_conformed(_read(file.file_path), _plain(schema)))
-        try:
-            with self._table.transaction() as transaction, transaction.update_snapshot().overwrite() as change:
-                for file in small:
-                    change.delete_data_file(file)
-                change.append_data_file(parquet_file_to_data_file(self._table.io, self._table.metadata, path))
-        except CommitFailedException as error:
-            raise TableChanged(str(error)) from error
+        with (
+            trouble_told(self._table.location()),
+            self._table.transaction() as transaction,
+            transaction.update_snapshot().overwrite() as change,
+        ):
+            for file in small:
+                change.delete_data_file(file)
+            change.append_data_file(parquet_file_to_data_file(self._table.io, self._table.metadata, path))
         return len(small)
 
     def expire(self, upkeep: Upkeep) -> int:
         before = datetime.now(UTC) - timedelta(seconds=upkeep.keep_s)
-        self._table.maintenance.expire_snapshots().older_than(before).commit()
-        self._table.refresh()
+        with trouble_told(self._table.location()):
+            self._table.maintenance.expire_snapshots().older_than(before).commit()
+            self._table.refresh()
         return self._remove_unnamed(before)
 
     def _remove_unnamed(self, before: datetime) -> int:

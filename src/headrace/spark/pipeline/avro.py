@@ -6,9 +6,10 @@ from io import BytesIO
 from typing import TYPE_CHECKING, Any
 
 from headrace.model.errors import InvalidConfig
-from headrace.spark.pipeline.registry import Registry, UnknownSchema
-from headrace.spark.pipeline.row_decoder import Decode, DoesNotDecode, split_wire_format, with_decoded_row
-from headrace.spark.pipeline.spec import Decoding
+from headrace.spark.pipeline.problems import SchemaMistake
+from headrace.spark.pipeline.registry import AVRO
+from headrace.spark.pipeline.row_decoder import Decode, DoesNotDecode, with_decoded_row
+from headrace.spark.pipeline.wire_format import HEAD_BYTES, Writers, schema_id_of
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -32,14 +33,9 @@ _LOGICAL = {
 }
 
 
-def with_avro_row(decoding: Decoding, renamed: "DataFrame", subject: str | None = None) -> "DataFrame":
-    schema = decoding.schema
-    if schema is None:
-        assert decoding.registry is not None, "a file without either is refused"
-        schema = Registry(decoding.registry).newest(subject or decoding.options.get("subject", ""))
+def with_avro_row(schema: str, registry_url: str | None, renamed: "DataFrame") -> "DataFrame":
     reader = parsed(schema)
     row_type = columns(reader)
-    registry_url = decoding.registry
     return with_decoded_row(renamed, row_type, lambda: decoder(reader, registry_url))
 
 
@@ -47,8 +43,8 @@ def parsed(schema: str) -> dict[str, Any]:
     """The schema of a record; anything else has no columns."""
     try:
         tree = json.loads(schema)
-    except ValueError as error:
-        raise InvalidConfig(f"an Avro schema is JSON, and this is not: {error}") from error
+    except json.JSONDecodeError as error:
+        raise SchemaMistake(f"an Avro schema is JSON, and this is not: {error.msg}", error.lineno) from error
     if not isinstance(tree, dict) or tree.get("type") != "record":
         raise InvalidConfig("the Avro schema must be one of a record: its fields become columns")
     return tree
@@ -56,7 +52,10 @@ def parsed(schema: str) -> dict[str, Any]:
 
 def columns(record: dict[str, Any]) -> str:
     """The fields of a record as DDL."""
-    return ", ".join(f"`{one['name']}` {spark_type(one['type'])}" for one in record["fields"])
+    try:
+        return ", ".join(f"`{one['name']}` {spark_type(one['type'])}" for one in record["fields"])
+    except KeyError as error:
+        raise InvalidConfig(f"something in the Avro schema has no {error.args[0]}") from error
 
 
 def spark_type(schema: Any, named: Mapping[str, Any] | None = None) -> str:
@@ -120,20 +119,22 @@ def decoder(reader: dict[str, Any], registry_url: str | None) -> Decode:
     if registry_url is None:
         own = fastavro.parse_schema(reader)
         return lambda value: _read(value, own, own)
-    registry = Registry(registry_url)
-    writers: dict[int, Any] = {}
+    writers = Writers(registry_url, AVRO, _parsed_for_reading)
     target = fastavro.parse_schema(reader)
 
     def decode(value: bytes) -> dict[str, Any]:
-        schema_id, payload = split_wire_format(value)
-        if schema_id not in writers:
-            try:
-                writers[schema_id] = fastavro.parse_schema(json.loads(registry.schema(schema_id)))
-            except UnknownSchema as error:
-                raise DoesNotDecode(str(error)) from error
-        return _read(payload, writers[schema_id], target)
+        return _read(value[HEAD_BYTES:], writers.of(schema_id_of(value)), target)
 
     return decode
+
+
+def _parsed_for_reading(schema: str) -> Any:
+    import fastavro
+
+    try:
+        return fastavro.parse_schema(json.loads(schema))
+    except Exception as error:  # whatever the text leads it to: ValueError, UnknownType, KeyError …
+        raise InvalidConfig(f"{type(error).__name__} {error}") from error
 
 
 def _read(value: bytes, writer: Any, reader: Any) -> dict[str, Any]:

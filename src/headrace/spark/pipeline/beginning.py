@@ -8,6 +8,7 @@ Partitions that are made later are read from their beginning, by the stream.
 """
 
 import json
+import re
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 
@@ -15,7 +16,7 @@ from headrace.client.blocking.cluster import Cluster
 from headrace.model.errors import InvalidConfig
 from headrace.model.ids import TopicPartition
 from headrace.spark.locating import Locator
-from headrace.spark.options import read_options
+from headrace.spark.options import ReadOptions, read_options
 from headrace.spark.pipeline.spec import Pipeline, SinkKind, Source
 from headrace.spark.pipeline.state import PipelineState
 from headrace.spark.positions import Json, Positions, ends_of, plain
@@ -26,6 +27,7 @@ BACKFILL_SUFFIX = "+backfill"  # no pipeline can be called so
 # History in pieces: what a kill has to repeat, and how often progress is told. A million records take seconds.
 RECORDS_PER_BATCH = 1_000_000
 
+_FLAGS = re.compile(r"\(\?[aimsux]+\)")  # for the whole of an expression, allowed at its beginning alone
 _START_OPTIONS = ("startingoffsets", "startingtimestamp", "startingoffsetsbytimestamp")
 
 
@@ -33,13 +35,21 @@ def source_options(pipeline: Pipeline, bootstrap: str, source: Source) -> dict[s
     """Of format("headrace"), as the pipeline's file has them."""
     return {
         "kafka.bootstrap.servers": bootstrap,
-        **({"subscribePattern": source.pattern} if source.pattern else {"subscribe": ",".join(source.topics)}),
+        **({"subscribePattern": _whole(source.pattern)} if source.pattern else {"subscribe": ",".join(source.topics)}),
         "startingOffsets": source.starting,
         "includeHeaders": "true",
         "kafka.isolation.level": "read_committed",  # what is rolled back was never there, so it must not be passed on
         "commitGroup": pipeline.group,
         **source.options,
     }
+
+
+def _whole(pattern: str) -> str:
+    """A pipeline's pattern is for whole names: `orders` must not read the pipeline's own `orders.dead`. The format, as
+    the connector, is content with a match anywhere in a name."""
+    flags = _FLAGS.match(pattern)
+    at = flags.end() if flags else 0
+    return f"{pattern[:at]}^(?:{pattern[at:]})$"
 
 
 def from_offsets(options: Mapping[str, str], starts: Json) -> dict[str, str]:
@@ -52,7 +62,15 @@ def until_offsets(options: Mapping[str, str], ends: Json) -> dict[str, str]:
     """The same options, ending there, in batches of a size that a backfill wants unless somebody has said otherwise."""
     named = {name.lower() for name in options}
     limit = {} if "maxoffsetspertrigger" in named else {"maxOffsetsPerTrigger": str(RECORDS_PER_BATCH)}
-    return {**options, **limit, "untilOffsets": json.dumps(ends)}
+    return {**with_archive(options), **limit, "untilOffsets": json.dumps(ends)}
+
+
+def with_archive(options: Mapping[str, str]) -> dict[str, str]:
+    """The same options, for a read that goes back as far as the topics' archives do: they hold what is committed, so
+    not for who reads the rest as well."""
+    named = {name.lower(): value for name, value in options.items()}
+    committed = named.get("kafka.isolation.level") != "read_uncommitted"
+    return {**options, "history": "true"} if committed and "history" not in named else dict(options)
 
 
 def has_begun(state: PipelineState) -> bool:
@@ -105,7 +123,7 @@ def pin_backfill(state: PipelineState, main: PipelineState, pipeline: Pipeline, 
     if state.read(BACKFILL) is not None:
         return  # what was decided stays so
     bound = bound_of(offsets=start)
-    with _locators(pipeline, bootstrap) as locators:
+    with _locators(pipeline, bootstrap, archives=True) as locators:
         starts, until = {}, {}
         for source, (locator, _) in locators.items():
             partitions = locator.partitions(locator.topics())
@@ -145,16 +163,26 @@ def check_backfill_apart(main: PipelineState, pipeline: Pipeline) -> None:
 
 
 @contextmanager
-def _locators(pipeline: Pipeline, bootstrap: str) -> Iterator[dict[str, tuple[Locator, Bound]]]:
+def _locators(
+    pipeline: Pipeline, bootstrap: str, *, archives: bool = False
+) -> Iterator[dict[str, tuple[Locator, Bound]]]:
     clusters: list[Cluster] = []
     found: dict[str, tuple[Locator, Bound]] = {}
     try:
         for source in pipeline.streams:
-            options = read_options(source_options(pipeline, bootstrap, source), streaming=True)
+            given = source_options(pipeline, bootstrap, source)
+            options = read_options(with_archive(given) if archives else given, streaming=True)
             clusters.append(Cluster(options.client))
-            locator = Locator(clusters[-1], options.subscription, read_committed=options.read_committed)
-            found[source.name] = (locator, options.start)
+            found[source.name] = (_locator(clusters[-1], options), options.start)
         yield found
     finally:
         for cluster in clusters:
             cluster.close()
+
+
+def _locator(cluster: Cluster, options: ReadOptions) -> Locator:
+    if options.history:
+        from headrace.spark.archive.stream_history import HistoryLocator  # pipelines without tables start without them
+
+        return HistoryLocator(cluster, options.subscription)
+    return Locator(cluster, options.subscription, read_committed=options.read_committed)

@@ -4,11 +4,14 @@
     decoded   the schema's columns, _key … _headers, _value, _error
 
 JSON, CSV and text are decoded by Spark itself; Avro and Protobuf by Python workers, a batch of records at a time
-(`avro.py`, `protobuf.py`): Spark's own functions for these need jars.
+(`avro.py`, `protobuf.py`): Spark's own functions for these need jars. So is the wire format of a schema registry
+(`wire_format.py`), whatever the payload is.
 """
 
 from typing import TYPE_CHECKING
 
+from headrace.model.errors import InvalidConfig
+from headrace.spark.pipeline.problems import concerning
 from headrace.spark.pipeline.spec import Decoding, Format, Source
 
 if TYPE_CHECKING:
@@ -19,8 +22,7 @@ VALUE = "_value"
 ROW = "_row"
 _CORRUPT = "_headrace_corrupt"
 RAW_COLUMNS = ("key", "value", "topic", "partition", "offset", "timestamp", "headers")
-# Confluent's wire format: a zero, then four bytes that name the schema.
-WIRE_FORMAT_BYTES = 5
+_SUBJECT = "subject"  # among the decode options: by which name the registry has the schema
 
 
 def decoded(source: Source, raw: "DataFrame") -> "DataFrame":
@@ -28,33 +30,73 @@ def decoded(source: Source, raw: "DataFrame") -> "DataFrame":
     from pyspark.sql import functions as f
 
     renamed = raw.select(*(f.col(name).alias(f"_{name}") for name in RAW_COLUMNS))
-    rows = _with_row(source, renamed)
+    with concerning("sources", source.name, "schema"):
+        rows = analysed(_with_row(source, renamed))
     if source.decoding.format in (Format.RAW, Format.TEXT):
         flat = rows.withColumn("value", f.col(ROW)).drop(ROW)
     else:
         flat = rows.select(*(f.col(f"_{name}") for name in RAW_COLUMNS), ERROR, f"{ROW}.*").drop(_CORRUPT)
-    return flat.withColumn(ERROR, f.coalesce(f.col(ERROR), _rejection(source)))
+    return flat.withColumn(ERROR, f.coalesce(f.col(ERROR), _rejection(source, flat)))
+
+
+def analysed(frame: "DataFrame") -> "DataFrame":
+    """The same; what is wrong with it is wrong here already. Spark Connect would say so much later, elsewhere."""
+    frame.schema  # noqa: B018
+    return frame
 
 
 def _with_row(source: Source, renamed: "DataFrame") -> "DataFrame":
     """`_row`, null where there is none, and `_error`."""
     decoding = source.decoding
-    subject = f"{source.topics[0]}-value" if source.topics else None  # as Confluent's clients name them
     match decoding.format:
         case Format.RAW:
             return _errorless(renamed, VALUE)
         case Format.TEXT:
             return _text(renamed)
         case Format.JSON | Format.CSV:
-            return _structured(decoding, renamed)
+            return _structured(decoding, _schema(source), renamed)
         case Format.AVRO:
             from headrace.spark.pipeline.avro import with_avro_row
 
-            return with_avro_row(decoding, renamed, subject)
+            return with_avro_row(_schema(source), decoding.registry, renamed)
         case Format.PROTOBUF:
-            from headrace.spark.pipeline.protobuf import with_protobuf_row
+            from headrace.spark.pipeline.protobuf import compile_proto, find_message, with_protobuf_row
 
-            return with_protobuf_row(decoding, renamed, subject)
+            compiled = compile_proto(_schema(source))
+            with concerning("sources", source.name, "message"):
+                message = find_message(compiled, decoding.message)
+            return with_protobuf_row(compiled, message, decoding.registry, renamed)
+
+
+def _schema(source: Source) -> str:
+    """The file's, or else the newest of the registry: later ones are read as this one."""
+    decoding = source.decoding
+    if decoding.schema is not None:
+        return decoding.schema
+    assert decoding.registry is not None, "a file without either is refused"
+    with concerning("sources", source.name, "registry"):
+        return _registered_schema(source, decoding.registry)
+
+
+def _registered_schema(source: Source, url: str) -> str:
+    from headrace.spark.pipeline import json_schema, registry
+
+    kinds = {Format.JSON: registry.JSON, Format.AVRO: registry.AVRO, Format.PROTOBUF: registry.PROTOBUF}
+    format_ = source.decoding.format
+    text = registry.registry_at(url).newest(_subject(source), kinds[format_])
+    return json_schema.columns(text) if format_ is Format.JSON else text
+
+
+def _subject(source: Source) -> str:
+    named = source.decoding.options.get(_SUBJECT)
+    if named is not None:
+        return named
+    if len(source.topics) != 1:
+        raise InvalidConfig(
+            f"source {source.name}: which subject of the registry has its schema? Say it: "
+            "`decode_options: {subject: orders-value}`, or give a schema"
+        )
+    return f"{source.topics[0]}-value"  # as Confluent's clients name them
 
 
 def _errorless(renamed: "DataFrame", column: str) -> "DataFrame":
@@ -71,26 +113,40 @@ def _text(renamed: "DataFrame") -> "DataFrame":
     return renamed.withColumn(ROW, f.when(~broken, text)).withColumn(ERROR, f.when(broken, "the value is not UTF-8"))
 
 
-def _structured(decoding: Decoding, renamed: "DataFrame") -> "DataFrame":
+def _structured(decoding: Decoding, schema: str, renamed: "DataFrame") -> "DataFrame":
     from pyspark.sql import functions as f
+    from pyspark.sql.types import StructType
 
-    options = {**decoding.options, "mode": "PERMISSIVE", "columnNameOfCorruptRecord": _CORRUPT}
-    schema = f"{decoding.schema}, {_CORRUPT} string"
-    text = f.col(VALUE)
-    if decoding.registry is not None:
-        text = f.substring(text, WIRE_FORMAT_BYTES + 1, 2**31 - 1)
+    given = {name: value for name, value in decoding.options.items() if name != _SUBJECT}
+    options = {**given, "mode": "PERMISSIVE", "columnNameOfCorruptRecord": _CORRUPT}
     parse = f.from_json if decoding.format is Format.JSON else f.from_csv
-    rows = renamed.withColumn(ROW, parse(text.cast("string"), schema, options))
+    StructType.fromDDL(schema)  # by itself, so that what Spark has to say about it is about what the user wrote
+    framed, text = _unframed(decoding, renamed)
+    rows = framed.withColumn(ROW, parse(f.col(text).cast("string"), f"{schema}, {_CORRUPT} string", options))
     fits = f.col(f"{ROW}.{_CORRUPT}").isNull()
     why = f"the value is not the {decoding.format.upper()} that the schema asks for"
-    return rows.withColumn(ERROR, f.when(~fits, why))
+    error = f.coalesce(f.col(ERROR), f.when(~fits, why))
+    return rows.select(*(f.col(name) for name in renamed.columns), ROW, error.alias(ERROR))
 
 
-def _rejection(source: Source) -> "Column":
+def _unframed(decoding: Decoding, renamed: "DataFrame") -> "tuple[DataFrame, str]":
+    """With `_error` where the wire format is not kept, and the column that has the text."""
+    from pyspark.sql import functions as f
+
+    if decoding.registry is None:
+        return renamed.withColumn(ERROR, f.lit(None).cast("string")), VALUE
+    from headrace.spark.pipeline.wire_format import PAYLOAD, with_payload
+
+    return with_payload(renamed, decoding.registry), PAYLOAD
+
+
+def _rejection(source: Source, rows: "DataFrame") -> "Column":
     """The first rule that a row breaks. A rule that says null, because a column is null, is not broken."""
     from pyspark.sql import functions as f
 
     rejection = f.lit(None).cast("string")
     for reason, condition in reversed(list(source.rejects.items())):
+        with concerning("sources", source.name, "reject", reason):
+            analysed(rows.where(f.expr(condition)))
         rejection = f.when(f.expr(condition), f"rejected: {reason}").otherwise(rejection)
     return rejection

@@ -6,12 +6,14 @@ function that opens a source: as a stream, or as a batch for a backfill.
 
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
-from headrace.spark.pipeline.decoding import ERROR, RAW_COLUMNS, decoded
+from headrace.model.errors import InvalidConfig
+from headrace.spark.pipeline.decoding import ERROR, RAW_COLUMNS, analysed, decoded
 from headrace.spark.pipeline.letters import DEAD_HEADERS
+from headrace.spark.pipeline.problems import concerning
 from headrace.spark.pipeline.progress import READ
-from headrace.spark.pipeline.spec import Format, Pipeline, SinkKind, Source
+from headrace.spark.pipeline.spec import FUNCTION, SQL, Format, Pipeline, SinkKind, Source
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, SparkSession
@@ -31,7 +33,8 @@ def plan(spark: "SparkSession", pipeline: Pipeline, open_source: OpenSource) -> 
     dead: DataFrame | None = None
     for source in pipeline.sources:
         if not source.is_stream:
-            views[source.name] = open_source(source)
+            with concerning("sources", source.name, "table"):
+                views[source.name] = open_source(source)
             continue
         rows = _observed(source, decoded(source, open_source(source)))
         if pipeline.dead_letters is None:
@@ -45,12 +48,21 @@ def plan(spark: "SparkSession", pipeline: Pipeline, open_source: OpenSource) -> 
 
 def transformed(spark: "SparkSession", pipeline: Pipeline, views: Mapping[str, "DataFrame"]) -> "DataFrame":
     if pipeline.function is not None:
-        output: DataFrame = pipeline.function(**views)
-        return output
+        with concerning(*FUNCTION):
+            return _made_by(pipeline.function, views)
     assert pipeline.sql is not None, "a pipeline without a function has SQL"
     for name, view in views.items():
         view.createOrReplaceTempView(name)
-    return spark.sql(pipeline.sql)
+    with concerning(*SQL):
+        return spark.sql(pipeline.sql)
+
+
+def _made_by(function: Callable[..., Any], views: Mapping[str, "DataFrame"]) -> "DataFrame":
+    output = function(**views)
+    if not hasattr(output, "writeStream"):
+        raise InvalidConfig(f"{function.__name__} must return a DataFrame, not {type(output).__name__}")
+    made: DataFrame = output
+    return made
 
 
 def _observed(source: Source, rows: "DataFrame") -> "DataFrame":
@@ -64,7 +76,8 @@ def _observed(source: Source, rows: "DataFrame") -> "DataFrame":
 def _view(source: Source, rows: "DataFrame") -> "DataFrame":
     view = rows.drop(ERROR, "_value")
     if source.watermark is not None:
-        view = view.withWatermark(source.watermark.column, source.watermark.delay)
+        with concerning("sources", source.name, "watermark"):
+            view = analysed(view.withWatermark(source.watermark.column, source.watermark.delay))
     return view
 
 
@@ -116,11 +129,18 @@ def records(pipeline: Pipeline, output: "DataFrame") -> "DataFrame":
         value = f.to_json(f.struct(*(f.col(f"`{name}`") for name in output.columns))).cast("binary")
     else:
         value = f.col("value").cast("binary")
-    key = f.expr(sink.key).cast("string").cast("binary") if sink.key else f.lit(None).cast("binary")
+    key = f.lit(None).cast("binary")
+    if sink.key:
+        with concerning("sink", "key"):
+            key = f.expr(sink.key).cast("string").cast("binary")
+            analysed(output.select(key))
     headers = f.col("_headers") if "_headers" in output.columns else f.array().cast(HEADERS)
-    return output.select(
-        f.lit(sink.target).alias("topic"), key.alias("key"), value.alias("value"), headers.alias("headers")
-    )
+    with concerning("sink", "format"):
+        return analysed(
+            output.select(
+                f.lit(sink.target).alias("topic"), key.alias("key"), value.alias("value"), headers.alias("headers")
+            )
+        )
 
 
 def open_table(spark: "SparkSession", source: Source) -> "DataFrame":

@@ -1,9 +1,13 @@
 """What is wrong with a pipeline file, and on which line."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 
 from headrace.model.errors import InvalidConfig
+from headrace.spark.pipeline.spec import Place
+
+_PLACE = "headrace_place"  # an attribute of an exception
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,3 +27,26 @@ class PipelineRefused(InvalidConfig):
         super().__init__("\n".join(problem.said(file) for problem in ordered))
         self.file = file
         self.problems = tuple(ordered)
+
+
+class SchemaMistake(InvalidConfig):
+    """A schema that makes no sense, and on which of its own lines; 0 if that is not known."""
+
+    def __init__(self, text: str, line: int = 0) -> None:
+        super().__init__(text)
+        self.line = line
+
+
+@contextmanager
+def concerning(*place: str) -> Iterator[None]:
+    """What goes wrong inside is about this part of the file. Of several around each other the innermost is right."""
+    try:
+        yield
+    except Exception as error:
+        if place_of(error) is None:
+            setattr(error, _PLACE, place)
+        raise
+
+
+def place_of(error: BaseException) -> Place | None:
+    return getattr(error, _PLACE, None)

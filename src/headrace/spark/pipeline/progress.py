@@ -38,13 +38,15 @@ class Progress:
     dead_letters_total: int = 0
     late_rows_total: int = 0
     batches_total: int = 0
+    state: str = RUNNING  # or stalled, of one that reports because it makes no progress
 
     def to_json(self) -> dict[str, Any]:
         return asdict(self)
 
     @classmethod
     def from_json(cls, value: Mapping[str, Any]) -> "Progress":
-        return cls(**{name: value[name] for name in cls.__dataclass_fields__})
+        """What an earlier version wrote may lack what has a default."""
+        return cls(**{name: value[name] for name in cls.__dataclass_fields__ if name in value})
 
     def after(self, before: "Progress | None") -> "Progress":
         """With the totals of everything up to this batch."""
@@ -146,5 +148,10 @@ def standing(
         return STOPPED if ended is None else FENCED if ended.exit_code == TAKEN_OVER else FAILED
     if ended is not None and ended.at_ms >= started_ms:
         return RESTARTING
+    return STALLED if is_stalled(newest, started_ms, now_ms, stalled_after_ms) else RUNNING
+
+
+def is_stalled(newest: Progress | None, started_ms: int, now_ms: int, stalled_after_ms: int) -> bool:
+    """Whether nothing was heard for so long, since the last progress or since the start."""
     last_ms = max(newest.at_ms if newest is not None else 0, started_ms)
-    return STALLED if now_ms - last_ms > stalled_after_ms else RUNNING
+    return now_ms - last_ms > stalled_after_ms

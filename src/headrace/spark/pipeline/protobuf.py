@@ -1,14 +1,19 @@
 """Protobuf values: a .proto as Spark types, and a decoder for Python workers."""
 
+import re
+import subprocess
+import sys
 import tempfile
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
+from functools import lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from headrace.model.errors import InvalidConfig
-from headrace.spark.pipeline.registry import Registry
-from headrace.spark.pipeline.row_decoder import Decode, DoesNotDecode, split_wire_format, with_decoded_row
-from headrace.spark.pipeline.spec import Decoding
+from headrace.spark.pipeline.problems import SchemaMistake
+from headrace.spark.pipeline.registry import PROTOBUF
+from headrace.spark.pipeline.row_decoder import Decode, DoesNotDecode, with_decoded_row
+from headrace.spark.pipeline.wire_format import HEAD_BYTES, Writers, schema_id_of, split_indexes
 
 if TYPE_CHECKING:
     from google.protobuf.descriptor import Descriptor, FieldDescriptor
@@ -17,32 +22,43 @@ if TYPE_CHECKING:
 
 _TIMESTAMP = "google.protobuf.Timestamp"
 _FILE = "pipeline.proto"
+_PLACE = re.compile(rf"(?:^|/){re.escape(_FILE)}:(\d+):\d+: (.*)$", re.MULTILINE)
 
 
-def with_protobuf_row(decoding: Decoding, renamed: "DataFrame", subject: str | None = None) -> "DataFrame":
-    text = decoding.schema
-    if text is None:
-        assert decoding.registry is not None, "a file without either is refused"
-        text = Registry(decoding.registry).newest(subject or decoding.options.get("subject", ""))
-    compiled = compile_proto(text)
-    descriptor = find_message(compiled, decoding.message)
-    name, has_ids = descriptor.full_name, decoding.registry is not None
-    row_type = ", ".join(f"`{one.name}` {_field_type(one, ())}" for one in descriptor.fields)
-    return with_decoded_row(renamed, row_type, lambda: _decoder(compiled, name, has_ids=has_ids))
+def with_protobuf_row(
+    compiled: bytes, message: "Descriptor", registry_url: str | None, renamed: "DataFrame"
+) -> "DataFrame":
+    name = message.full_name  # a descriptor cannot be pickled
+    row_type = ", ".join(f"`{one.name}` {_field_type(one, ())}" for one in message.fields)
+    return with_decoded_row(renamed, row_type, lambda: _decoder(compiled, name, registry_url))
 
 
+@lru_cache(maxsize=64)  # of a registry's schemas: Spark's workers outlive their tasks
 def compile_proto(text: str) -> bytes:
-    """The descriptors of a .proto and of what it imports, serialized: a worker needs no compiler."""
-    from grpc_tools import protoc
+    """The descriptors of a .proto and of what it imports, serialized.
 
-    well_known = Path(protoc.__file__).parent / "_proto"
+    By a process of its own: what the compiler has to say, it says to the standard error of the process it runs in.
+    """
+    import grpc_tools
+
+    well_known = Path(grpc_tools.__file__).parent / "_proto"
     with tempfile.TemporaryDirectory() as folder:
         (Path(folder) / _FILE).write_text(text, encoding="utf-8")
         out = Path(folder) / "out"
-        arguments = ["protoc", f"-I{folder}", f"-I{well_known}", "--include_imports", f"--descriptor_set_out={out}"]
-        if protoc.main([*arguments, _FILE]) != 0:
-            raise InvalidConfig("the .proto does not compile; protoc has said why above")
+        words = [f"-I{folder}", f"-I{well_known}", "--include_imports", f"--descriptor_set_out={out}", _FILE]
+        done = subprocess.run(
+            [sys.executable, "-m", "grpc_tools.protoc", *words], capture_output=True, text=True, check=False
+        )
+        if done.returncode != 0:
+            raise _mistake(done.stderr)
         return out.read_bytes()
+
+
+def _mistake(said: str) -> SchemaMistake:
+    place = _PLACE.search(said)
+    if place is None:
+        return SchemaMistake(f"the .proto does not compile: {said.strip()}")
+    return SchemaMistake(f"the .proto does not compile: {place[2]}", int(place[1]))
 
 
 def find_message(compiled: bytes, name: str | None) -> "Descriptor":
@@ -56,10 +72,13 @@ def find_message(compiled: bytes, name: str | None) -> "Descriptor":
         pool.Add(file)
     ours = files[-1]
     names = [message.name for message in ours.message_type]
+    if not names:
+        raise InvalidConfig("the .proto has no message")
     short = (name or names[0]).removeprefix(f"{ours.package}.")
-    if short.split(".")[0] not in names:
-        raise InvalidConfig(f"the .proto has no message {name!r}; it has {', '.join(names)}")
-    return pool.FindMessageTypeByName(f"{ours.package}.{short}" if ours.package else short)
+    try:
+        return pool.FindMessageTypeByName(f"{ours.package}.{short}" if ours.package else short)
+    except KeyError:
+        raise InvalidConfig(f"the .proto has no message {name!r}; it has {', '.join(names)}") from None
 
 
 def _field_type(field: "FieldDescriptor", inside: tuple[str, ...]) -> str:
@@ -94,39 +113,56 @@ def _single_type(field: "FieldDescriptor", inside: tuple[str, ...]) -> str:
     return f"struct<{', '.join(fields)}>"
 
 
-def _decoder(compiled: bytes, name: str, *, has_ids: bool) -> Decode:
+def message_at(compiled: bytes, indexes: tuple[int, ...]) -> str:
+    """The full name of the message at this place of a file: the n-th, and within that the m-th, and so on."""
+    from google.protobuf.descriptor_pb2 import FileDescriptorSet
+
+    file = FileDescriptorSet.FromString(compiled).file[-1]
+    names, messages = [file.package] if file.package else [], file.message_type
+    for index in indexes:
+        if not 0 <= index < len(messages):
+            raise DoesNotDecode(f"the schema behind the id has no message at {list(indexes)}")
+        names.append(messages[index].name)
+        messages = messages[index].nested_type
+    return ".".join(names)
+
+
+def _decoder(compiled: bytes, name: str, registry_url: str | None) -> Decode:
     from google.protobuf.message import DecodeError
     from google.protobuf.message_factory import GetMessageClass
 
     message_class = GetMessageClass(find_message(compiled, name))
+    payload_of = _payloads(name, registry_url) if registry_url is not None else _as_it_is
 
     def decode(value: bytes) -> dict[str, Any]:
-        payload = _without_indexes(split_wire_format(value)[1]) if has_ids else value
         try:
-            return _as_row(message_class.FromString(payload))
+            return _as_row(message_class.FromString(payload_of(value)))
         except (DecodeError, UnicodeDecodeError) as error:
             raise DoesNotDecode(f"not Protobuf of {name}: {error}") from error
 
     return decode
 
 
-def _without_indexes(payload: bytes) -> bytes:
-    """Behind the schema id stands which message of the file it is: a count and as many zigzag numbers."""
-    count, at = _varint(payload, 0)
-    for _ in range(count >> 1):
-        _, at = _varint(payload, at)
-    return payload[at:]
+def _as_it_is(value: bytes) -> bytes:
+    return value
 
 
-def _varint(data: bytes, at: int) -> tuple[int, int]:
-    value = shift = 0
-    while True:
-        if at >= len(data) or shift > 63:
-            raise DoesNotDecode("the message indexes behind the schema id are cut short")
-        value |= (data[at] & 0x7F) << shift
-        at, shift = at + 1, shift + 7
-        if data[at - 1] < 0x80:
-            return value, at
+def _payloads(name: str, registry_url: str) -> Callable[[bytes], bytes]:
+    """Of the wire format. Bytes of one message are often good bytes of another, so what they are is looked up."""
+    writers = Writers(registry_url, PROTOBUF, compile_proto)
+    names: dict[tuple[int, tuple[int, ...]], str] = {}
+
+    def payload_of(value: bytes) -> bytes:
+        schema_id = schema_id_of(value)
+        compiled = writers.of(schema_id)
+        indexes, payload = split_indexes(value[HEAD_BYTES:])
+        if (schema_id, indexes) not in names:
+            names[schema_id, indexes] = message_at(compiled, indexes)
+        if names[schema_id, indexes] != name:
+            raise DoesNotDecode(f"a message {names[schema_id, indexes]}, not {name}")
+        return payload
+
+    return payload_of
 
 
 def _as_row(message: "Message") -> dict[str, Any]:

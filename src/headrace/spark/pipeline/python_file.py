@@ -1,20 +1,24 @@
 """Pipelines as Python: a decorated function from DataFrames to a DataFrame.
 
-from headrace.spark import pipeline, topic
+from headrace.spark.pipeline.python_file import pipeline, topic
 
 @pipeline(orders=topic("orders", format="json", schema="id bigint, amount double"), sink=topic("totals", key="id"))
 def totals(orders):
     return orders.groupBy("id").sum("amount")
+
+What the decorator is given is what a YAML file says, under the same names, and is read by the same code.
 """
 
 import inspect
 import runpy
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
 from headrace.spark.pipeline.problems import PipelineRefused, Problem
-from headrace.spark.pipeline.spec import Decoding, Format, OutputMode, Pipeline, Sink, SinkKind, Source, Watermark
+from headrace.spark.pipeline.python_lines import given_nodes, lines_of_decorator
+from headrace.spark.pipeline.spec import FUNCTION, Pipeline
+from headrace.spark.pipeline.yaml_file import parse_nodes
 
 _MARK = "__headrace_pipeline__"
 
@@ -34,28 +38,26 @@ def pipeline(
     sink: dict[str, Any],
     name: str | None = None,
     dead_letters: str | None = None,
-    trigger: str = "1 second",
-    output_mode: str = OutputMode.APPEND,
-    spark: dict[str, str] | None = None,
+    trigger: str | None = None,
+    output_mode: str | None = None,
+    stalled_after_triggers: int | None = None,
+    spark: Mapping[str, str] | None = None,
     **sources: dict[str, Any],
 ) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
     """The function becomes a pipeline; its parameters are named like the sources."""
+    given = {
+        "dead_letters": dead_letters,
+        "trigger": trigger,
+        "output_mode": output_mode,
+        "stalled_after_triggers": stalled_after_triggers,
+        "spark": spark,
+        "sink": sink,
+        "sources": sources,
+    }
 
     def mark(function: Callable[..., Any]) -> Callable[..., Any]:
-        made = Pipeline(
-            name=name or function.__name__,
-            sources=tuple(_source(one, fields) for one, fields in sources.items()),
-            sink=_sink(sink),
-            function=function,
-            dead_letters=dead_letters,
-            trigger=trigger,
-            output_mode=OutputMode(output_mode),
-            spark=dict(spark or {}),
-        )
-        missing = [one for one in inspect.signature(function).parameters if one not in sources]
-        if missing:
-            raise PipelineRefused(function.__name__, [Problem(0, f"no source is named {missing[0]}")])
-        setattr(function, _MARK, made)
+        said = {"pipeline": name or function.__name__, **given}
+        setattr(function, _MARK, {key: value for key, value in said.items() if value is not None})
         return function
 
     return mark
@@ -65,74 +67,40 @@ def read_python_pipeline(path: Path) -> Pipeline:
     """The one pipeline of a file."""
     try:
         names = runpy.run_path(str(path), run_name="headrace_pipeline")
-    except PipelineRefused:
-        raise
     except Exception as error:
-        raise PipelineRefused(
-            str(path), [Problem(_line_of(error, path), f"{type(error).__name__}: {error}")]
-        ) from error
-    found: list[Pipeline] = [getattr(value, _MARK) for value in names.values() if hasattr(value, _MARK)]
+        line = line_in(error, str(path))
+        raise PipelineRefused(str(path), [Problem(line, f"{type(error).__name__}: {error}")]) from error
+    marked: list[Any] = [value for value in names.values() if hasattr(value, _MARK)]
+    found = {id(one): one for one in marked}  # a second name for the same function is no second pipeline
     if len(found) != 1:
-        said = (
-            "no function is marked with @pipeline" if not found else "more than one function is marked with @pipeline"
-        )
-        raise PipelineRefused(str(path), [Problem(0, said)])
-    return found[0]
+        how_many = "more than one" if found else "no"
+        raise PipelineRefused(str(path), [Problem(0, f"{how_many} function is marked with @pipeline")])
+    return _parsed(path, marked[0])
 
 
-def _line_of(error: Exception, path: Path) -> int:
+def _parsed(path: Path, function: Callable[..., Any]) -> Pipeline:
+    lines = lines_of_decorator(path.read_text(encoding="utf-8"), function.__code__.co_firstlineno)
+    given: dict[str, Any] = getattr(function, _MARK)
+    mistakes = [Problem(lines.get(FUNCTION, 0), text) for text in _misnamed(function, given["sources"])]
+    nodes = given_nodes(given, lines)
+    return parse_nodes(nodes, str(path), folder=path.parent, function=function, lines=lines, mistakes=mistakes)
+
+
+def _misnamed(function: Callable[..., Any], sources: Mapping[str, Any]) -> list[str]:
+    """Every source is handed to the parameter of its name, and every parameter needs one."""
+    try:
+        inspect.signature(function).bind(**sources)
+    except TypeError as error:
+        return [f"{function.__name__} must have a parameter for each source ({', '.join(sources)}): {error}"]
+    return []
+
+
+def line_in(error: BaseException, file: str) -> int:
+    """The innermost line of this file on the way to the error; 0 if it was not on the way."""
+    line = error.lineno or 0 if isinstance(error, SyntaxError) and error.filename == file else 0
     trace = error.__traceback__
-    line = error.lineno or 0 if isinstance(error, SyntaxError) else 0
     while trace is not None:
-        if trace.tb_frame.f_code.co_filename == str(path):
+        if trace.tb_frame.f_code.co_filename == file:
             line = trace.tb_lineno
         trace = trace.tb_next
     return line
-
-
-def _source(name: str, fields: dict[str, Any]) -> Source:
-    known = dict(fields)
-    watermark = known.pop("watermark", None)
-    topics = known.pop("topic", ())
-    decoding = Decoding(
-        format=Format(known.pop("format", Format.RAW)),
-        schema=known.pop("schema", None),
-        message=known.pop("message", None),
-        registry=known.pop("registry", None),
-        options=known.pop("decode_options", {}),
-    )
-    column, _, delay = (watermark or "").partition(" ")
-    return Source(
-        name=name,
-        topics=(topics,) if isinstance(topics, str) else tuple(topics),
-        pattern=known.pop("pattern", None),
-        table=known.pop("table", None),
-        decoding=decoding,
-        watermark=Watermark(column=column, delay=delay) if watermark else None,
-        rejects=known.pop("reject", {}),
-        starting=known.pop("starting", "earliest"),
-        options=_rest(name, known),
-    )
-
-
-def _sink(fields: dict[str, Any]) -> Sink:
-    known = dict(fields)
-    kinds = [kind for kind in SinkKind if kind in known]
-    if len(kinds) != 1:
-        raise PipelineRefused("sink", [Problem(0, f"a sink is exactly one of {', '.join(SinkKind)}")])
-    target = known.pop(kinds[0])
-    return Sink(
-        kind=kinds[0],
-        target=str(target),
-        format=Format(known.pop("format", Format.JSON)),
-        key=known.pop("key", None),
-        partition_by=tuple(known.pop("partition_by", ())),
-        options=_rest("sink", known),
-    )
-
-
-def _rest(what: str, known: dict[str, Any]) -> dict[str, str]:
-    options: dict[str, str] = known.pop("options", {})
-    if known:
-        raise PipelineRefused(what, [Problem(0, f"there is nothing called {next(iter(known))}")])
-    return options

@@ -1,55 +1,82 @@
 """A schema registry with Confluent's REST interface, asked for a schema by id or for the newest of a subject."""
 
 import json
-from dataclasses import dataclass, field
-from urllib.error import HTTPError, URLError
-from urllib.parse import quote
+from base64 import b64encode
+from functools import cache
+from http.client import HTTPException
+from typing import NamedTuple
+from urllib.error import HTTPError
+from urllib.parse import quote, unquote, urlsplit, urlunsplit
 from urllib.request import Request, urlopen
 
-from headrace.model.errors import InvalidConfig
+from headrace.model.errors import HeadraceError, InvalidConfig
 
 # An answer is a schema: text that people write. A registry that sends more than this is none.
 ANSWER_BYTES_MAX = 4 * 1024 * 1024
 TIMEOUT_S = 10.0
 ACCEPT = "application/vnd.schemaregistry.v1+json"
+# What a registry calls a schema that it does not say the type of.
+AVRO, JSON, PROTOBUF = "AVRO", "JSON", "PROTOBUF"
 
 
 class UnknownSchema(InvalidConfig):
     """The registry has never heard of it: asking again will not help."""
 
 
-class RegistryUnreachable(InvalidConfig):
-    """Nobody answered, or not sensibly: no record is to blame, so the pipeline waits and tries again."""
+class RegistryUnreachable(HeadraceError):
+    """Nobody answered, or not sensibly: neither a record nor the file is to blame, so the pipeline tries again."""
 
     retriable = True
 
 
-@dataclass
+class Registered(NamedTuple):
+    text: str
+    kind: str
+
+
 class Registry:
     """Remembers schemas by id for ever: an id never changes its meaning."""
 
-    url: str
-    _by_id: dict[int, str] = field(default_factory=dict)
+    def __init__(self, url: str) -> None:
+        """`url` may have a user and a password in it: http://ann:secret@host."""
+        parts = urlsplit(url)
+        self._headers = {"Accept": ACCEPT}
+        if parts.username is not None:
+            pair = f"{unquote(parts.username)}:{unquote(parts.password or '')}"
+            self._headers["Authorization"] = f"Basic {b64encode(pair.encode()).decode()}"
+        # Without them: errors tell the address, and end in logs and dead letters.
+        self.url = urlunsplit(parts._replace(netloc=parts.netloc.rpartition("@")[2]))
+        self._by_id: dict[int, Registered] = {}
 
-    def schema(self, schema_id: int) -> str:
+    def schema(self, schema_id: int) -> Registered:
         if schema_id not in self._by_id:
             self._by_id[schema_id] = self._ask(f"/schemas/ids/{schema_id}", f"schema {schema_id}")
         return self._by_id[schema_id]
 
-    def newest(self, subject: str) -> str:
-        return self._ask(f"/subjects/{quote(subject, safe='')}/versions/latest", f"subject {subject}")
+    def newest(self, subject: str, kind: str) -> str:
+        """The text of the schema that the subject has now, which must be of this kind."""
+        found = self._ask(f"/subjects/{quote(subject, safe='')}/versions/latest", f"subject {subject}")
+        if found.kind != kind:
+            raise InvalidConfig(f"the registry {self.url} has {found.kind} for {subject}, not {kind}")
+        return found.text
 
-    def _ask(self, path: str, what: str) -> str:
-        request = Request(self.url.rstrip("/") + path, headers={"Accept": ACCEPT})
+    def _ask(self, path: str, what: str) -> Registered:
+        request = Request(self.url.rstrip("/") + path, headers=self._headers)
         try:
             with urlopen(request, timeout=TIMEOUT_S) as answer:
-                schema = json.loads(answer.read(ANSWER_BYTES_MAX))["schema"]
+                said = json.loads(answer.read(ANSWER_BYTES_MAX))
+                return Registered(str(said["schema"]), str(said.get("schemaType", AVRO)))
         except HTTPError as error:
             if error.code == 404:
                 raise UnknownSchema(f"the registry {self.url} has no {what}") from error
             raise RegistryUnreachable(f"the registry {self.url} answered {error.code} for {what}") from error
-        except (URLError, TimeoutError, OSError) as error:
+        except (OSError, HTTPException) as error:
             raise RegistryUnreachable(f"the registry {self.url} cannot be reached: {error}") from error
-        except (ValueError, KeyError, TypeError) as error:
+        except (ValueError, KeyError, TypeError, AttributeError) as error:
             raise RegistryUnreachable(f"the registry {self.url} gave no schema for {what}") from error
-        return str(schema)
+
+
+@cache
+def registry_at(url: str) -> Registry:
+    """One for the whole process: Spark's workers outlive their tasks, and what one has learned the next may use."""
+    return Registry(url)

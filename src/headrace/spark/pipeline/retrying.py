@@ -15,6 +15,7 @@ from headrace.client.blocking.cluster import ClientSettings, Cluster
 from headrace.client.blocking.records import committed_records
 from headrace.client.blocking.topics import ensure_topic
 from headrace.client.factory import Overrides, make_producer
+from headrace.client.security import Security
 from headrace.model.errors import HeadraceError
 from headrace.spark.pipeline.letters import Chosen, Letter, Retried, entry_of, homeless, letter_of
 
@@ -25,6 +26,7 @@ if TYPE_CHECKING:
 LETTERS_PER_TRANSACTION = 1000
 TRANSACTION_TIMEOUT_MS = 60_000
 WAIT_S = 60.0
+CLIENT_ID = "headrace-retry-dead"
 
 
 class RetryFailed(HeadraceError):
@@ -42,9 +44,9 @@ class Summary(NamedTuple):
 class DeadLetters:
     """The dead-letter topic of a pipeline."""
 
-    def __init__(self, bootstrap: str, topic: str) -> None:
-        self._bootstrap = bootstrap
-        settings = ClientSettings(bootstrap=bootstrap, client_id="headrace-retry-dead")
+    def __init__(self, bootstrap: str, topic: str, security: Security | None = None) -> None:
+        settings = ClientSettings(bootstrap=bootstrap, security=security or Security(), client_id=CLIENT_ID)
+        self._settings = settings
         self._cluster = Cluster(settings)
         self._reading = Cluster(settings)  # a fetch is always on its way there, so nobody else may ask on it
         self.topic = topic
@@ -96,8 +98,8 @@ class DeadLetters:
 
     def _producer(self) -> "Producer":
         name = f"headrace-retry-dead-{self.topic}"
-        settings: Overrides = {"transactional.id": name, "transaction.timeout.ms": TRANSACTION_TIMEOUT_MS}
-        producer = make_producer(self._bootstrap, settings)
+        own: Overrides = {"transactional.id": name, "transaction.timeout.ms": TRANSACTION_TIMEOUT_MS}
+        producer = make_producer(self._settings.bootstrap, {**own, **self._settings.security.librdkafka()})
         producer.init_transactions(WAIT_S)
         return producer
 

@@ -58,10 +58,3 @@ def _decode_all(decode: Decode, values: list[bytes | None]) -> tuple[list[dict[s
         rows.append(row)
         errors.append(error)
     return rows, errors
-
-
-def split_wire_format(value: bytes) -> tuple[int, bytes]:
-    """Schema id and payload of Confluent's wire format."""
-    if len(value) < 5 or value[0] != 0:
-        raise DoesNotDecode("the value does not begin with a schema id (a zero and four bytes)")
-    return int.from_bytes(value[1:5], "big"), value[5:]

@@ -16,6 +16,7 @@ from headrace.spark.pipeline.beginning import (
     unfinished_backfill,
     until_offsets,
 )
+from headrace.spark.pipeline.checking import mistakes_refused
 from headrace.spark.pipeline.plan import open_table, plan
 from headrace.spark.pipeline.sinks import Place, start_queries
 from headrace.spark.pipeline.spec import Pipeline, Source
@@ -52,7 +53,7 @@ class Running:
         self._pipeline, self._state, self._place = pipeline, state, place
         self._check_fence = check_fence
         self._stop = threading.Event()
-        self._teller = Teller(state, place.bootstrap)
+        self._teller = Teller(state, place.client())
 
     def ask_to_stop(self, *_: object) -> None:
         self._stop.set()
@@ -94,12 +95,12 @@ class Running:
                 return
 
     def _run_once(self, spark: "SparkSession", pipeline: Pipeline, options: Callable[[Source], Options]) -> None:
-        planned = plan(
-            spark, pipeline, lambda source: open_stream(spark, source, options(source) if source.is_stream else {})
-        )
-        queries = start_queries(pipeline, planned, self._place)
-        started_ms = int(time.time() * 1000)
-        self._state.write("run", {"started_ms": started_ms, "stalled_after_ms": pipeline.stalled_after_ms})
+        with mistakes_refused(pipeline):
+            planned = plan(
+                spark, pipeline, lambda source: open_stream(spark, source, options(source) if source.is_stream else {})
+            )
+            queries = start_queries(pipeline, planned, self._place)
+        self._teller.begin(pipeline.stalled_after_ms)
         log.info("pipeline %s runs as query %s", self._state.name, queries[0].id)
         try:
             self._watch(queries)

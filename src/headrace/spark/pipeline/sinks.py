@@ -7,6 +7,7 @@ parquet, console  Spark's own sinks take rows only, so dead letters are a second
 """
 
 import json
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -19,6 +20,7 @@ from headrace.spark.pipeline.fencing import check_owner
 from headrace.spark.pipeline.letter_writing import write_letters
 from headrace.spark.pipeline.plan import Planned, records
 from headrace.spark.pipeline.progress import DEAD_COUNT, OUTPUT_COUNT
+from headrace.spark.pipeline.reaching import security_of
 from headrace.spark.pipeline.spec import Pipeline, SinkKind
 from headrace.spark.reading import cluster_for
 from headrace.spark.sink_options import fence_text, write_options
@@ -42,6 +44,7 @@ class Place:
     bootstrap: str
     checkpoint: str
     fence: Owner | None = None
+    security: Mapping[str, str] = field(default_factory=dict)  # options that say who we are
     run_id: str = field(default_factory=lambda: uuid4().hex)  # of this start: whose transactions are whose
 
     def writing(self) -> dict[str, str]:
@@ -50,8 +53,12 @@ class Place:
             "kafka.bootstrap.servers": self.bootstrap,
             "deliveryGuarantee": "exactly-once",
             "includeHeaders": "true",
+            **self.security,
         }
         return options | ({"producerFence": fence_text(self.fence)} if self.fence is not None else {})
+
+    def client(self) -> ClientSettings:
+        return ClientSettings(bootstrap=self.bootstrap, security=security_of(self.security))
 
     def query_id(self) -> str:
         """As Spark wrote it down when the checkpoint was made: a new checkpoint counts its batches anew."""
@@ -167,7 +174,7 @@ def _add_to_table(pipeline: Pipeline, place: Place, rows: "DataFrame", number: i
     files = write_files(rows, folder, pipeline.sink.partition_by)
     # A copy that is fenced right behind this meets the table's own memory: the same batch is taken once.
     if place.fence is not None:
-        check_owner(cluster_for(ClientSettings(bootstrap=place.bootstrap)), place.fence)
+        check_owner(cluster_for(place.client()), place.fence)
     commit_once(table, files, Batch(owner, number))
 
 

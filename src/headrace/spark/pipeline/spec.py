@@ -9,6 +9,11 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any
 
+# A part of a pipeline file, by its keys from the outermost inwards: ("sources", "orders", "schema").
+Place = tuple[str, ...]
+SQL: Place = ("sql",)
+FUNCTION: Place = ("def",)  # of a Python file
+
 
 class Format(StrEnum):
     """What the bytes of a record's value are."""
@@ -47,6 +52,7 @@ class Decoding:
     schema: str | None = None  # Spark DDL for JSON and CSV, JSON for Avro, the text of a .proto for Protobuf
     message: str | None = None  # the message of a .proto
     registry: str | None = None  # where the schema ids of Confluent's wire format are looked up
+    schema_file: str | None = None  # where the schema was read from, if that is not the pipeline's own file
     options: Mapping[str, str] = field(default_factory=dict)  # Spark's own, of from_json and from_csv
 
 
@@ -93,7 +99,6 @@ class Pipeline:
     sources: tuple[Source, ...]
     sink: Sink
     sql: str | None = None
-    sql_line: int = 0  # of the file, where the SQL begins
     function: Any = None  # from DataFrames, by the names of the sources, to a DataFrame; instead of `sql`
     dead_letters: str | None = None  # a topic; without one a record that does not fit stops the pipeline
     trigger: str = "1 second"
@@ -101,6 +106,10 @@ class Pipeline:
     stalled_after_triggers: int = 30  # no progress for so long is an alert
     spark: Mapping[str, str] = field(default_factory=dict)
     file: str = ""
+    lines: Mapping[Place, int] = field(default_factory=dict)  # of the file: where the text of each part begins
+
+    def line_at(self, place: Place) -> int:
+        return line_at(self.lines, place)
 
     @property
     def streams(self) -> tuple[Source, ...]:
@@ -117,3 +126,10 @@ class Pipeline:
     def group(self) -> str:
         """The consumer group to which positions are committed, so that every Kafka tool sees the lag."""
         return f"headrace-pipeline-{self.name}"
+
+
+def line_at(lines: Mapping[Place, int], place: Place) -> int:
+    """Of a part of the file, or of what stands around it; 0 if nobody knows."""
+    while place and place not in lines:
+        place = place[:-1]
+    return lines.get(place, 0)

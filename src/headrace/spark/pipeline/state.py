@@ -13,6 +13,7 @@ import fcntl
 import json
 import os
 import shutil
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -22,6 +23,9 @@ from uuid import uuid4
 from headrace.model.errors import InvalidConfig
 
 STATE_VARIABLE = "HEADRACE_PIPELINES"
+# To look who holds a pipeline, and to say so after taking it, are a few system calls: past this it is something else.
+LOOK_S_MAX = 1.0
+PAUSE_S = 0.002  # many looks end within it, and a second has many of it
 
 
 class AlreadyRunning(InvalidConfig):
@@ -61,7 +65,8 @@ class PipelineState:
         """A small JSON file, whole at any time; `durable` is for what must not be decided a second time."""
         self.make()
         path = self.folder / f"{what}.json"
-        temporary = path.with_suffix(".tmp")
+        # Of our own: the supervisor, its worker and commands write here, and none may rename another's half a file.
+        temporary = path.with_suffix(f".{os.getpid()}.tmp")
         with temporary.open("w", encoding="utf-8") as file:
             file.write(json.dumps(value))
             if durable:
@@ -86,17 +91,23 @@ class PipelineState:
         self.make()
         descriptor = os.open(self.folder / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
         try:
-            try:
-                fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except OSError as error:
-                raise AlreadyRunning(
-                    f"{self.name} runs already (process {self.holder()}); `headrace pipeline stop {self.name}` ends it"
-                ) from error
+            self._take(descriptor)
             os.ftruncate(descriptor, 0)
             os.pwrite(descriptor, str(os.getpid()).encode(), 0)
             yield
         finally:
             os.close(descriptor)
+
+    def _take(self, descriptor: int) -> None:
+        """Whoever asks for the holder has the lock too, for a moment and not alone: such a one is waited for."""
+        deadline = time.monotonic() + LOOK_S_MAX
+        while not _try_to_lock(descriptor, fcntl.LOCK_EX):
+            holder = self.holder()
+            if holder is not None or time.monotonic() > deadline:
+                raise AlreadyRunning(
+                    f"{self.name} runs already (process {holder}); `headrace pipeline stop {self.name}` ends it"
+                )
+            time.sleep(PAUSE_S)
 
     def holder(self) -> int | None:
         """The process that runs it; None if nobody does."""
@@ -105,12 +116,14 @@ class PipelineState:
         except OSError:
             return None
         try:
-            fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
-        except OSError:
-            with suppress(ValueError):
-                return int(os.pread(descriptor, 20, 0))
-            return None
-        else:
+            # One that has just taken the lock has yet to say who it is: until then there is nothing, or the name of
+            # one that was killed. One in another container is never seen to be alive, and is believed in the end.
+            deadline = time.monotonic() + LOOK_S_MAX
+            while not _try_to_lock(descriptor, fcntl.LOCK_SH):
+                said = os.pread(descriptor, 20, 0)
+                if time.monotonic() > deadline or (said and _is_alive(int(said))):
+                    return int(said) if said else None
+                time.sleep(PAUSE_S)
             return None
         finally:
             os.close(descriptor)
@@ -134,6 +147,24 @@ class PipelineState:
             self.clear(what)
         for folder in self.folder.glob("forgotten-*"):
             shutil.rmtree(folder, ignore_errors=True)
+
+
+def _try_to_lock(descriptor: int, how: int) -> bool:
+    """False: somebody is in the way."""
+    try:
+        fcntl.flock(descriptor, how | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    return True
+
+
+def _is_alive(process: int) -> bool:
+    try:
+        with suppress(PermissionError):  # it is somebody else's
+            os.kill(process, 0)
+    except ProcessLookupError:
+        return False
+    return True
 
 
 def _sync(folder: Path) -> None:

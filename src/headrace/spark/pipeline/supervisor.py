@@ -1,6 +1,7 @@
 """Keeps one pipeline running: starts its worker, starts it again when it fails, passes a stop on and waits for it."""
 
 import logging
+import math
 import os
 import signal
 import subprocess
@@ -15,6 +16,8 @@ log = logging.getLogger(__name__)
 
 # Spark takes a while to finish a batch and to close; after this it is not going to.
 STOP_PATIENCE_S = 120.0
+# A wait for the worker goes on after a signal as if there had been none: how soon a stop is known of.
+LOOK_S = 1.0
 
 
 class Supervisor:
@@ -22,9 +25,11 @@ class Supervisor:
         self._state = state
         self._command = [sys.executable, "-m", "headrace.spark.pipeline.worker", *worker]
         self._stop = threading.Event()
+        self._stop_by = math.inf  # when patience with the worker ends
         self._child: subprocess.Popen[bytes] | None = None
 
     def ask_to_stop(self, *_: object) -> None:
+        self._stop_by = min(self._stop_by, time.monotonic() + STOP_PATIENCE_S)
         self._stop.set()
         if self._child is not None:
             self._child.send_signal(signal.SIGTERM)
@@ -63,12 +68,12 @@ class Supervisor:
                 child.send_signal(signal.SIGTERM)
             while True:
                 try:
-                    return child.wait(STOP_PATIENCE_S if self._stop.is_set() else None)
+                    return child.wait(LOOK_S)
                 except subprocess.TimeoutExpired:
-                    log.error("pipeline %s does not stop; killing it", self._state.name)
-                    os.killpg(child.pid, signal.SIGKILL)
-                except InterruptedError:
-                    continue
+                    if time.monotonic() >= self._stop_by:
+                        log.error("pipeline %s does not stop; killing it", self._state.name)
+                        os.killpg(child.pid, signal.SIGKILL)
+                        return child.wait()
 
 
 def main(arguments: list[str]) -> int:

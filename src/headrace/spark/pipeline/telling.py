@@ -1,13 +1,18 @@
-"""Tells how a pipeline fares, after every batch: in its folder, and to the topic of all pipelines' progress."""
+"""Tells how a pipeline fares, after every batch: in its folder, and to the topic of all pipelines' progress.
+
+One that stalls has no batch to tell of, and says that, once, to the topic alone: whoever looks into the folder sees it
+by the time of the last progress.
+"""
 
 import json
 import logging
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from headrace.spark.pipeline.progress import Progress, progress_of
+from headrace.client.blocking.cluster import ClientSettings
+from headrace.spark.pipeline.progress import STALLED, Progress, is_stalled, progress_of
 from headrace.spark.pipeline.state import PipelineState
 
 if TYPE_CHECKING:
@@ -19,28 +24,50 @@ log = logging.getLogger(__name__)
 PROGRESS_TOPIC = "__headrace_pipelines"
 # What a plot in a terminal shows: two minutes at a batch a second.
 RECENT_MAX = 120
+# What the broker may take for the last progress; well within what a supervisor waits for a worker that is to stop.
+LAST_WORDS_S = 30.0
 
 
 class Teller:
-    def __init__(self, state: PipelineState, bootstrap: str) -> None:
-        self._state, self._bootstrap = state, bootstrap
+    def __init__(
+        self, state: PipelineState, client: ClientSettings, now_ms: Callable[[], int] = lambda: int(time.time() * 1000)
+    ) -> None:
+        self._state, self._client, self._now_ms = state, client, now_ms
         self._told: dict[str, str] = {}  # the time of the last progress that was told, by run of a query
         self._producer: Producer | None = None
         known = state.read("progress")
         self._newest: Progress | None = Progress.from_json(known) if known else None
         self._recent: list[dict[str, Any]] = state.read("recent") or []
+        self._run: tuple[int, int] | None = None  # when it was started, and how long is too long
+        self._has_stalled = False
+
+    def begin(self, stalled_after_ms: int) -> None:
+        """From here on silence counts."""
+        started_ms = self._now_ms()
+        self._state.write("run", {"started_ms": started_ms, "stalled_after_ms": stalled_after_ms})
+        self._run, self._has_stalled = (started_ms, stalled_after_ms), False
 
     def tell(self, queries: Sequence["StreamingQuery"]) -> None:
         """What is new. The first query is the pipeline's; one beside it counts dead letters only."""
         main, *beside = queries
         letters = sum(progress_of("", one, 0).dead_letters for query in beside for one in self._news(query))
         for one in self._news(main):
-            progress = progress_of(self._state.name, one, int(time.time() * 1000))
+            progress = progress_of(self._state.name, one, self._now_ms())
             self._publish(replace(progress, dead_letters=progress.dead_letters + letters).after(self._newest))
             letters = 0
         if letters and self._newest is not None:
             total = self._newest.dead_letters_total + letters
             self._publish(replace(self._newest, dead_letters=letters, dead_letters_total=total))
+        self._tell_of_stall()
+
+    def _tell_of_stall(self) -> None:
+        if self._run is None or self._has_stalled:
+            return
+        started_ms, stalled_after_ms = self._run
+        if is_stalled(self._newest, started_ms, self._now_ms(), stalled_after_ms):
+            self._has_stalled = True
+            nothing = progress_of(self._state.name, {}, started_ms)
+            self._send(replace(self._newest or nothing, state=STALLED))
 
     def _news(self, query: "StreamingQuery") -> list[dict[str, Any]]:
         """Spark keeps the last hundred batches, and repeats the last one while nothing happens."""
@@ -52,14 +79,17 @@ class Teller:
         return news
 
     def _publish(self, progress: Progress) -> None:
-        self._newest = progress
+        self._newest, self._has_stalled = progress, False
         self._recent = [*self._recent, progress.to_json()][-RECENT_MAX:]
         self._state.write("progress", progress.to_json())
         self._state.write("recent", self._recent)
+        self._send(progress)
+
+    def _send(self, progress: Progress) -> None:
         if self._producer is None:
             from headrace.client.factory import make_producer
 
-            self._producer = make_producer(self._bootstrap)
+            self._producer = make_producer(self._client.bootstrap, self._client.security.librdkafka())
         try:
             text = json.dumps(progress.to_json()).encode()
             self._producer.produce(PROGRESS_TOPIC, text, key=progress.pipeline.encode())
@@ -69,4 +99,4 @@ class Teller:
 
     def close(self) -> None:
         if self._producer is not None:
-            self._producer.flush(5)
+            self._producer.flush(LAST_WORDS_S)

@@ -8,6 +8,8 @@ import argparse
 import logging
 import signal
 import sys
+from contextlib import closing
+from dataclasses import replace
 from pathlib import Path
 
 from headrace.client.blocking.cluster import ClientSettings, Cluster
@@ -16,6 +18,7 @@ from headrace.client.refusals import Refused
 from headrace.model.errors import HeadraceError, InvalidConfig
 from headrace.spark.pipeline.beginning import BACKFILL_SUFFIX, pin_backfill
 from headrace.spark.pipeline.fencing import Claim, Fenced, check_owner, claim, this_copy
+from headrace.spark.pipeline.reaching import client_of, security_options
 from headrace.spark.pipeline.reading import read_any
 from headrace.spark.pipeline.restarting import DONE, FAILED, REFUSED, TAKEN_OVER
 from headrace.spark.pipeline.running import Running
@@ -32,14 +35,19 @@ LOOK_PATIENCE_S = 2.0  # while somebody may want to stop us
 
 
 def run(pipeline: Pipeline, given: argparse.Namespace) -> int:
+    settings = client_of(pipeline, given.bootstrap, client_id="headrace-pipeline", patience_s=PATIENCE_S)
+    with closing(Cluster(settings)) as cluster:
+        return _run(pipeline, given, cluster)
+
+
+def _run(pipeline: Pipeline, given: argparse.Namespace, cluster: Cluster) -> int:
     main_state = PipelineState(pipeline.name, given.state)
     state = PipelineState(pipeline.name + BACKFILL_SUFFIX, given.state) if given.beside else main_state
-    cluster = Cluster(ClientSettings(bootstrap=given.bootstrap, patience_s=PATIENCE_S, client_id="headrace-pipeline"))
     claimed = claim(cluster, state.name, this_copy(state.identity(), str(state.folder)), take_over=given.take_over)
     if given.backfill_from is not None:
         pin_backfill(state, main_state, pipeline, given.bootstrap, given.backfill_from)
-    place = Place(given.bootstrap, str(state.checkpoint), claimed.owner)
-    running = Running(pipeline, state, place, lambda: _look_for_newer(given.bootstrap, claimed.owner))
+    place = Place(given.bootstrap, str(state.checkpoint), claimed.owner, security_options(pipeline))
+    running = Running(pipeline, state, place, lambda: _look_for_newer(cluster.settings, claimed.owner))
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, running.ask_to_stop)
     try:
@@ -52,9 +60,9 @@ def run(pipeline: Pipeline, given: argparse.Namespace) -> int:
     return DONE
 
 
-def _look_for_newer(bootstrap: str, owner: Owner) -> None:
+def _look_for_newer(settings: ClientSettings, owner: Owner) -> None:
     """Fenced if there is a newer copy; a broker that is away says nothing about that."""
-    cluster = Cluster(ClientSettings(bootstrap=bootstrap, patience_s=LOOK_PATIENCE_S, client_id="headrace-pipeline"))
+    cluster = Cluster(replace(settings, patience_s=LOOK_PATIENCE_S))
     try:
         check_owner(cluster, owner)
     except (OSError, Refused) as error:

@@ -20,13 +20,26 @@ trigger: 1 second
 """
 
 import re
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import yaml
 
 from headrace.spark.pipeline.problems import PipelineRefused, Problem
-from headrace.spark.pipeline.spec import Decoding, Format, OutputMode, Pipeline, Sink, SinkKind, Source, Watermark
-from headrace.spark.pipeline.yaml_nodes import Section
+from headrace.spark.pipeline.spec import (
+    Decoding,
+    Format,
+    OutputMode,
+    Pipeline,
+    Place,
+    Sink,
+    SinkKind,
+    Source,
+    Watermark,
+)
+from headrace.spark.pipeline.yaml_nodes import Section, lines_of
 
 # A pipeline's name is part of a group id, of transactional ids, of a folder and of a metric's label.
 NAME = re.compile(r"[a-zA-Z0-9][a-zA-Z0-9._-]{0,99}")
@@ -35,6 +48,12 @@ INTERVAL = re.compile(r"\s*\d+\s+(millisecond|second|minute|hour|day)s?\s*")
 TRIGGERS_BY_NAME = ("once", "available-now")
 SINK_FORMATS = (Format.JSON, Format.TEXT, Format.RAW)
 STARTING = ("earliest", "latest")
+_EXAMPLES = {
+    Format.JSON: "schema: id bigint, name string",
+    Format.CSV: "schema: id bigint, name string",
+    Format.AVRO: "schema_file: orders.avsc, or registry: http://…",
+    Format.PROTOBUF: "schema_file: orders.proto, or registry: http://…",
+}
 # Where a schema is too long for the line, it stands in a file beside the pipeline's.
 SCHEMA_BYTES_MAX = 1024 * 1024
 
@@ -48,7 +67,6 @@ def read_pipeline(path: Path) -> Pipeline:
 
 
 def parse_pipeline(text: str, file: str = "pipeline.yaml", *, folder: Path | None = None) -> Pipeline:
-    problems: list[Problem] = []
     try:
         node = yaml.compose(text, Loader=yaml.SafeLoader)
     except yaml.MarkedYAMLError as error:
@@ -56,10 +74,24 @@ def parse_pipeline(text: str, file: str = "pipeline.yaml", *, folder: Path | Non
         raise PipelineRefused(file, [Problem(line, f"is not YAML: {error.problem}")]) from error
     if node is None:
         raise PipelineRefused(file, [Problem(0, "is empty; `headrace pipeline init` writes one to start from")])
-    pipeline = _Reader(problems, folder or Path()).pipeline(Section(node, problems, "a pipeline"), file)
+    return parse_nodes(node, file, folder=folder or Path(), lines=lines_of(node))
+
+
+def parse_nodes(
+    node: yaml.Node,
+    file: str,
+    *,
+    folder: Path,
+    lines: Mapping[Place, int],
+    function: Callable[..., Any] | None = None,
+    mistakes: Sequence[Problem] = (),
+) -> Pipeline:
+    """`function` does the work of `sql`; `mistakes` are those that were found before."""
+    problems = list(mistakes)
+    pipeline = _Reader(problems, folder).pipeline(Section(node, problems, "a pipeline"), function)
     if problems:
         raise PipelineRefused(file, problems)
-    return pipeline
+    return replace(pipeline, file=file, lines=lines)
 
 
 class _Reader:
@@ -67,26 +99,25 @@ class _Reader:
         self._problems = problems
         self._folder = folder
 
-    def pipeline(self, top: Section, file: str) -> Pipeline:
+    def pipeline(self, top: Section, function: Callable[..., Any] | None) -> Pipeline:
         name = top.required_text("pipeline")
         if name and not NAME.fullmatch(name):
             top.problem(f"a pipeline's name has letters, digits, '.', '_' and '-', not {name!r}", key="pipeline")
         sources = self._sources(top)
-        sql = top.text("sql")
-        if sql is None:
+        sql = top.text("sql") if function is None else None
+        if sql is None and function is None:
             sql = self._lone_source(top, sources)
         pipeline = Pipeline(
             name=name,
             sources=sources,
             sink=self._sink(top),
             sql=sql,
-            sql_line=top.content_line_of("sql"),
+            function=function,
             dead_letters=top.text("dead_letters"),
             trigger=self._trigger(top),
             output_mode=OutputMode(top.choice("output_mode", list(OutputMode), OutputMode.APPEND) or OutputMode.APPEND),
             stalled_after_triggers=top.whole_number("stalled_after_triggers", 30, at_least=1),
             spark=top.mapping("spark"),
-            file=file,
         )
         top.finish()
         self._check_together(top, pipeline)
@@ -151,19 +182,24 @@ class _Reader:
     def _decoding(self, one: Section) -> Decoding:
         format_ = Format(one.choice("format", list(Format), Format.RAW) or Format.RAW)
         schema, registry, message = self._schema(one), one.text("registry"), one.text("message")
-        needs_schema = format_ in (Format.JSON, Format.CSV) or (
-            format_ in (Format.AVRO, Format.PROTOBUF) and registry is None
-        )
+        needs_schema = format_ not in (Format.RAW, Format.TEXT) and registry is None
         if needs_schema and schema is None:
-            one.problem(f"format {format_} needs a schema, e.g. schema: id bigint, name string", key="format")
+            one.problem(f"format {format_} needs a schema, e.g. {_EXAMPLES[format_]}", key="format")
         if format_ in (Format.RAW, Format.TEXT) and schema is not None:
             one.problem(f"format {format_} has no schema", key="schema")
         if format_ is Format.PROTOBUF and message is None and registry is None:
             one.problem("format protobuf needs `message`: which message of the .proto a record is", key="format")
         if registry is not None and format_ not in (Format.AVRO, Format.PROTOBUF, Format.JSON):
             one.problem(f"a registry knows Avro, Protobuf and JSON, not {format_}", key="registry")
+        if registry is not None and not registry.startswith(("http://", "https://")):
+            one.problem(f"a registry has an address such as http://localhost:8081, not {registry!r}", key="registry")
         return Decoding(
-            format=format_, schema=schema, message=message, registry=registry, options=one.mapping("decode_options")
+            format=format_,
+            schema=schema,
+            message=message,
+            registry=registry,
+            schema_file=one.text("schema_file"),
+            options=one.mapping("decode_options"),
         )
 
     def _schema(self, one: Section) -> str | None:

@@ -9,6 +9,7 @@ import yaml
 
 from headrace.model.config_def import nearest
 from headrace.spark.pipeline.problems import Problem
+from headrace.spark.pipeline.spec import Place
 
 _BOOLEANS = {"true": True, "yes": True, "on": True, "false": False, "no": False, "off": False}
 
@@ -43,13 +44,6 @@ class Section:
 
     def line_of(self, key: str) -> int:
         return self._key_lines.get(key, self.line)
-
-    def content_line_of(self, key: str) -> int:
-        """Where a text begins: of a block it is the line after the bar."""
-        node = self._values.get(key)
-        if not isinstance(node, yaml.ScalarNode):
-            return 0
-        return _line(node) + (1 if node.style in ("|", ">") else 0)
 
     def problem(self, text: str, node: yaml.Node | None = None, *, key: str | None = None) -> None:
         line = _line(node) if node is not None else self.line_of(key) if key is not None else self.line
@@ -121,6 +115,22 @@ class Section:
     def _node(self, key: str) -> yaml.Node | None:
         self._asked.add(key)
         return self._values.get(key)
+
+
+def lines_of(node: yaml.Node, place: Place = ()) -> dict[Place, int]:
+    """Where each text of a file begins; of what is no text, its key."""
+    lines: dict[Place, int] = {}
+    if isinstance(node, yaml.MappingNode):
+        for key, value in node.value:
+            inside = (*place, str(key.value))
+            lines[inside] = _text_line(value) if isinstance(value, yaml.ScalarNode) else _line(key)
+            lines |= lines_of(value, inside)
+    return lines
+
+
+def _text_line(node: yaml.ScalarNode) -> int:
+    """Of a block it is the line after the bar."""
+    return _line(node) + (1 if node.style in ("|", ">") else 0)
 
 
 def _as_option(text: str) -> str:

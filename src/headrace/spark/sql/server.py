@@ -34,6 +34,7 @@ log = logging.getLogger(__name__)
 
 QUERIES_AT_ONCE = 4
 LOOK_EVERY_S = 1.0
+CANCEL_AGAIN_S = 0.1
 # A broker that is away should not make a person wait as long as a job.
 PATIENCE_S = 10.0
 
@@ -55,9 +56,13 @@ class SqlServer:
         """Until asked to stop, or until nobody has asked for anything for too long."""
         self._path.unlink(missing_ok=True)
         with socket.socket(socket.AF_UNIX) as listener, ThreadPoolExecutor(QUERIES_AT_ONCE) as pool:
-            listener.bind(str(self._path))
-            self._path.chmod(0o600)
+            # Clients find it when it listens, and never before others are kept out.
+            unfinished = self._path.with_suffix(".new")
+            unfinished.unlink(missing_ok=True)
+            listener.bind(str(unfinished))
+            unfinished.chmod(0o600)
             listener.listen()
+            unfinished.rename(self._path)
             listener.settimeout(LOOK_EVERY_S)
             # Without its socket, say because somebody cleared the folder, nobody can ask it anything.
             while not self._stop.is_set() and not self._is_idle() and self._path.exists():
@@ -92,8 +97,8 @@ class SqlServer:
                 self._answer_query(connection, request)
 
     def _answer_query(self, connection: socket.socket, request: dict[str, Any]) -> None:
-        group = uuid4().hex
-        watch = threading.Thread(target=self._cancel_when_gone, args=(connection, group), daemon=True)
+        group, over = uuid4().hex, threading.Event()
+        watch = threading.Thread(target=self._cancel_when_gone, args=(connection, group, over), daemon=True)
         watch.start()
         try:
             rows = self._run(request, group)
@@ -101,6 +106,8 @@ class SqlServer:
             log.info("query failed", exc_info=True)
             send_line(connection, told(error, request.get("topics", [])))
             return
+        finally:
+            over.set()
         send_line(connection, {"rows": rows.num_rows})
         with connection.makefile("wb") as stream, pa.ipc.new_stream(stream, rows.schema) as writer:
             writer.write_table(rows)
@@ -116,10 +123,13 @@ class SqlServer:
             cluster.close()
         return spark.sql(request["sql"]).toArrow()
 
-    def _cancel_when_gone(self, connection: socket.socket, group: str) -> None:
+    def _cancel_when_gone(self, connection: socket.socket, group: str, over: threading.Event) -> None:
+        """Again and again: a query is several jobs, one after the other, and only those that run are cancelled."""
         with contextlib.suppress(OSError):
-            if not connection.recv(1):
-                self._spark.sparkContext.cancelJobGroup(group)
+            if connection.recv(1):
+                return
+        while not over.wait(CANCEL_AGAIN_S):
+            self._spark.sparkContext.cancelJobGroup(group)
 
 
 def told(error: Exception, names: list[str]) -> dict[str, str]:

@@ -1,0 +1,128 @@
+"""Who runs a pipeline, seen by several processes at once; and a supervisor whose worker does not stop."""
+
+import fcntl
+import os
+import subprocess
+import sys
+import threading
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pytest
+
+from headrace.spark.pipeline import supervisor as supervising
+from headrace.spark.pipeline.state import AlreadyRunning, PipelineState
+from headrace.spark.pipeline.supervisor import Supervisor
+from tests.patience import until
+
+WAIT_S = 60
+CROWD = 4
+
+
+def test_who_looks_keeps_nobody_from_starting(tmp_path: Path) -> None:
+    ours, seen = PipelineState("p", tmp_path), PipelineState("p", tmp_path)
+    done = threading.Event()
+
+    def look() -> None:
+        while not done.is_set():
+            seen.holder()
+
+    watching = threading.Thread(target=look)
+    watching.start()
+    try:
+        for _ in range(500):
+            with ours.held():
+                pass
+    finally:
+        done.set()
+        watching.join()
+
+
+def test_of_all_that_start_at_once_one_runs(tmp_path: Path) -> None:
+    start = threading.Barrier(CROWD)
+    refusals: list[str] = []
+
+    def run() -> bool:
+        start.wait()
+        try:
+            with PipelineState("p", tmp_path).held():
+                until(lambda: len(refusals) == CROWD - 1, "all others are refused", WAIT_S)
+        except AlreadyRunning as error:
+            refusals.append(str(error))
+            return False
+        return True
+
+    with ThreadPoolExecutor(CROWD) as crowd:
+        ran = [one.result() for one in [crowd.submit(run) for _ in range(CROWD)]]
+    assert ran.count(True) == 1
+    assert all(f"process {os.getpid()}" in one for one in refusals)
+
+
+@pytest.mark.parametrize("is_killed", [True, False])
+def test_the_holder_is_not_the_one_before_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, is_killed: bool) -> None:
+    """It takes the lock first and says its name then; there may still be the name of one that was killed."""
+    with subprocess.Popen(["true"]) as gone:
+        pass
+    state, pread = PipelineState("p", tmp_path), os.pread
+    state.make()
+    with (state.folder / "lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        print(gone.pid if is_killed else "", end="", file=lock, flush=True)
+
+        def says_its_name_after_the_first_look(descriptor: int, length: int, offset: int) -> bytes:
+            seen = pread(descriptor, length, offset)
+            os.ftruncate(lock.fileno(), 0)
+            os.pwrite(lock.fileno(), str(os.getpid()).encode(), 0)
+            return seen
+
+        monkeypatch.setattr(os, "pread", says_its_name_after_the_first_look)
+        assert state.holder() == os.getpid()
+
+
+WRITER = """
+import sys
+from pathlib import Path
+from headrace.spark.pipeline.state import PipelineState
+
+state = PipelineState("p", Path(sys.argv[1]))
+sys.stdin.read()
+for _ in range(1000):
+    state.write("progress", sys.argv[2] * 10_000)
+    assert state.read("progress") in ("a" * 10_000, "b" * 10_000)
+"""
+
+
+def test_two_processes_write_one_file_and_it_is_whole_at_any_time(tmp_path: Path) -> None:
+    command = [sys.executable, "-c", WRITER, str(tmp_path)]
+    writers = [subprocess.Popen([*command, who], stdin=subprocess.PIPE) for who in "ab"]
+    for one in writers:
+        assert one.stdin is not None
+        one.stdin.close()  # both begin
+    assert [one.wait(WAIT_S) for one in writers] == [0, 0]
+
+
+DEAF = """\
+#!/bin/sh
+trap '' TERM
+touch "$0.runs"
+exec sleep 600
+"""
+
+
+def test_a_worker_that_does_not_stop_is_killed_when_patience_ends(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    worker = tmp_path / "worker"
+    worker.write_text(DEAF)
+    worker.chmod(0o755)
+    monkeypatch.setattr(sys, "executable", str(worker))
+    monkeypatch.setattr(supervising, "STOP_PATIENCE_S", 0.1)
+    state = PipelineState("p", tmp_path)
+    supervisor = Supervisor(state, [])
+    running = threading.Thread(target=supervisor.run, daemon=True)
+    running.start()
+    until((tmp_path / "worker.runs").exists, "the worker runs", WAIT_S)
+    supervisor.ask_to_stop()
+    running.join(WAIT_S)
+    assert not running.is_alive()
+    assert state.holder() is None
