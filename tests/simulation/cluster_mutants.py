@@ -1,6 +1,7 @@
 """Rules of replication, each broken on purpose: the simulation must notice, or it proves nothing.
 
-A mutant is the name of the rule, what is put in its place, and a reason why that is wrong.
+A mutant is the rule that is broken, what is put in its place, and the promises whose own checks may notice it first:
+that something else breaks down does not count. Those of coordinators are in `coordinator_mutants.py`.
 """
 
 from collections.abc import Callable, Iterator
@@ -12,10 +13,20 @@ from headrace.broker.partition import Partition
 from headrace.broker.partition_states import PartitionStates
 from headrace.broker.partitions import Partitions
 from headrace.broker.replication.fetcher import Fetcher
-from headrace.core.cluster import elections, succession
+from headrace.core.cluster import elections, reassignment, succession
+from headrace.core.cluster.values import PartitionState
 from headrace.core.replica.leader import Leadership
 from headrace.storage.truncation import truncate_log
-from tests.simulation.cluster_world import Bias
+from tests.simulation.cluster_bias import Bias
+from tests.simulation.cluster_moves import Moves
+from tests.simulation.cluster_promises import (
+    BrokenPromise,
+    HistoryChanged,
+    LeaderIncomplete,
+    LogDamaged,
+)
+
+PLAIN = Bias(roles=())
 
 
 class Mutant(NamedTuple):
@@ -23,7 +34,8 @@ class Mutant(NamedTuple):
     target: Any
     name: str
     replacement: Any
-    bias: Bias = Bias()  # what makes it show sooner
+    noticed_by: tuple[type[BrokenPromise], ...]
+    bias: Bias = PLAIN  # what makes it show sooner
     first_seed: int = 0  # where to begin to look: a hint, which another order of events outdates
 
 
@@ -79,41 +91,85 @@ def _whoever_asks(self: Partition, offset: int, last_fetched_epoch: int) -> None
     return None
 
 
-DISKS = Bias(waits_for_disk=True, faults=("_crash_in_a_row", "_slow_disk"))
-ISOLATION = Bias(waits_for_disk=True, faults=("_return_and_crash",))
+def _as_soon_as_wanted(original: Callable[..., Any]) -> Callable[..., Any]:
+    """The newcomers count as in sync."""
+
+    def settled(state: PartitionState) -> PartitionState:
+        isr = (*state.isr, *(one for one in state.adding if one not in state.isr))
+        return original(state._replace(isr=isr))  # type: ignore[no-any-return]
+
+    return settled
+
+
+DISKS = Bias(roles=(), waits_for_disk=True, faults=("_crash_in_a_row", "_slow_disk"))
+ISOLATION = Bias(roles=(), waits_for_disk=True, faults=("_return_and_crash",))
+JOINING = Bias(roles=(), min_isr=2, faults=("_join_unheard",))
+LOST = (LeaderIncomplete, HistoryChanged)
 
 MUTANTS = [
-    Mutant("a follower counts before its disk has the records", Partition, "on_disk", _at_once, DISKS, 8),
+    Mutant("a follower counts before its disk has the records", Partition, "on_disk", _at_once, LOST, DISKS, 8),
     Mutant(
-        "a follower cuts its log at its own watermark, not by epoch", Fetcher, "add", _cut_at_watermark(Fetcher.add)
+        "a follower cuts its log at its own watermark, not by epoch",
+        Fetcher,
+        "add",
+        _cut_at_watermark(Fetcher.add),
+        LOST,
     ),
-    Mutant("a follower's history is not compared with the leader's", Partition, "divergence", _whoever_asks),
+    Mutant(
+        "a follower's history is not compared with the leader's",
+        Partition,
+        "divergence",
+        _whoever_asks,
+        LOST,
+        first_seed=5,
+    ),
     Mutant(
         "who leaves the ISR does not count any more before that is committed",
         Leadership,
         "holds_back_watermark",
         property(_without_those_who_leave),
+        LOST,
         first_seed=7,
     ),
-    Mutant("the leader acknowledges by itself", Leadership, "watermark", _of_the_leader_alone),
+    Mutant(
+        "who joins the ISR does not count before that is known to be committed",
+        Leadership,
+        "holds_back_watermark",
+        property(_without_those_who_join),
+        LOST,
+        JOINING,
+    ),
+    Mutant("the leader acknowledges by itself", Leadership, "watermark", _of_the_leader_alone, LOST),
     Mutant(
         "the watermark moves although too few are in sync (KIP-966)",
         Leadership,
         "watermark",
         _whatever_the_isr(Leadership.watermark),
-        Bias(min_isr=2),
+        LOST,
+        Bias(roles=(), min_isr=2),
         first_seed=38,
     ),
-    Mutant("any replica may lead", elections, "succeeded", _any_replica(succession.succeeded)),
+    Mutant("any replica may lead", elections, "succeeded", _any_replica(succession.succeeded), LOST, first_seed=16),
     Mutant(
         "who restarts uncleanly stays in sync, whatever it has lost (KIP-966)",
         PartitionStates,
         "_is_on_disk_when_acked",
         lambda self, topic: True,
-        Bias(waits_for_disk=False, min_isr=2, faults=("_crash_in_a_row",)),
+        LOST,
+        Bias(roles=(), waits_for_disk=False, min_isr=2, faults=("_crash_in_a_row",)),
         first_seed=17,
     ),
-    Mutant("a log is cut before the checkpoints know", Partitions, "truncate", _cut_first, ISOLATION, 16),
+    Mutant(
+        "a log is cut before the checkpoints know", Partitions, "truncate", _cut_first, (LogDamaged,), ISOLATION, 16
+    ),
+    Mutant(
+        "replicas leave before those that take their place are in sync",
+        reassignment,
+        "settled",
+        _as_soon_as_wanted(reassignment.settled),
+        LOST,
+        Bias(roles=(Moves,)),
+    ),
 ]
 
 

@@ -18,11 +18,12 @@ from headrace.client.peer import Peer
 from headrace.model.errors import StorageError
 from headrace.model.settings import Listener, Settings
 from headrace.testing.clock import DEFAULT_WALL_MS
-from headrace.testing.sim_files import SimFiles
+from headrace.testing.sim_files import PowerLost, SimFiles
 from headrace.testing.sim_loop import SimLoop, SimLoopClock
 from headrace.testing.sim_mount import Mounted
 from headrace.testing.sim_network import SimNetwork
 from headrace.testing.sim_store import SimStore
+from tests.simulation.cluster_promises import LogDamaged, check_whole
 
 Result = TypeVar("Result")
 LISTENER = Listener("PLAINTEXT", "sim", 9092)
@@ -104,8 +105,12 @@ def _sync(partition: Partition, files: list[Any], offset: int) -> StorageError |
     try:
         for file in files:
             file.sync()
+    except PowerLost:
+        raise
     except StorageError as error:
         return error
+    except Exception as error:  # as the real one: the folder of a partition that has moved away is gone
+        return StorageError(str(error))
     return None
 
 
@@ -169,8 +174,8 @@ class SimNode:
             broker.controller._new_uuid = lambda: UUID(int=self.random.getrandbits(128))
             try:
                 await broker.start()
-            except StorageError:
-                raise
+            except StorageError as error:
+                raise LogDamaged(f"broker {self.node_id} does not start: {error}") from error
             except Exception as error:
                 if life.is_over:
                     return
@@ -178,6 +183,7 @@ class SimNode:
                     raise
                 await asyncio.sleep(0.3)  # as a supervisor would
                 continue
+            check_whole(broker.partitions.all())
             self._network.serve(self.node_id, partial(copy_context().run, broker.dispatcher))  # type: ignore[arg-type]
             self.broker = broker
             return

@@ -1,0 +1,189 @@
+"""Rules of coordinators, each broken on purpose: the simulation of transactions and groups must notice."""
+
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import replace
+from typing import Any
+
+from headrace.broker.coordinator_runtime import CoordinatorRuntime
+from headrace.broker.coordinators import group, transaction_runtime
+from headrace.broker.coordinators.guard import TransactionGuard
+from headrace.broker.coordinators.markers import Outcome, write_marker
+from headrace.broker.coordinators.replay import Replay
+from headrace.broker.coordinators.shard import Shard
+from headrace.broker.coordinators.transaction_runtime import TransactionRuntime
+from headrace.broker.partition import Partition
+from headrace.broker.replica import Replica
+from headrace.core.coordinator import Decision, Moment, Timer
+from headrace.core.group.machine import GroupMachine
+from headrace.core.transaction.machine import TransactionMachine
+from headrace.core.transaction.values import Transaction
+from headrace.model.errors import HeadraceError
+from headrace.model.ids import TopicPartition
+from tests.simulation.cluster_bias import Bias
+from tests.simulation.cluster_groups import Groups
+from tests.simulation.cluster_mutants import Mutant
+from tests.simulation.cluster_promises import OffsetLost, TransactionOpen, TransactionTorn
+from tests.simulation.cluster_transactions import Transactions
+
+
+def _answered_at_once(original: Callable[..., None]) -> Callable[..., None]:
+    def carry_out(self: CoordinatorRuntime[Any], shard: Shard[Any], decision: Decision[Any]) -> None:
+        original(self, shard, replace(decision, answers=()))
+        self._answer(decision.answers)
+
+    return carry_out
+
+
+async def _not_read(self: Replay) -> None:
+    """The machine begins with nothing."""
+
+
+async def _at_once(partition: Partition, offset: int) -> None:
+    """Whatever was written counts as committed."""
+
+
+async def _believed(partition: Partition) -> bool:
+    return True
+
+
+def _to_the_first_only(original: Callable[..., Any]) -> Callable[..., Any]:
+    async def bring(self: TransactionRuntime, shard: Any, place: TopicPartition, outcome: Outcome) -> None:
+        if place.partition == 0:
+            await original(self, shard, place, outcome)
+
+    return bring
+
+
+async def _tried_once(self: TransactionRuntime, shard: Any, place: TopicPartition, outcome: Outcome) -> None:
+    with suppress(HeadraceError):
+        await write_marker(self._broker, place, outcome)
+
+
+def _up_to_the_watermark(self: Replica) -> int:
+    return self.high_watermark
+
+
+def _by_whichever_clock(original: Callable[..., Timer]) -> Callable[..., Timer]:
+    def timeout(transaction: Transaction, now: Moment) -> Timer:
+        return original(transaction, now)._replace(due_ms=now + max(transaction.deadline_ms - now.wall_ms, 0))
+
+    return timeout
+
+
+def _as_committed(original: Callable[..., None]) -> Callable[..., None]:
+    def ended(self: GroupMachine, producer_id: int, *, committed: bool) -> None:
+        original(self, producer_id, committed=True)
+
+    return ended
+
+
+IN_TRANSACTIONS = Bias(roles=(Transactions,))
+IN_GROUPS = Bias(roles=(Groups,))
+
+MUTANTS = [
+    Mutant(
+        "a commit of offsets is acknowledged before it is replicated",
+        CoordinatorRuntime,
+        "carry_out",
+        _answered_at_once(CoordinatorRuntime.carry_out),
+        (OffsetLost,),
+        IN_GROUPS,
+    ),
+    Mutant("a new group coordinator does not read its log", Replay, "run", _not_read, (OffsetLost,), IN_GROUPS),
+    Mutant(
+        "a commit is taken from a member that was replaced",
+        GroupMachine,
+        "_check_commit",
+        lambda self, group_id, committer, now: (),
+        (OffsetLost,),
+        IN_GROUPS,
+        first_seed=13,
+    ),
+    Mutant(
+        "a coordinator that may have been replaced tells offsets without asking its followers",
+        group,
+        "is_followed",
+        _believed,
+        (OffsetLost,),
+        Bias(roles=(Groups,), faults=("_isolate",)),
+        first_seed=4,
+    ),
+    Mutant(
+        "a new transaction coordinator does not read its log",
+        Replay,
+        "run",
+        _not_read,
+        (TransactionOpen, TransactionTorn),
+        IN_TRANSACTIONS,
+    ),
+    Mutant(
+        "markers go out before the decision is replicated",
+        transaction_runtime,
+        "committed",
+        _at_once,
+        (TransactionTorn,),
+        IN_TRANSACTIONS,
+        first_seed=350,
+    ),
+    Mutant(
+        "the end of a transaction is acknowledged before it is replicated",
+        TransactionRuntime,
+        "carry_out",
+        _answered_at_once(TransactionRuntime.carry_out),
+        (TransactionTorn,),
+        IN_TRANSACTIONS,
+        first_seed=1,
+    ),
+    Mutant(
+        "the outcome is told to the first partition only",
+        TransactionRuntime,
+        "_bring_marker",
+        _to_the_first_only(TransactionRuntime._bring_marker),
+        (TransactionOpen, TransactionTorn),
+        IN_TRANSACTIONS,
+    ),
+    Mutant(
+        "a marker that is not taken is not brought again",
+        TransactionRuntime,
+        "_bring_marker",
+        _tried_once,
+        (TransactionOpen, TransactionTorn),
+        IN_TRANSACTIONS,
+        first_seed=3,
+    ),
+    Mutant(
+        "a late write is not held against its transaction (KIP-890)",
+        TransactionGuard,
+        "check",
+        lambda self, partition, records, transactional_id, version: None,
+        (TransactionOpen, TransactionTorn),
+        IN_TRANSACTIONS,
+        first_seed=2,
+    ),
+    Mutant(
+        "readers with read_committed are shown what is undecided",
+        Replica,
+        "last_stable_offset",
+        property(_up_to_the_watermark),
+        (TransactionTorn,),
+        IN_TRANSACTIONS,
+    ),
+    Mutant(
+        "offsets of an aborted transaction count",
+        GroupMachine,
+        "transaction_ended",
+        _as_committed(GroupMachine.transaction_ended),
+        (TransactionTorn,),
+        Bias(roles=(Transactions, Groups)),
+    ),
+    Mutant(
+        "a timeout is measured with another broker's clock",
+        TransactionMachine,
+        "_timeout",
+        staticmethod(_by_whichever_clock(TransactionMachine._timeout)),
+        (TransactionOpen,),
+        IN_TRANSACTIONS,
+        first_seed=19,
+    ),
+]
