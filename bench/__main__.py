@@ -1,6 +1,6 @@
 """The command line of the bench: what to run, how often, where the results go.
 
-python -m bench                            everything; writes docs/performance.md and its plots
+python -m bench                            everything; writes docs/performance.md, -growth.md and their plots
 python -m bench --quick                    small counts, one round: does it all work?
 python -m bench --only produce --repeat 9  one group
 python -m bench --render A.json B.json     no measuring: pages from stored results, later files win
@@ -19,7 +19,7 @@ from bench.brokers import Broker
 from bench.cases import GROUPS
 from bench.headrace_node import Headrace
 from bench.kafka import Kafka
-from bench.ledger import Ledger
+from bench.ledger import COMMAND, Ledger
 from bench.machine import command_line, facts
 from bench.plan import FULL, QUICK, Plan
 from bench.processes import BenchError, Processes
@@ -50,9 +50,9 @@ def _arguments() -> argparse.Namespace:
         "--out",
         type=Path,
         metavar="FILE",
-        help="the page (docs/performance.md; a part or quick run: .cache/bench)",
+        help="the page (docs/performance.md; a part or quick run: .cache/bench); growing costs go beside it",
     )
-    parser.add_argument("--render", type=Path, nargs="+", metavar="JSON", help="write the page from stored results")
+    parser.add_argument("--render", type=Path, nargs="+", metavar="JSON", help="write the pages from stored results")
     return parser.parse_args()
 
 
@@ -60,10 +60,10 @@ def main() -> int:
     arguments = _arguments()
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # so that a terminated bench stops its brokers too
     if arguments.render:
-        ledger = _merged(arguments.render)
+        runs = [Ledger.load(path) for path in arguments.render]
     else:
         try:
-            ledger = _measured(arguments)
+            runs = [_measured(arguments)]
         except BenchError as failed:
             print(f"bench: {failed}", file=sys.stderr)
             return 1
@@ -72,16 +72,21 @@ def main() -> int:
             return 130
     whole = bool(arguments.render) or not (arguments.quick or arguments.only or arguments.broker)
     page = arguments.out or (PAGE if whole else RESULTS / "performance.md")
-    report.write(ledger, page)
+    ledger = write_pages(runs, page)
     print(report.summary(ledger))
-    print(f"written: {page}")
     return 1 if ledger.failures else 0
 
 
-def _merged(paths: list[Path]) -> Ledger:
-    ledger = Ledger.load(paths[0])
-    for path in paths[1:]:
-        ledger.replace_with(Ledger.load(path))
+def write_pages(runs: list[Ledger], page: Path) -> Ledger:
+    """Both pages; the one of growing costs only where a run measured them. Returns everything together."""
+    grown = [run for run in runs if report.has_growth(run)]
+    if grown:
+        # With the machine of the runs that measured this, which need not be the last ones.
+        report.write_growth(Ledger.of(grown), page)
+        print(f"written: {report.growth_page(page)}")
+    ledger = Ledger.of(runs)
+    report.write(ledger, page)
+    print(f"written: {page}")
     return ledger
 
 
@@ -94,7 +99,7 @@ def _measured(arguments: argparse.Namespace) -> Ledger:
     work = Path(tempfile.mkdtemp(prefix="work-", dir=RESULTS))
     try:
         ledger = Ledger(facts=facts(work, repeat=repeat, scale="quick" if arguments.quick else "full"))
-        ledger.facts["command"] = command_line()
+        ledger.facts[COMMAND] = command_line()
         _run(plan, groups, work, ledger)
         return ledger
     finally:

@@ -1,7 +1,9 @@
 """A program of its own: loads a gateway in front of a broker on disk, prints JSON.
 
 python -m bench.gateway_load requests SECONDS    single messages over 64 connections, beside an empty handler
-python -m bench.gateway_load beside SECONDS      what a Kafka client sees of the broker meanwhile
+python -m bench.gateway_load beside SECONDS      what a Kafka client sees of the broker meanwhile, without the disk;
+                                                 it and the broker have one core, REST and its load the other
+python -m bench.gateway_load disk SECONDS        the same where everybody waits for the same disk
 python -m bench.gateway_load lines COUNT         NDJSON up and down
 python -m bench.gateway_load events CLIENTS      server-sent events to that many at once
 """
@@ -30,6 +32,8 @@ from headrace.testing import LocalBroker
 CONNECTIONS = 64
 WARM_UP_S = 1
 PACED_RATE = 1_000
+PAIRS = 5  # of a measurement without and one with load
+BROKER_CORE, REST_CORE = 0, 1
 PARTITIONS = 4
 EVENTS = 20
 _PATIENCE_S = 120.0
@@ -49,8 +53,8 @@ def call(url: str, path: str, document: object) -> None:
 
 
 @contextmanager
-def gateway(folder: Path) -> Iterator[LocalBroker]:
-    configs = {"group.initial.rebalance.delay.ms": "0"}
+def gateway(folder: Path, **settings: str) -> Iterator[LocalBroker]:
+    configs = {"group.initial.rebalance.delay.ms": "0", **settings}
     with LocalBroker(data_dir=folder / "data", gateway=True, settings=configs) as broker:
         call(broker.http_url, "/topics", {"name": "bench", "partitions": PARTITIONS})
         yield broker
@@ -107,27 +111,55 @@ def paced_p99(broker: LocalBroker, seconds: int) -> float:
     count = PACED_RATE * seconds
     command = [str(tools.program("load")), "latency", f"brokers={broker.bootstrap}", "topic=kafka", "limit_s=300"]
     command += [f"count={count}", f"rate={PACED_RATE}", f"skip={count // 10}", "conf.acks=all", "conf.linger.ms=0"]
-    done = subprocess.run(command, capture_output=True, text=True, check=True)
+    done = subprocess.run(pinned(BROKER_CORE, command), capture_output=True, text=True, check=True)
     figures: dict[str, float] = json.loads(done.stdout.strip().splitlines()[-1])
     return figures["ack_p99"]
 
 
+def pinned(core: int, command: list[str]) -> list[str]:
+    return ["taskset", "--cpu-list", str(core), *command]
+
+
+def keep_apart(broker: LocalBroker) -> None:
+    """The broker on one core, what runs beside it on another: who shares a core waits for the kernel, not for us."""
+    cores = {broker.pid: BROKER_CORE} | {one.pid: REST_CORE for one in psutil.Process(broker.pid).children()}
+    for pid, core in cores.items():
+        for thread in os.listdir(f"/proc/{pid}/task"):
+            os.sched_setaffinity(int(thread), {core})
+
+
 def beside(folder: Path, seconds: int) -> dict[str, float]:
-    with gateway(folder) as broker:
+    return _beside(folder, seconds, "replicated")
+
+
+def disk(folder: Path, seconds: int) -> dict[str, float]:
+    return _beside(folder, seconds, "fsync")
+
+
+def _beside(folder: Path, seconds: int, flush_policy: str) -> dict[str, float]:
+    with gateway(folder, **{"log.flush.policy": flush_policy}) as broker:
         call(broker.http_url, "/topics", {"name": "kafka", "partitions": 1})
         target = f"{broker.http_url}/topics/bench/messages"
         wrk(folder, target, WARM_UP_S)
-        alone = paced_p99(broker, seconds)
-        script = folder / "post.lua"
-        options = ["-t", "1", "-c", str(CONNECTIONS), "-d", f"{seconds + 5}s", "-s", str(script)]
-        load = subprocess.Popen(["wrk", *options, target], stdout=subprocess.DEVNULL)
-        try:
-            time.sleep(WARM_UP_S)
-            loaded = paced_p99(broker, seconds)
-        finally:
-            load.kill()
-            load.wait()
-    return {"alone_p99": alone, "beside_p99": loaded, "beside_ratio": loaded / alone}
+        keep_apart(broker)
+        # One after the other, again and again: the machine's speed drifts.
+        pairs = [(paced_p99(broker, seconds), _p99_under_load(folder, broker, target, seconds)) for _ in range(PAIRS)]
+    return {
+        "alone_p99": median(alone for alone, _ in pairs),
+        "beside_p99": median(loaded for _, loaded in pairs),
+        "beside_ratio": median(loaded / alone for alone, loaded in pairs),
+    }
+
+
+def _p99_under_load(folder: Path, broker: LocalBroker, target: str, seconds: int) -> float:
+    options = ["-t", "1", "-c", str(CONNECTIONS), "-d", f"{seconds + 5}s", "-s", str(folder / "post.lua")]
+    load = subprocess.Popen(pinned(REST_CORE, ["wrk", *options, target]), stdout=subprocess.DEVNULL)
+    try:
+        time.sleep(WARM_UP_S)
+        return paced_p99(broker, seconds)
+    finally:
+        load.kill()
+        load.wait()
 
 
 def lines(folder: Path, count: int) -> dict[str, float]:
@@ -208,7 +240,7 @@ async def _receive(reader: asyncio.StreamReader, sent: dict[str, float], arrival
             seen += 1
 
 
-_MODES = {"requests": requests, "beside": beside, "lines": lines, "events": events}
+_MODES = {"requests": requests, "beside": beside, "disk": disk, "lines": lines, "events": events}
 
 if __name__ == "__main__":
     with tempfile.TemporaryDirectory() as work:

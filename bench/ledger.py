@@ -14,6 +14,9 @@ from typing import Any, NamedTuple
 HEADRACE, KAFKA = "headrace", "kafka"
 
 
+COMMAND = "command"  # the fact that tells how a run was begun; a page made of several tells all of them
+
+
 @dataclass(frozen=True, slots=True)
 class Metric:
     label: str
@@ -40,6 +43,7 @@ METRICS: Mapping[str, Metric] = {
     "create": Metric("creating the topics", "s"),
     "connect": Metric("opening the connections", "s"),
     "rss": Metric("memory (RSS)", "MiB"),
+    "pss": Metric("memory (PSS: shared pages counted once)", "MiB"),
     "idle_cpu": Metric("idle CPU", "%"),
     "lag_p50": Metric("loop lag, p50", "ms"),
     "lag_p99": Metric("loop lag, p99", "ms"),
@@ -142,6 +146,14 @@ class Ledger:
         ours, theirs = (self.values(case_id, metric, broker) for broker in (HEADRACE, KAFKA))
         return spread(ours[round_] / theirs[round_] for round_ in ours.keys() & theirs.keys() if theirs[round_])
 
+    @classmethod
+    def of(cls, runs: Iterable["Ledger"]) -> "Ledger":
+        """Several runs as one: later ones win."""
+        together = cls()
+        for run in runs:
+            together.replace_with(run)
+        return together
+
     def replace_with(self, newer: "Ledger") -> None:
         """Take over every case that the other run measured."""
         for case_id, case in newer.cases.items():
@@ -151,7 +163,8 @@ class Ledger:
             self.skips.pop(case_id, None)
         self.failures.update(newer.failures)
         self.skips.update(newer.skips)
-        self.facts = newer.facts
+        commands = [ledger.facts[COMMAND] for ledger in (self, newer) if COMMAND in ledger.facts]
+        self.facts = {**newer.facts, **({COMMAND: "; ".join(commands)} if commands else {})}
 
     def save(self, path: Path) -> None:
         path.parent.mkdir(parents=True, exist_ok=True)

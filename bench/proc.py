@@ -21,14 +21,14 @@ def _stat(pid: int) -> list[str] | None:
     return text.rpartition(")")[2].split()
 
 
-def _family_stats(pid: int) -> list[list[str]]:
-    """The stat fields of the process and of all its living descendants."""
+def _family(pid: int) -> dict[int, list[str]]:
+    """The stat fields of the process and of all its living descendants, by their ids."""
     stats = {int(entry): stat for entry in os.listdir(_PROC) if entry.isdigit() and (stat := _stat(int(entry)))}
-    family, todo = [], [pid]
+    family, todo = {}, [pid]
     while todo:
         member = todo.pop()
         if member in stats:
-            family.append(stats[member])
+            family[member] = stats[member]
             todo += [child for child, stat in stats.items() if int(stat[_PARENT]) == member]
     return family
 
@@ -36,16 +36,22 @@ def _family_stats(pid: int) -> list[list[str]]:
 def cpu_seconds(*pids: int) -> float:
     """CPU time of all threads of the processes and their descendants, ended and reaped ones included."""
     fields = (_USER, _SYSTEM, _CHILDREN_USER, _CHILDREN_SYSTEM)
-    return sum(int(stat[field]) for pid in pids for stat in _family_stats(pid) for field in fields) / _TICKS_A_SECOND
+    return sum(int(stat[field]) for pid in pids for stat in _family(pid).values() for field in fields) / _TICKS_A_SECOND
 
 
 def resident_mib(*pids: int) -> float:
     """Resident memory of the processes and their descendants."""
-    return sum(int(stat[_RESIDENT]) for pid in pids for stat in _family_stats(pid)) * _PAGE_BYTES / 2**20
+    return sum(int(stat[_RESIDENT]) for pid in pids for stat in _family(pid).values()) * _PAGE_BYTES / 2**20
+
+
+def proportional_mib(*pids: int) -> float:
+    """The same, with pages that several processes share counted once: what they take of the machine together."""
+    rollups = [(_PROC / str(member) / "smaps_rollup").read_text() for pid in pids for member in _family(pid)]
+    return sum(int(line.split()[1]) for text in rollups for line in text.splitlines() if line.startswith("Pss:")) / 1024
 
 
 def children(pid: int) -> int:
-    return len(_family_stats(pid)) - 1
+    return len(_family(pid)) - 1
 
 
 def idle_cpu_percent(pids: Sequence[int], seconds: float) -> float:

@@ -151,11 +151,11 @@ class Bench:
 
     @contextmanager
     def topic(
-        self, broker: Served, partitions: int, policy: Policy, configs: Mapping[str, str] | None = None
+        self, broker: Served, partitions: int, policy: Policy | None, configs: Mapping[str, str] | None = None
     ) -> Iterator[str]:
-        """A new topic under the policy, deleted afterwards."""
+        """A new topic under the policy, or the broker's own default (None), deleted afterwards."""
         name = f"bench-{next(self._numbers)}"
-        configs = {**broker.policies[policy], **(configs or {})}
+        configs = {**(broker.policies[policy] if policy is not None else {}), **(configs or {})}
         topics.create(broker.bootstrap, [name], partitions, configs, broker.replicas)
         try:
             yield name

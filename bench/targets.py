@@ -42,8 +42,10 @@ def _all_targets() -> Iterable[Target]:
     for policy in ("page-cache", "fsync"):
         yield Target(f"requests/{policy}", "rate", 2.5, at_least=True)
     for partitions in ("1p", "12p"):
-        yield Target(f"consume/{partitions}", "rate", 1.0, at_least=True)
-        yield Target(f"consume/{partitions}", "cpu", 0.5)
+        yield Target(f"consume/{partitions}/first", "rate", 1.0, at_least=True)
+        yield Target(f"consume/{partitions}/first", "cpu", 0.5)
+        yield Target(f"consume/{partitions}/again", "rate", 1.0, at_least=True)
+        yield Target(f"consume/{partitions}/again", "cpu", 0.5)
     for policy in ("page-cache", "fsync"):
         yield Target(f"latency/2000/{policy}", "ack_p50", 1.0)
         yield Target(f"latency/2000/{policy}", "ack_p99", 1.0)
@@ -57,6 +59,7 @@ def _all_targets() -> Iterable[Target]:
     yield Target("cluster/latency/2000/page-cache", "ack_p99", 1.0)
     yield Target("cluster/start", "first_ack", 0.2)
     yield Target("cluster/start", "rss", 0.2)
+    yield Target("cluster/start", "pss", 0.2)
     yield Target("cluster/failover", "pause", 3_000.0, is_ratio=False)
     yield Target("cluster/rolling", "pause", 1_000.0, is_ratio=False)
     # Background work may hold up the loop by 5 ms and never more, so it is the longest lag that counts.
@@ -70,6 +73,9 @@ def _all_targets() -> Iterable[Target]:
         yield Target(f"rebalance/{protocol}", "stable_again", 1.0)
     yield Target("replay/commits", "all_offsets", 10.0, is_ratio=False)
     yield Target("replay/commits", "all_offsets", 1.0)
+    # Here the ratio is to Spark's own connector, which reads and writes the same topics.
+    for job, limit in (("batch", 3.0), ("stream", 2.0), ("sink", 1.0)):
+        yield Target(f"spark/{job}", "rate", limit, at_least=True)
     for kind in ("produce", "consume"):
         yield Target(f"grpc/{kind}", "rate", 100_000.0, at_least=True, is_ratio=False)
     yield Target("local/cluster", "enter_to_ack", 1_500.0, is_ratio=False)
@@ -79,7 +85,8 @@ def _all_targets() -> Iterable[Target]:
     for mode in ("process", "in-process", "cluster", "cluster-etcd"):
         yield Target(f"local/{mode}", "leaked", 0.0, is_ratio=False)
     yield Target("gateway/requests", "empty_share", 0.5, at_least=True, is_ratio=False)
-    yield Target("gateway/beside", "beside_ratio", 1.5, is_ratio=False)
+    for wait in ("beside", "disk"):
+        yield Target(f"gateway/{wait}", "beside_ratio", 1.5, is_ratio=False)
     for way in ("lines_up", "lines_down"):
         yield Target("gateway/lines", way, 200_000.0, at_least=True, is_ratio=False)
     yield Target("gateway/events", "events_missed", 0.0, is_ratio=False)

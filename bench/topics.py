@@ -6,7 +6,12 @@ import time
 from collections.abc import Mapping, Sequence
 
 from confluent_kafka import KafkaException
-from confluent_kafka.admin import AdminClient
+from confluent_kafka.admin import (  # type: ignore[attr-defined]  # its stubs do not export what it exports
+    AdminClient,
+    AlterConfigOpType,
+    ConfigEntry,
+    ConfigResource,
+)
 from confluent_kafka.cimpl import NewTopic
 
 from bench.processes import BenchError
@@ -42,6 +47,16 @@ def create(
         except (KafkaException, TimeoutError) as refused:
             raise BenchError(f"topic {name} with {partitions} partitions was not created: {refused}") from refused
     wait_until_whole(bootstrap, names, partitions, replicas)
+
+
+def alter(bootstrap: str, name: str, configs: Mapping[str, str]) -> None:
+    entries = [ConfigEntry(key, value, incremental_operation=AlterConfigOpType.SET) for key, value in configs.items()]
+    resource = ConfigResource(ConfigResource.Type.TOPIC, name, incremental_configs=entries)
+    admin = _admin(bootstrap)
+    try:
+        admin.incremental_alter_configs([resource])[resource].result(ADMIN_TIMEOUT_S)
+    except (KafkaException, TimeoutError) as refused:
+        raise BenchError(f"the configs of topic {name} were not altered: {refused}") from refused
 
 
 def wait_until_whole(bootstrap: str, names: Sequence[str], partitions: int, replicas: int) -> None:

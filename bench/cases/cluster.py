@@ -39,7 +39,7 @@ def _cluster(bench: Bench) -> None:
 
 
 def _steady_in_words() -> str:
-    return f"{STEADY_RATE:,} messages/s, acks=all, idempotent, 1 partition, {_REPLICATED}, default settings"
+    return f"{STEADY_RATE:,} messages/s, acks=all, idempotent, 1 partition, {_REPLICATED}, each one's default settings"
 
 
 @contextmanager
@@ -89,7 +89,7 @@ def _latency(bench: Bench, both: list[Cluster]) -> None:
 
 
 def _failover(bench: Bench, cluster: Cluster) -> Figures:
-    with bench.topic(cluster, 1, Policy.PAGE_CACHE) as topic:
+    with bench.topic(cluster, 1, None) as topic:
         with bench.clients.steady(cluster, topic, STEADY_CONF, STEADY_RATE) as load:
             time.sleep(bench.scale.steady_seconds)
             killed = topics.leader(cluster.bootstrap, topic)
@@ -102,7 +102,7 @@ def _failover(bench: Bench, cluster: Cluster) -> Figures:
 
 
 def _rolling(bench: Bench, cluster: Cluster) -> Figures:
-    with bench.topic(cluster, 1, Policy.PAGE_CACHE) as topic:
+    with bench.topic(cluster, 1, None) as topic:
         with bench.clients.steady(cluster, topic, STEADY_CONF, STEADY_RATE) as load:
             time.sleep(bench.scale.steady_seconds)
             for node in cluster.nodes.values():

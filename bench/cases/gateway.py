@@ -3,7 +3,8 @@
 import json
 import sys
 
-from bench.brokers import Broker
+from bench.brokers import Broker, Policy
+from bench.cases.policies import IN_WORDS
 from bench.clients import Figures
 from bench.headrace_node import Headrace
 from bench.ledger import Case
@@ -12,6 +13,10 @@ from bench.runner import Bench, Group
 
 _TIMEOUT_S = 900.0
 _ON = "broker on disk, acks=all"
+_PACED = (
+    "1,000 messages/s, linger 0, acks=all, while 64 connections produce as fast as they can; "
+    "broker and Kafka client on one core, REST and its load on the other"
+)
 
 
 def _gateway(bench: Bench) -> None:
@@ -19,11 +24,8 @@ def _gateway(bench: Bench) -> None:
     ours = [kind for kind in bench.kinds if kind is Headrace]
     cases = {
         "requests": ("REST produce", f"1 message of 100 B a request, 64 connections (wrk), {_ON}", scale.http_seconds),
-        "beside": (
-            "A Kafka producer beside REST",
-            f"1,000 messages/s, linger 0, {_ON}, while 64 connections produce as fast as they can",
-            scale.http_seconds,
-        ),
+        "beside": ("A Kafka producer beside REST", f"{_PACED}, {IN_WORDS[Policy.PAGE_CACHE]}", scale.http_seconds // 2),
+        "disk": ("A Kafka producer beside REST", f"{_PACED}, {IN_WORDS[Policy.FSYNC]}", scale.http_seconds // 2),
         "lines": ("NDJSON", f"{scale.http_lines:,} lines of 100 B with a key, curl, {_ON}", scale.http_lines),
         "events": (
             "Server-sent events",
@@ -42,7 +44,7 @@ def _gateway(bench: Bench) -> None:
 
 
 def _samples(plan: Plan) -> int:
-    return 4 * plan.repeat_long * (Headrace in plan.kinds)
+    return 5 * plan.repeat_long * (Headrace in plan.kinds)
 
 
 GATEWAY = Group("gateway", "REST", _gateway, _samples)

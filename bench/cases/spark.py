@@ -16,11 +16,12 @@ from bench.plan import Plan
 from bench.proc import CpuMeter
 from bench.processes import BenchError
 from bench.runner import Bench, Door, Group
+from bench.spark_job import WARMING_RUNS
 
 PARTITIONS = 12
 JOB_LIMIT_S = 900.0
 _DOORS = (Door(KAFKA), Door(HEADRACE))
-_WHERE = f"local[2], second run of a session, headrace as the broker, {PARTITIONS} partitions"
+_WHERE = f"local[2], after {WARMING_RUNS} runs of the same session, headrace as the broker, {PARTITIONS} partitions"
 _CASES = {
     "batch": Case("spark/batch", "Spark batch read", f"100 B, all columns of a topic to noop, {_WHERE}"),
     "stream": Case("spark/stream", "Spark streaming read", f"100 B, AvailableNow, 1 M rows a batch, to noop, {_WHERE}"),
@@ -48,11 +49,11 @@ def _alternate(bench: Bench, broker: Broker, job: str, topic: str, rows: int, ja
         figures = json.loads(output.splitlines()[-1])
         if figures["rows"] != rows:
             raise BenchError(f"{door.kind} read {figures['rows']} of {rows} rows")
-        # The unmeasured run before asked as much of the broker.
+        runs = WARMING_RUNS + 1  # each asked as much of the broker
         return {
             "rate": rows / figures["seconds"],
             "spark_cpu": figures["cpu"] / rows * 1e6,
-            "cpu": cpu.seconds / (2 * rows) * 1e6,
+            "cpu": cpu.seconds / (runs * rows) * 1e6,
         }
 
     bench.alternate(_CASES[job], _DOORS, measure, bench.repeat_long)

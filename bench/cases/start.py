@@ -7,7 +7,7 @@ from bench.clients import Figures
 from bench.clusters import Cluster
 from bench.ledger import Case
 from bench.plan import Plan
-from bench.proc import idle_cpu_percent, resident_mib
+from bench.proc import idle_cpu_percent, proportional_mib, resident_mib
 from bench.runner import Bench, Group
 
 _CASE = Case(
@@ -29,7 +29,8 @@ def first_ack_and_idle(bench: Bench, broker: Broker | Cluster) -> Figures:
     first_ack = first_ack_seconds(bench, broker, "first")
     time.sleep(bench.scale.settle_seconds)
     idle_cpu = idle_cpu_percent(broker.pids, bench.scale.idle_seconds)
-    return {"first_ack": first_ack, "rss": resident_mib(*broker.pids), "idle_cpu": idle_cpu}
+    memory = {"rss": resident_mib(*broker.pids), "pss": proportional_mib(*broker.pids)}
+    return {"first_ack": first_ack, **memory, "idle_cpu": idle_cpu}
 
 
 def _start(bench: Bench) -> None:

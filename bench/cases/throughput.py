@@ -1,6 +1,7 @@
 """As fast as the broker takes and gives: large batches in, everything out again, and one record a request."""
 
 from collections.abc import Callable
+from functools import partial
 
 from bench.brokers import Broker, Policy, Served
 from bench.cases.policies import IN_WORDS, plural
@@ -18,6 +19,8 @@ BULK_CONF = {
     "batch.num.messages": str(MESSAGES_A_BATCH),
     "linger.ms": "50",
 }
+# librdkafka stops asking when it has read so far ahead, for up to a second: the quicker the broker, the sooner.
+CONSUME_CONF = {"queued.min.messages": "10000000", "queued.max.messages.kbytes": "2097151"}
 REQUEST_CONF = {
     "acks": "all",
     "batch.num.messages": "1",
@@ -37,7 +40,7 @@ def produce_bulk(bench: Bench, broker: Served, topic: str, partitions: int, coun
 
 def consume_all(bench: Bench, broker: Served, topic: str, partitions: int, count: int) -> Figures:
     with CpuMeter(*broker.pids) as cpu:
-        figures = bench.clients.load("consume", broker, topic, {}, partitions=partitions, count=count)
+        figures = bench.clients.load("consume", broker, topic, CONSUME_CONF, partitions=partitions, count=count)
     return rate_and_cpu(figures["received"], figures["seconds"], cpu)
 
 
@@ -59,17 +62,29 @@ def _produce(bench: Bench) -> None:
 
 
 def _consume(bench: Bench) -> None:
+    """By brokers that were just started, and by brokers that have done it before: a JVM compiles what it repeats."""
+
+    def measure(broker: Broker, partitions: int) -> Figures:
+        count = bench.scale.bulk_messages
+        with bench.topic(broker, partitions, Policy.PAGE_CACHE) as topic:
+            produce_bulk(bench, broker, topic, partitions, count)
+            return consume_all(bench, broker, topic, partitions, count)
+
+    def measure_fresh(kind: type[Broker], partitions: int) -> Figures:
+        with bench.fresh(kind) as broker:
+            broker.start()
+            return measure(broker, partitions)
+
     for partitions in PARTITIONS:
-        conditions = f"100 B, in 1 MB batches, from the start, {plural(partitions, 'partition')}, page cache warm"
-        case = Case(f"consume/{partitions}p", "Consume", conditions)
+        first = Case(f"consume/{partitions}p/first", "Consume", f"{_consumed(partitions)}, by a broker just started")
+        bench.alternate(first, bench.kinds, partial(measure_fresh, partitions=partitions), bench.repeat)
+    for partitions in PARTITIONS:
+        again = Case(f"consume/{partitions}p/again", "Consume", f"{_consumed(partitions)}, by one that did it before")
+        bench.alternate(again, bench.pair(), partial(measure, partitions=partitions), bench.repeat)
 
-        def measure(broker: Broker, partitions: int = partitions) -> Figures:
-            count = bench.scale.bulk_messages
-            with bench.topic(broker, partitions, Policy.PAGE_CACHE) as topic:
-                produce_bulk(bench, broker, topic, partitions, count)
-                return consume_all(bench, broker, topic, partitions, count)
 
-        bench.alternate(case, bench.pair(), measure, bench.repeat)
+def _consumed(partitions: int) -> str:
+    return f"100 B, in 1 MB batches, from the start, {plural(partitions, 'partition')}, page cache warm"
 
 
 def _requests(bench: Bench) -> None:
@@ -105,6 +120,6 @@ def _rounds(cases: int) -> Callable[[Plan], int]:
 
 
 PRODUCE = Group("produce", "Produce", _produce, _rounds(len(PARTITIONS) * len(Policy)), on_pair=True)
-CONSUME = Group("consume", "Consume", _consume, _rounds(len(PARTITIONS)), on_pair=True)
+CONSUME = Group("consume", "Consume", _consume, _rounds(2 * len(PARTITIONS)), on_pair=True)
 REQUESTS = Group("requests", "One record a request", _requests, _rounds(len(Policy)), on_pair=True)
 MEMORY = Group("memory", "Memory after load", _memory, lambda plan: len(plan.kinds), on_pair=True)
