@@ -58,13 +58,15 @@ simulate: ## whole clusters under simulated faults, SIMULATE_SEEDS of them
 	@scripts/bootstrap.sh test
 	HEADRACE_CLUSTER_SEEDS=$(SIMULATE_SEEDS) $(BIN)/python -m pytest tests/simulation/test_cluster_simulation.py -n $(TEST_WORKERS) $(PYTEST_ARGS)
 
-interop: ## tests that need Maven Central or the Go proxy
+interop: ## tests that need Maven Central or the Go proxy; the clients' suites against three brokers
 	@scripts/bootstrap.sh interop
 	@scripts/pytest_or_nothing.sh $(BIN)/python -m pytest -m interop tests/interop $(PYTEST_ARGS)
 	@# In a process of their own: a session of theirs would be without the connector's jars that tests/interop starts with.
 	@scripts/pytest_or_nothing.sh $(BIN)/python -m pytest -m interop --ignore=tests/interop tests $(PYTEST_ARGS)
+	@# `make test` runs them against one; every topic has three replicas here.
+	@HEADRACE_TEST_NODES=3 scripts/pytest_or_nothing.sh $(BIN)/python -m pytest -m "not interop" tests/compat $(PYTEST_ARGS)
 
-bench: ## measure against Apache Kafka and rewrite docs/performance.md
+bench: ## measure against Apache Kafka and rewrite docs/performance.md and -growth.md
 	@scripts/bootstrap.sh bench
 	$(BIN)/python -m bench $(BENCH_ARGS)
 

@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 FOLDER = Path(__file__).resolve().parents[1] / "monitoring" / "grafana"
 WIDTH, HEIGHT, COLUMNS = 8, 8, 3  # Grafana's grid is 24 wide
 ON = 'instance=~"$instance"'
+SINCE_PROGRESS = "(time() - headrace_pipeline_last_progress_timestamp_seconds) * headrace_pipeline_up"
 
 
 class Panel(NamedTuple):
@@ -209,7 +210,44 @@ GATEWAY = Dashboard(
         ],
     },
 )
-DASHBOARDS = {"nodes.json": NODE, "topics.json": TOPICS, "gateway.json": GATEWAY}
+# These are scraped from wherever the pipelines and the archiver run: they have no node, so none is chosen.
+PIPELINES = Dashboard(
+    "headrace-pipelines",
+    "headrace: pipelines and archives",
+    {
+        "Pipelines": [
+            stat("Stalled", 'sum(headrace_pipeline_state{state="stalled"})'),
+            stat("Failed, fenced or starting again", 'sum(headrace_pipeline_state{state=~"failed|fenced|restarting"})'),
+            stat("Running", 'sum(headrace_pipeline_state{state="running"})'),
+            Panel("Lag in seconds", "s", {"{{pipeline}}": "headrace_pipeline_lag_seconds"}),
+            Panel("Lag", "short", {"{{pipeline}}": "headrace_pipeline_lag_records"}),
+            Panel("Time since progress", "s", {"{{pipeline}}": SINCE_PROGRESS}),
+            Panel("Rows read", "ops", {"{{pipeline}}": rate("headrace_pipeline_rows_read_total", "pipeline", "")}),
+            Panel(
+                "Rows written", "ops", {"{{pipeline}}": rate("headrace_pipeline_rows_written_total", "pipeline", "")}
+            ),
+            Panel("Time of a batch", "s", {"{{pipeline}}": "headrace_pipeline_batch_seconds"}),
+            Panel(
+                "Did not fit",
+                "ops",
+                {
+                    "dead letters {{pipeline}}": rate("headrace_pipeline_dead_letters_total", "pipeline", ""),
+                    "late rows {{pipeline}}": rate("headrace_pipeline_late_rows_total", "pipeline", ""),
+                },
+            ),
+            Panel("State", "short", {"{{pipeline}}": "headrace_pipeline_state_rows"}),
+            Panel("Memory of state", "bytes", {"{{pipeline}}": "headrace_pipeline_state_bytes"}),
+        ],
+        "Archives": [
+            Panel("Waiting", "short", {"{{topic}}": total("headrace_archive_lag_records", "topic", "")}),
+            Panel("Archived", "ops", {"{{topic}}": rate("headrace_archive_offset", "topic", "")}),
+            Panel("Lost", "short", {"{{topic}}": total("headrace_archive_lost_total", "topic", "")}),
+            Panel("Live files", "short", {"{{topic}}": "headrace_archive_files"}),
+            Panel("Commits", "ops", {"{{topic}}": rate("headrace_archive_commits_total", "topic", "")}),
+        ],
+    },
+)
+DASHBOARDS = {"nodes.json": NODE, "topics.json": TOPICS, "gateway.json": GATEWAY, "pipelines.json": PIPELINES}
 
 
 def document(dashboard: Dashboard) -> dict[str, Any]:

@@ -5,15 +5,17 @@ python scripts/metrics_reference.py > docs/reference/metrics.md
 
 from collections.abc import Iterator
 
+from headrace.cli.metrics_catalog import SECTIONS
 from headrace.telemetry.broker_metrics import GROUP_ROWS_SHOWN_MAX, PARTITIONS_SHOWN_MAX
-from headrace.telemetry.catalog import SECTIONS
 from headrace.telemetry.figures import Metric
 
 INTRODUCTION = f"""\
 # Metrics reference
 
-Made from `src/headrace/telemetry` by `make docs`; do not edit. How to scrape, and what to watch, is in
-[Watching a node](../operations/watching.md).
+Made from `headrace.cli.metrics_catalog` by `make docs`; do not edit. How to scrape, and what to watch, is in
+[Watching a node](../operations/watching.md). [Pipelines](../guides/pipelines.md#how-it-fares) and
+[archives](../guides/archive.md) run beside nodes; `headrace pipeline metrics` and `headrace archive metrics` tell how
+they fare.
 
 A histogram `x` has the series `x_bucket`, `x_sum` and `x_count`. `part` is the process of the node: `broker`, `gateway`
 or `grpc`. Series with labels that a user can multiply are limited: the {PARTITIONS_SHOWN_MAX:,} largest partitions of a

@@ -29,6 +29,8 @@ from tour_processes import STOP_SIGNALS, Command, TourFailed, command, node
 PARTITIONS = 3
 # The tour talks to a node on this machine that has just said it is ready: longer means that it is stuck.
 STEP_TIMEOUT_S = 20.0
+# A command is a process that has to come up first, beside whatever else the machine does.
+COMMAND_TIMEOUT_S = 120.0
 # Spark takes ten seconds to start on a quiet machine, and the windows ten more to close; past this it will not come.
 RESULT_TIMEOUT_S = 600.0
 LOOK_S = 1.0
@@ -103,7 +105,7 @@ class Tour:
         with command(
             "archive", "enable", ORDERS, *words, log=self._lake / "enable.log", environment=self._environment
         ) as enabling:
-            enabling.wait(STEP_TIMEOUT_S)
+            enabling.wait(COMMAND_TIMEOUT_S)
 
     def _create_topics(self) -> bool:
         admin = AdminClient({"bootstrap.servers": self._address, **QUIET})

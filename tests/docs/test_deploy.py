@@ -59,6 +59,17 @@ def test_a_service_of_the_compose_file_is_a_node_of_one_cluster(name: str) -> No
     assert [one.api_addr for one in members] == [f"{other}:9092" for other in SERVICES]
     assert settings.node_id == SERVICES.index(name) + 1
     assert settings.data_dir in mounted, "what it keeps outlives the container"
-    published = {int(port.split(":")[1]) for port in service["ports"]}
-    assert published == {one.port for one in settings.listeners if one.name == "OUTSIDE"}
+    gateway = settings.gateway
+    doors = {gateway.port: gateway.host, gateway.grpc_port: gateway.grpc_host} if name == "node1" else {}
+    published = {int(port.split(":")[-1]) for port in service["ports"]}
+    assert published == {*doors, *(one.port for one in settings.listeners if one.name == "OUTSIDE")}
+    assert all(host == "0.0.0.0" for host in doors.values()), "loopback is the container's own: nobody gets in there"
     assert service["hostname"] == name
+
+
+def test_health_is_asked_at_the_address_that_everybody_knows_and_from_this_machine_only() -> None:
+    published = [port.split(":") for port in COMPOSE["services"]["node1"]["ports"]]
+    (rest,) = [words for words in published if words[-1] == "8080"]
+    assert rest == ["127.0.0.1", "8080", "8080"]
+    page = (ROOT / "docs/operations/deploy.md").read_text()
+    assert "$ curl http://localhost:8080/health" in page

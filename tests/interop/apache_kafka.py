@@ -1,10 +1,11 @@
 """Apache Kafka as a judge: its jars from Maven Central, its tools as real JVM processes, and a whole broker.
 
-The jars are those of the benchmarks, fetched once into `.cache`. Knows nothing of headrace.
+The jars are those of the benchmarks, fetched once into `.cache`. Of headrace it knows only how ports are kept free.
 """
 
 import json
 import signal
+import socket
 import subprocess
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -16,8 +17,9 @@ from typing import Any
 from confluent_kafka import KafkaException
 from confluent_kafka.admin import AdminClient
 
-from bench.brokers import free_port
 from bench.tools import kafka_classpath
+from headrace.app.ports import reserve_port
+from headrace.testing.local_broker import HOST
 
 # A tool lives for a second or two: compiling beyond C1 and a parallel collector cost more than they save.
 SHORT_LIVED_JVM = ("-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-Xshare:auto", "-Xmx256m")
@@ -71,20 +73,27 @@ def tools(commands: Sequence[Sequence[str]]) -> list[Output]:
 
 
 class ApacheKafka:
-    """One node of Apache Kafka (KRaft, combined mode) on a fresh folder; `stop()` is a clean shutdown."""
+    """One node of Apache Kafka (KRaft, combined mode) on a fresh folder, for as long as a `with` block lasts."""
 
     def __init__(self, folder: Path, settings: Mapping[str, str] | None = None) -> None:
         self.log_dir = folder / "kafka-logs"
-        self.port = free_port()
-        self.bootstrap = f"127.0.0.1:{self.port}"
         self._folder = folder
         self._output = folder / "kafka.out"
-        self._settings = self._defaults() | dict(settings or {})
+        self._overrides = dict(settings or {})
+        # Ports for clients and for the controller, from start to `close`. Java's servers can bind beside them on Linux.
+        self._reservations: list[socket.socket] = []
         self._process: subprocess.Popen[bytes] | None = None
 
-    def _defaults(self) -> dict[str, str]:
-        controller = f"127.0.0.1:{free_port()}"
-        return {
+    @property
+    def bootstrap(self) -> str:
+        return self._address(0)
+
+    def _address(self, which: int) -> str:
+        return f"{HOST}:{self._reservations[which].getsockname()[1]}"
+
+    def _settings(self) -> dict[str, str]:
+        controller = self._address(1)
+        defaults = {
             "process.roles": "broker,controller",
             "node.id": "0",
             "controller.quorum.voters": f"0@{controller}",
@@ -100,10 +109,12 @@ class ApacheKafka:
             "transaction.state.log.num.partitions": "1",
             "group.initial.rebalance.delay.ms": "0",
         }
+        return defaults | self._overrides
 
-    def start(self) -> None:
+    def _start(self) -> None:
+        self._reservations = [reserve_port(0), reserve_port(0)]
         properties = self._folder / "server.properties"
-        properties.write_text("".join(f"{key}={value}\n" for key, value in self._settings.items()))
+        properties.write_text("".join(f"{key}={value}\n" for key, value in self._settings().items()))
         if not (self.log_dir / "meta.properties").exists():
             tool("kafka.tools.StorageTool", "format", "-t", CLUSTER_ID, "-c", str(properties))
         command = ["java", *BROKER_JVM, "-cp", kafka_classpath(), "kafka.Kafka", str(properties)]
@@ -116,10 +127,18 @@ class ApacheKafka:
         try:
             AdminClient({"bootstrap.servers": self.bootstrap, "log_level": 0}).list_topics(timeout=START_SECONDS_MAX)
         except KafkaException as error:
-            self.stop()
             raise RuntimeError(f"Apache Kafka did not start:\n{self._output.read_text()}") from error
 
-    def stop(self) -> None:
+    def close(self) -> None:
+        """A clean shutdown, and the ports given back."""
+        try:
+            self._stop()
+        finally:
+            for one in self._reservations:
+                one.close()
+            self._reservations = []
+
+    def _stop(self) -> None:
         if self._process is None:
             return
         self._process.send_signal(signal.SIGTERM)
@@ -133,10 +152,14 @@ class ApacheKafka:
             self._process = None
 
     def __enter__(self) -> "ApacheKafka":
-        self.start()
+        try:
+            self._start()
+        except BaseException:
+            self.close()
+            raise
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self.stop()
+        self.close()

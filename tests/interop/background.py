@@ -20,6 +20,7 @@ class Background:
         self._errors = TemporaryFile()  # noqa: SIM115 - closed with the process
         self._process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=self._errors)
         self._lines: list[str] = []
+        self._events: list[dict[str, Any]] = []
         self._said_more = threading.Condition()
         self._ended = False
         self._reader = threading.Thread(target=self._read, daemon=True)
@@ -27,13 +28,22 @@ class Background:
 
     def _read(self) -> None:
         assert self._process.stdout is not None
-        for line in self._process.stdout:
+        try:
+            for line in self._process.stdout:
+                event = self._event(line)
+                with self._said_more:
+                    self._lines.append(line.decode().rstrip("\n"))
+                    self._events += event
+                    self._said_more.notify_all()
+        finally:
             with self._said_more:
-                self._lines.append(line.decode().rstrip("\n"))
+                self._ended = True
                 self._said_more.notify_all()
-        with self._said_more:
-            self._ended = True
-            self._said_more.notify_all()
+
+    @staticmethod
+    def _event(line: bytes) -> list[dict[str, Any]]:
+        """What a line of JSON says, if it is one. A kill may cut off the last line: nothing was said by that."""
+        return [json.loads(line)] if line.startswith(b"{") and line.endswith(b"\n") else []
 
     @property
     def lines(self) -> list[str]:
@@ -42,8 +52,9 @@ class Background:
 
     @property
     def events(self) -> list[dict[str, Any]]:
-        """The lines of a tool that speaks JSON."""
-        return [json.loads(line) for line in self.lines if line.startswith("{")]
+        """The lines of a tool that speaks JSON. Each was parsed when it came: who waits looks at all of them often."""
+        with self._said_more:
+            return list(self._events)
 
     @property
     def running(self) -> bool:

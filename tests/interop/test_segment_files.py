@@ -6,15 +6,17 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from confluent_kafka import Producer
 
 from headrace.testing import LocalBroker
 from tests.interop.apache_kafka import tool
-from tests.interop.records import CODECS, SECONDS_MAX, create_topic, produce, values
+from tests.interop.records import CODECS, QUIET, SECONDS_MAX, create_topic, produce, values
 
 DUMP = "org.apache.kafka.tools.DumpLogSegments"
 MIB = 1024 * 1024
 SMALL_SEGMENTS = {"segment.bytes": str(MIB)}
 COMPACTED_KEYS = 50
+TRANSACTIONS = 8
 
 pytestmark = [pytest.mark.interop, pytest.mark.timeout(300)]
 
@@ -36,6 +38,7 @@ def data_dir() -> Iterator[Path]:
         broker.start()
         produce(broker.bootstrap, "codecs", values(99, 600, 2000), **{"enable.idempotence": True})
         compact(broker)
+        transact(broker)
         broker.stop()
         yield Path(broker.data_dir)
 
@@ -49,6 +52,19 @@ def compact(broker: LocalBroker) -> None:
     # 6 MB were sent. The active segment is never cleaned, and what is left of the others fits beside it.
     while log_bytes(Path(broker.data_dir, "compacted-0")) > 2 * MIB:
         assert time.monotonic() < deadline, "the log was never compacted"
+
+
+def transact(broker: LocalBroker) -> None:
+    """Transactions of half a segment each, every second one aborted."""
+    create_topic(broker.bootstrap, "transactional", **SMALL_SEGMENTS)
+    producer = Producer({"bootstrap.servers": broker.bootstrap, "transactional.id": "t", **QUIET})
+    producer.init_transactions(SECONDS_MAX)
+    for number in range(TRANSACTIONS):
+        producer.begin_transaction()
+        for value in values(number, 250, 2000):
+            producer.produce("transactional", value)
+        producer.flush(SECONDS_MAX)
+        (producer.abort_transaction if number % 2 else producer.commit_transaction)(SECONDS_MAX)
 
 
 def log_bytes(folder: Path) -> int:
@@ -103,7 +119,7 @@ def test_a_compacted_log_keeps_the_last_record_of_each_key_and_is_valid(data_dir
     assert len(offsets) < 3000
 
 
-@pytest.mark.parametrize("topic", ["codecs", "times", "recompressed", "compacted"])
+@pytest.mark.parametrize("topic", ["codecs", "times", "recompressed", "compacted", "transactional"])
 def test_the_indexes_agree_with_the_logs(data_dir, topic):
     indexes = files(data_dir, topic, ".index", ".timeindex")
     sanity = tool(DUMP, "--index-sanity-check", "--files", indexes)
@@ -119,6 +135,21 @@ def test_producer_snapshots_are_read_by_kafka(data_dir):
     assert complaints(dump.errors) == []
     rows = [line for line in dump.lines if line.startswith("producerId")]
     assert len({re.match(r"producerId: (\d+) ", row).group(1) for row in rows}) == 4
+
+
+def test_transactions_their_ends_and_the_index_of_aborted_ones_are_read_by_kafka(data_dir):
+    assert segments(data_dir, "transactional") > 2
+    dump = tool(DUMP, "--deep-iteration", "--files", files(data_dir, "transactional", ".log"))
+    assert complaints(dump.errors) == []
+    assert "isvalid: false" not in dump.text
+    ends = re.findall(r"\| offset: (\d+) .*endTxnMarker: (COMMIT|ABORT)", dump.text)
+    assert [how for _, how in ends] == ["COMMIT", "ABORT"] * (TRANSACTIONS // 2)
+    index = tool(DUMP, "--files", files(data_dir, "transactional", ".txnindex"))
+    assert complaints(index.errors) == []
+    aborted = re.findall(r"producerId: \d+ firstOffset: (\d+) lastOffset: (\d+) lastStableOffset: (\d+)", index.text)
+    begins = [0, *(int(offset) + 1 for offset, _ in ends)]
+    expected = [(begins[n], int(offset), int(offset) + 1) for n, (offset, how) in enumerate(ends) if how == "ABORT"]
+    assert [tuple(map(int, row)) for row in aborted] == expected
 
 
 def test_the_judge_sees_a_flipped_bit(data_dir, tmp_path):

@@ -4,81 +4,57 @@ Against headrace and against Apache Kafka, so that the format is as good a clien
 """
 
 import json
-import os
-import sys
-from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
-from uuid import uuid4
 
 import pytest
 from confluent_kafka import Producer
 from confluent_kafka import TopicPartition as Partition
 from confluent_kafka.admin import AdminClient, NewTopic
 
-from bench.tools import spark_connector
-from headrace.testing import LocalBroker
-from tests.interop.apache_kafka import ApacheKafka
+from tests.interop.records import read_messages
+from tests.interop.spark_doors import (
+    BASE_MS,
+    DOORS,
+    KEPT,
+    STREAM_SECONDS_MAX,
+    WAIT_S,
+    TwoStreams,
+    comparable,
+    fill,
+    make_topics,
+    new_name,
+    options_for,
+    read_by,
+)
+from tests.patience import awaited
+from tests.spark.kit import started
 
 pytestmark = [pytest.mark.interop, pytest.mark.timeout(600)]
 
-DOORS = ("headrace", "kafka")
-BASE_MS = 1_700_000_000_000
-
-
-@pytest.fixture(scope="module")
-def spark() -> Iterator[Any]:
-    from pyspark.sql import SparkSession
-
-    os.environ["PYSPARK_PYTHON"] = sys.executable
-    builder = SparkSession.builder.master("local[2]").config("spark.jars", spark_connector())
-    builder = builder.config("spark.ui.enabled", "false").config("spark.log.level", "ERROR")
-    session = builder.config("spark.sql.session.timeZone", "UTC").getOrCreate()
-    yield session
-    session.stop()
-
-
-@pytest.fixture(scope="module", params=["headrace", "apache kafka"])
-def bootstrap(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    if request.param == "headrace":
-        with LocalBroker(memory=False) as broker:
-            yield broker.bootstrap
-    else:
-        with ApacheKafka(tmp_path_factory.mktemp("kafka")) as server:
-            yield server.bootstrap
+SEGMENT_MS = 100
+COMPACTED = {"cleanup.policy": "compact", "segment.ms": str(SEGMENT_MS), "min.cleanable.dirty.ratio": "0.01"}
 
 
 @pytest.fixture(scope="module")
 def topics(bootstrap: str) -> dict[str, str]:
     """Topics with everything in them that a reader may meet."""
-    names = {kind: f"{kind}-{uuid4().hex[:8]}" for kind in ("plain", "transactions", "compacted", "empty", "trimmed")}
-    admin = AdminClient({"bootstrap.servers": bootstrap})
-    compacted = {"cleanup.policy": "compact", "segment.ms": "100", "min.cleanable.dirty.ratio": "0.01"}
-    # Its records are of 2023: a broker's retention would take them away in the middle of a comparison.
-    kept = {"retention.ms": "-1"}
-    made = [
-        NewTopic(names["plain"], 3, 1, config=kept),
+    names = {kind: new_name(kind) for kind in ("plain", "transactions", "compacted", "empty", "trimmed")}
+    make_topics(
+        bootstrap,
+        NewTopic(names["plain"], 3, 1, config=KEPT),
         NewTopic(names["transactions"], 1, 1),
         NewTopic(names["empty"], 2, 1),
-    ]
-    made += [NewTopic(names["compacted"], 1, 1, config=compacted), NewTopic(names["trimmed"], 1, 1)]
-    for future in admin.create_topics(made).values():
-        future.result(60)
+        NewTopic(names["compacted"], 1, 1, config=COMPACTED),
+        NewTopic(names["trimmed"], 1, 1),
+    )
     _fill_plain(bootstrap, names["plain"])
     _fill_transactions(bootstrap, names["transactions"])
-    _fill(bootstrap, names["compacted"], ({"key": b"%d" % (n % 7), "value": b"%d" % n} for n in range(2000)))
-    _fill(bootstrap, names["trimmed"], ({"value": b"%d" % n} for n in range(500)))
+    _fill_compacted(bootstrap, names["compacted"])
+    fill(bootstrap, names["trimmed"], ({"value": b"%d" % n} for n in range(500)))
+    admin = AdminClient({"bootstrap.servers": bootstrap})
     (future,) = admin.delete_records([Partition(names["trimmed"], 0, 123)]).values()
     future.result(60)
     return names
-
-
-def _fill(bootstrap: str, topic: str, records: Any, **conf: Any) -> None:
-    producer = Producer({"bootstrap.servers": bootstrap, "linger.ms": 5, **conf})
-    for record in records:
-        producer.produce(topic, **record)
-        producer.poll(0)
-    assert producer.flush(60) == 0
 
 
 def _fill_plain(bootstrap: str, topic: str) -> None:
@@ -93,8 +69,8 @@ def _fill_plain(bootstrap: str, topic: str) -> None:
             }
             for n in range(300)
         )
-        _fill(bootstrap, topic, records, **{"compression.type": codec})
-    _fill(bootstrap, topic, [{"value": bytes(900_000), "partition": 0, "timestamp": BASE_MS}])
+        fill(bootstrap, topic, records, **{"compression.type": codec})
+    fill(bootstrap, topic, [{"value": bytes(900_000), "partition": 0, "timestamp": BASE_MS}])
 
 
 def _fill_transactions(bootstrap: str, topic: str) -> None:
@@ -106,6 +82,26 @@ def _fill_transactions(bootstrap: str, topic: str) -> None:
             producer.produce(topic, b"%d.%d" % (number, part))
         producer.flush(60)
         producer.abort_transaction(60) if number % 3 == 0 else producer.commit_transaction(60)
+
+
+def _fill_compacted(bootstrap: str, topic: str) -> None:
+    """Two segments, and a cleaner that has been there: what is read twice does not change in between.
+
+    Both brokers go by the records' own times when they begin a segment. All of the first go have the same, so that
+    there is one segment of them; the first of the second go closes it. That segment is cleaned once, and the active
+    one never.
+    """
+    # Every 97th has a key of its own and stays, so that there are holes of many sizes.
+    keys = [b"own-%d" % n if n % 97 == 0 else b"%d" % (n % 7) for n in range(2000)]
+    again = [b"%d" % (n % 7) for n in range(300)]
+    for sent, time_ms in ((keys, BASE_MS), (again, BASE_MS + 10 * SEGMENT_MS)):
+        fill(bootstrap, topic, ({"key": key, "value": b"%d" % n, "timestamp": time_ms} for n, key in enumerate(sent)))
+    awaited(
+        lambda: sum(1 for _ in read_messages(bootstrap, topic, 0, "read_uncommitted")),
+        (len(set(keys)) + len(again)).__eq__,
+        "of the first segment one record is left for each key",
+        WAIT_S,
+    )
 
 
 SCENARIOS: dict[str, tuple[str, dict[str, str]]] = {
@@ -129,6 +125,34 @@ SCENARIOS: dict[str, tuple[str, dict[str, str]]] = {
             "startingOffsetsByTimestampStrategy": "latest",
         },
     ),
+    "until times": (
+        "plain",
+        {
+            "endingOffsetsByTimestamp": json.dumps(
+                {"$": {"0": BASE_MS + 100_000, "1": BASE_MS + 290_001, "2": 2 * BASE_MS}}
+            ),
+        },
+    ),
+    "from offsets until a time": (
+        "plain",
+        {
+            "startingOffsets": '{"$": {"0": 10, "1": -2, "2": 20}}',
+            "endingTimestamp": str(BASE_MS + 250_000),
+        },
+    ),
+    "by pattern": ("plain", {"subscribePattern": "(plain|trimmed|empty)-[0-9a-f]{8}"}),
+    "by a part of the name": ("plain", {"subscribePattern": "lain-"}),
+    "by a pattern that internal topics match": ("plain", {"subscribePattern": "^(__|trimmed-)"}),
+    "by a pattern that nothing matches": ("plain", {"subscribePattern": "^lain-"}),
+    "assigned": ("plain", {"assign": '{"$": [0, 2]}'}),
+    "assigned by offset": (
+        "plain",
+        {
+            "assign": '{"$": [2, 1]}',
+            "startingOffsets": '{"$": {"1": 17, "2": -2}}',
+            "endingOffsets": '{"$": {"1": -1, "2": 99}}',
+        },
+    ),
     "committed": ("transactions", {"kafka.isolation.level": "read_committed"}),
     "uncommitted": ("transactions", {"kafka.isolation.level": "read_uncommitted"}),
     "compacted": ("compacted", {}),
@@ -138,122 +162,68 @@ SCENARIOS: dict[str, tuple[str, dict[str, str]]] = {
 }
 
 
-def _options(bootstrap: str, topic: str, scenario: dict[str, str]) -> dict[str, str]:
-    written = {name: value.replace("$", topic) for name, value in scenario.items()}
-    return {"kafka.bootstrap.servers": bootstrap, "subscribe": topic, **written}
-
-
-def _sorted(rows: list[Any]) -> list[Any]:
-    return sorted(rows, key=lambda row: (row.topic, row.partition, row.offset))
-
-
-def _without_null_headers(rows: list[Any]) -> list[Any]:
-    """The one difference that is meant: the connector has null where there are no headers, we have an empty list."""
-    return [row.asDict(recursive=True) | ({"headers": row.headers or []} if "headers" in row else {}) for row in rows]
-
-
 @pytest.mark.parametrize("name", SCENARIOS)
 def test_batch_reads_agree(spark, bootstrap, topics, name):
     kind, scenario = SCENARIOS[name]
-    found = {}
-    for door in DOORS:
-        frame = spark.read.format(door).options(**_options(bootstrap, topics[kind], scenario)).load()
-        found[door] = _without_null_headers(_sorted(frame.collect()))
+    options = options_for(bootstrap, topics[kind], scenario)
+    found = {door: read_by(door, spark, options) for door in DOORS}
     assert len(found["headrace"]) == len(found["kafka"])
-    assert [_plain(row) for row in found["headrace"]] == [_plain(row) for row in found["kafka"]]
+    assert found["headrace"] == found["kafka"]
 
 
-def _plain(row: dict[str, Any]) -> dict[str, Any]:
-    if "headers" in row:
-        row["headers"] = [(header["key"], header["value"]) for header in row["headers"]]
-    return row
+REFUSED: dict[str, dict[str, str]] = {
+    "no record is that new": {"startingTimestamp": str(2 * BASE_MS)},
+    "offsets that leave a partition out": {"startingOffsets": '{"$": {"0": 1}}'},
+    "an end at the beginning": {"endingOffsets": "earliest"},
+    "a beginning behind the end": {"startingOffsets": '{"$": {"0": -2, "1": -2, "2": 99999}}'},
+    "a time that ends before it begins": {
+        "startingTimestamp": str(BASE_MS + 9000),
+        "endingTimestamp": str(BASE_MS + 2000),
+    },
+}
 
 
-STREAMS = ("every column", "committed", "uncommitted", "compacted", "trimmed", "empty", "small tasks")
+@pytest.mark.parametrize("name", REFUSED)
+def test_both_refuse(spark, bootstrap, topics, name):
+    options = options_for(bootstrap, topics["plain"], REFUSED[name])
+    for door in DOORS:
+        with pytest.raises(Exception, match=r"(?i)offset"):  # each has words of its own
+            read_by(door, spark, options)
+
+
+STREAMS: dict[str, tuple[str, dict[str, str]]] = {
+    name: SCENARIOS[name]
+    for name in ("every column", "committed", "uncommitted", "compacted", "trimmed", "empty", "small tasks")
+} | {
+    "by pattern": SCENARIOS["by pattern"],
+    "assigned": SCENARIOS["assigned"],
+    "from a time": ("plain", {"startingTimestamp": str(BASE_MS + 150_000)}),
+    # Of 1501 records the last batch has some 300: none is left waiting for more, neither here nor there.
+    "enough in each batch": ("plain", {"minOffsetsPerTrigger": "200"}),
+    "not waited for long": ("plain", {"minOffsetsPerTrigger": "399", "maxTriggerDelay": "1ms"}),
+}
 
 
 @pytest.mark.parametrize("name", STREAMS)
 def test_streams_agree(spark, bootstrap, topics, tmp_path: Path, name):
-    kind, scenario = SCENARIOS[name]
-    found = {}
-    for door in DOORS:
-        options = _options(bootstrap, topics[kind], scenario) | {
-            "startingOffsets": "earliest",
-            "maxOffsetsPerTrigger": "400",
-        }
-        stream = spark.readStream.format(door).options(**options).load()
-        target = tmp_path / door
-        query = (
-            stream.writeStream.format("parquet")
-            .option("checkpointLocation", str(tmp_path / f"{door}-checkpoint"))
-            .trigger(availableNow=True)
-            .start(str(target))
-        )
-        assert query.awaitTermination(300)
-        written = spark.read.schema(stream.schema).parquet(str(target)).collect()
-        found[door] = [_plain(row) for row in _without_null_headers(_sorted(written))]
+    kind, scenario = STREAMS[name]
+    limits = {"startingOffsets": "earliest", "maxOffsetsPerTrigger": "400"}
+    streams = TwoStreams(spark, tmp_path, options_for(bootstrap, topics[kind], limits | scenario))
+    found = streams.catch_up()
     assert found["headrace"] == found["kafka"]
+    batches = streams.batch_rows
+    assert len(batches["headrace"]) == len(batches["kafka"]), batches
+    assert all(max(rows, default=0) <= 400 + 3 for rows in batches.values()), "about: each partition gets one at least"
 
 
-@pytest.mark.parametrize("writer", DOORS)
-def test_what_one_door_writes_both_read_alike(spark, bootstrap, writer):
-    topic = f"written-{uuid4().hex[:8]}"
-    admin = AdminClient({"bootstrap.servers": bootstrap})
-    admin.create_topics([NewTopic(topic, 5, 1)])[topic].result(60)
-    frame = spark.range(2000).selectExpr(
-        "if(id % 7 = 0, null, cast(id as string)) as key",
-        "if(id % 13 = 0, null, repeat(cast(id as string), 3)) as value",
-        "if(id % 3 = 0, array(named_struct('key', 'h', 'value', cast('x' as binary))), array()) as headers",
-    )
-    options = {"kafka.bootstrap.servers": bootstrap, "topic": topic}
-    frame.write.format(writer).options(**options, includeHeaders="true").mode("append").save()
-    read = {"kafka.bootstrap.servers": bootstrap, "subscribe": topic, "includeHeaders": "true"}
-    found = {
-        door: [
-            _plain(row)
-            for row in _without_null_headers(_sorted(spark.read.format(door).options(**read).load().collect()))
-        ]
-        for door in DOORS
-    }
-    assert len(found["kafka"]) == 2000
-    assert found["headrace"] == found["kafka"]
-
-
-def test_keys_go_to_the_same_partitions(spark, bootstrap):
-    placed = {}
-    for door in DOORS:
-        topic = f"placed-{door}-{uuid4().hex[:8]}"
-        admin = AdminClient({"bootstrap.servers": bootstrap})
-        admin.create_topics([NewTopic(topic, 7, 1)])[topic].result(60)
-        frame = spark.range(1000).selectExpr("repeat(cast(id as string), int(id % 40) + 1) as key", "'v' as value")
-        options = {"kafka.bootstrap.servers": bootstrap, "topic": topic}
-        frame.write.format(door).options(**options).mode("append").save()
-        read = {"kafka.bootstrap.servers": bootstrap, "subscribe": topic}
-        rows = spark.read.format("kafka").options(**read).load().collect()
-        placed[door] = {bytes(row.key): row.partition for row in rows}
-    assert placed["headrace"] == placed["kafka"]
-
-
-@pytest.mark.parametrize("guarantee", ["at-least-once", "exactly-once"])
-def test_a_stream_is_copied_through_apache_kafka_too(spark, bootstrap, topics, tmp_path: Path, guarantee):
-    target = f"copy-{uuid4().hex[:8]}"
-    admin = AdminClient({"bootstrap.servers": bootstrap})
-    admin.create_topics([NewTopic(target, 2, 1)])[target].result(60)
-    options = {"kafka.bootstrap.servers": bootstrap}
-    stream = spark.readStream.format("headrace").options(
-        **options, subscribe=topics["trimmed"], startingOffsets="earliest", maxOffsetsPerTrigger="100"
-    )
-    query = (
-        stream.load()
-        .select("key", "value")
-        .writeStream.format("headrace")
-        .options(**options, topic=target, deliveryGuarantee=guarantee)
-        .option("checkpointLocation", str(tmp_path / "checkpoint"))
-        .trigger(availableNow=True)
-        .start()
-    )
-    assert query.awaitTermination(300)
-    assert query.exception() is None
-    read = options | {"subscribe": target, "kafka.isolation.level": "read_committed"}
-    rows = spark.read.format("kafka").options(**read).load().collect()
-    assert sorted(int(row.value) for row in rows) == list(range(123, 500))
+@pytest.mark.parametrize("kind", ["transactions", "trimmed"])
+def test_history_of_a_topic_without_an_archive_is_the_topic(spark, bootstrap, topics, tmp_path: Path, kind):
+    """Apache Kafka knows nothing of archives: asking it for one must not fail."""
+    options = options_for(bootstrap, topics[kind], {"kafka.isolation.level": "read_committed"})
+    expected = read_by("kafka", spark, options)
+    assert read_by("headrace", spark, options | {"history": "true"}) == expected
+    stream = spark.readStream.format("headrace").options(**options, history="true", startingOffsets="earliest").load()
+    writer = stream.writeStream.format("parquet").option("checkpointLocation", str(tmp_path / "checkpoint"))
+    query = started(writer.option("path", str(tmp_path / "rows")).trigger(availableNow=True))
+    assert query.awaitTermination(STREAM_SECONDS_MAX)
+    assert comparable(spark.read.schema(stream.schema).parquet(str(tmp_path / "rows")).collect()) == expected

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from headrace.telemetry.catalog import BY_NAME, SERIES
+from headrace.cli.metrics_catalog import BY_NAME, SERIES
 from headrace.telemetry.figures import Metric
 
 ROOT = Path(__file__).resolve().parents[3]
