@@ -6,7 +6,7 @@ import time
 from collections.abc import Mapping, Sequence
 
 from confluent_kafka import KafkaException
-from confluent_kafka.admin import (  # type: ignore[attr-defined]  # its stubs do not export what it exports
+from confluent_kafka.admin import (
     AdminClient,
     AlterConfigOpType,
     ConfigEntry,

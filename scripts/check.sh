@@ -15,6 +15,7 @@ check lint           $bin/ruff check --quiet --output-format concise
 check format         $bin/ruff format --check --quiet --output-format concise
 check types          $bin/mypy
 check tool-types     $bin/mypy scripts bench
+check test-types     $bin/mypy -p tests
 check imports         $bin/lint-imports --no-logo
 check tree           $bin/python scripts/check_tree.py
 

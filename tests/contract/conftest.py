@@ -115,6 +115,8 @@ async def etcd(server: LocalEtcd) -> StoreCase:
     async def connect() -> Store:
         return await EtcdStore.connect(address)
 
+    store = await connect()
+
     async def let_pass_ms(duration_ms: int) -> None:
         await asyncio.sleep(duration_ms / 1000)
 
@@ -128,7 +130,6 @@ async def etcd(server: LocalEtcd) -> StoreCase:
         await store.commit({}, {"/forgotten": b"1"})
         await compact(address, await store.commit({}, {"/forgotten": b"2"}))  # what it names is kept
 
-    store = await connect()
     return StoreCase(store, SystemClock(), let_pass_ms, let_expire, forget_history, connect)
 
 

@@ -102,6 +102,9 @@ def requests(data: bytes) -> list[bytes]:
     return found
 
 
+stage: Stage
+
+
 def frames(data: bytes) -> None:
     stage.loop.run_until_complete(stage.attempt(data))
     assert not stage.unforeseen.found, "\n".join(stage.unforeseen.found)

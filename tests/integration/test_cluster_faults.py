@@ -63,8 +63,8 @@ def test_d9_a_leader_that_is_cut_off_is_replaced_and_fenced(cluster: LocalCluste
     for other in (METADATA, *(one for one in cluster.brokers if one != leader)):
         cluster.partition(leader, other)
     assert not is_taken_by(cluster.brokers[leader], "cut"), "nobody else has it, and nobody is out of sync yet"
-    other = cluster.brokers[leader % 3 + 1]
-    wait_until(lambda: leader_told_by("127.0.0.1", other.port, "cut") not in (leader, -1), "somebody else leads")
+    next_one = cluster.brokers[leader % 3 + 1]
+    wait_until(lambda: leader_told_by("127.0.0.1", next_one.port, "cut") not in (leader, -1), "somebody else leads")
     assert not is_taken_by(cluster.brokers[leader], "cut"), "two would acknowledge"
     sender.send(10)
     assert not is_taken_by(cluster.brokers[leader], "cut")

@@ -184,7 +184,7 @@ class SimNode:
                 await asyncio.sleep(0.3)  # as a supervisor would
                 continue
             check_whole(broker.partitions.all())
-            self._network.serve(self.node_id, partial(copy_context().run, broker.dispatcher))  # type: ignore[arg-type]
+            self._network.serve(self.node_id, partial(copy_context().run, broker.dispatcher))  # type: ignore[arg-type, call-arg]
             self.broker = broker
             return
 

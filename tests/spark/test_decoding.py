@@ -136,7 +136,7 @@ def test_avro_becomes_columns_of_every_type(spark: SparkSession) -> None:
 def test_protobuf_becomes_columns_of_every_type(spark: SparkSession) -> None:
     from google.protobuf.message_factory import GetMessageClass
 
-    message = GetMessageClass(find_message(compile_proto(PROTO), "Order"))(
+    message: Any = GetMessageClass(find_message(compile_proto(PROTO), "Order"))(
         id=7, big=2**63, state=1, lines=[{"what": "x", "count": 2}], tags={"a": "b"}, photo=b"\xff"
     )
     message.at.FromDatetime(AT)

@@ -91,7 +91,7 @@ def list_offsets(
 ) -> dict[int, int]:
     """Per partition: its `earliest` or `latest` offset, or the first at or after a time in ms."""
     from confluent_kafka import TopicPartition
-    from confluent_kafka.admin import OffsetSpec  # type: ignore[attr-defined]  # exported, not declared
+    from confluent_kafka.admin import OffsetSpec
 
     if not partitions:
         return {}

@@ -55,7 +55,7 @@ def kafka_bootstrap(kafka_broker: "LocalBroker") -> str:
 @pytest.fixture
 def kafka_topic_factory(kafka_broker: "LocalBroker") -> Generator[TopicFactory, None, None]:
     """Creates topics with names of their own: `factory(partitions=3, configs={"retention.ms": "1000"})`."""
-    from confluent_kafka.admin import AdminClient, NewTopic  # type: ignore[attr-defined]
+    from confluent_kafka.admin import AdminClient, NewTopic
 
     admin = AdminClient({"bootstrap.servers": kafka_broker.bootstrap})
     created: list[str] = []

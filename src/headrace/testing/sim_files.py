@@ -15,6 +15,7 @@ import os
 from dataclasses import dataclass
 from fnmatch import fnmatch
 from random import Random
+from typing import Self
 
 from headrace.model.errors import DiskFull, StorageError
 from headrace.storage.files import Bytes, File, Files
@@ -241,7 +242,7 @@ class SimFiles(Files):
         """Let the memory go; no file of this disk can be used afterwards."""
         self._disk.release()
 
-    def __enter__(self) -> "SimFiles":
+    def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *_: object) -> None:

@@ -59,14 +59,15 @@ class StandInServer:
         ours, theirs = socket.socketpair()
         for end in (ours, theirs):
             end.setblocking(False)
-        return Peer(Connection(self, ours, "10.0.0.1", "PLAINTEXT"), theirs)  # type: ignore[arg-type]
+        return Peer(Connection(self, ours, "10.0.0.1", "PLAINTEXT"), theirs, self)  # type: ignore[arg-type]
 
 
 class Peer:
     """The client's end, and the connection that it talks to."""
 
-    def __init__(self, connection: Connection, sock: socket.socket) -> None:
+    def __init__(self, connection: Connection, sock: socket.socket, server: StandInServer) -> None:
         self.connection = connection
+        self.server = server
         self.socket = sock
         self._loop = asyncio.get_running_loop()
 

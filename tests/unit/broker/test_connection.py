@@ -431,4 +431,4 @@ async def test_a_client_that_resets_its_connection_is_forgotten(connect: Connect
             answering.answer()
         await settle()
     assert peer.connection.closed
-    assert peer.connection._server.gone == [peer.connection]
+    assert peer.server.gone == [peer.connection]

@@ -2,8 +2,10 @@
 
 import json
 import resource
+import shutil
 import socket
 import sys
+import time
 from collections import namedtuple
 from pathlib import Path
 
@@ -68,7 +70,7 @@ def test_a_data_directory_that_is_not_there_yet_is_fine(tmp_path):
 @pytest.mark.parametrize(("free", "status"), [(10, "problem"), (200 * 2**20, "warning"), (2**40, "ok")])
 def test_free_space_is_measured_against_the_reserve(tmp_path, monkeypatch, free, status):
     usage = namedtuple("usage", "total used free")
-    monkeypatch.setattr(checks.shutil, "disk_usage", lambda path: usage(2**41, 0, free))
+    monkeypatch.setattr(shutil, "disk_usage", lambda path: usage(2**41, 0, free))
     assert checks.free_space(tmp_path).status == status
 
 
@@ -90,7 +92,7 @@ def test_syncing_leaves_nothing_behind(tmp_path):
 
 def test_a_slow_disk_is_told(tmp_path, monkeypatch):
     moments = iter(range(10_000))
-    monkeypatch.setattr(checks.time, "perf_counter", lambda: next(moments))
+    monkeypatch.setattr(time, "perf_counter", lambda: next(moments))
     assert checks.sync_latency(tmp_path).status == "warning"
 
 

@@ -1,11 +1,13 @@
 """`headrace start` reads its flags without typer, tells what is wrong, and hands over checked settings."""
 
+import os
 import subprocess
 import sys
 
 import pytest
 import typer.main
 
+from headrace.app.config_file import SettingsRefused
 from headrace.cli import start as start_module
 from headrace.cli.app import app
 from headrace.cli.exit_codes import USAGE
@@ -15,7 +17,7 @@ from headrace.model.settings import Listener
 
 @pytest.fixture(autouse=True)
 def _no_environment(monkeypatch):
-    monkeypatch.setattr(start_module.os, "environ", {})
+    monkeypatch.setattr(os, "environ", {})
 
 
 def settings(*words):
@@ -36,7 +38,7 @@ def test_metrics_are_told_where_somebody_asks_for_them():
 
 def test_several_addresses_need_names_of_their_own():
     words = ("-l", "INTERNAL://[::1]:1", "-l", "localhost:2", "-s", "listener.security.protocol.map=INTERNAL:PLAINTEXT")
-    with pytest.raises(start_module.SettingsRefused, match=r"PLAINTEXT is not in listener\.security"):
+    with pytest.raises(SettingsRefused, match=r"PLAINTEXT is not in listener\.security"):
         settings(*words)
     made = settings(*words[:-1], "listener.security.protocol.map=INTERNAL:PLAINTEXT,PLAINTEXT:PLAINTEXT")
     assert [listener.name for listener in made.listeners] == ["INTERNAL", "PLAINTEXT"]
@@ -78,7 +80,9 @@ def test_abbreviated_flags_are_not_guessed():
 
 def test_completion_knows_the_flags_that_start_really_has():
     real = {name for action in start_module.parser()._actions for name in action.option_strings}
-    declared = typer.main.get_command(app).commands["start"].params
+    command = typer.main.get_command(app)
+    assert isinstance(command, typer.core.TyperGroup)
+    declared = command.commands["start"].params
     assert {name for parameter in declared for name in parameter.opts} | {"-h", "--help"} == real
 
 

@@ -33,7 +33,8 @@ PROMISED = (CorruptBatch, MessageTooLarge, UnsupportedCompression)
 def test_any_records_come_back(records, codec, base_offset):
     batch = build_batch(records, base_offset=base_offset, codec=codec)
     assert decode_records(batch) == [
-        Record(base_offset + n, *record[:3], record.headers) for n, record in enumerate(records)
+        Record(base_offset + n, record.timestamp, record.key, record.value, record.headers)
+        for n, record in enumerate(records)
     ]
 
 

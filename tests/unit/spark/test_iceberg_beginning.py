@@ -4,6 +4,7 @@ import threading
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import Any
 
 import pytest
 from sqlalchemy.exc import OperationalError
@@ -79,7 +80,7 @@ def test_who_expires_what_somebody_else_has_changed_is_refused(tmp_path: Path, m
     for number in range(2):  # the first of two snapshots can go
         assert commit_once(ours, [written(ours, f"f{number}", number)], Batch("p", number))
     theirs = IcebergLakeTable.open(target)
-    catalog = type(ours.native.catalog)
+    catalog: Any = type(ours.native.catalog)
     write = catalog._write_metadata
 
     def meet(*given: object, **named: object) -> None:

@@ -5,6 +5,7 @@ from copy import deepcopy
 from fnmatch import fnmatch
 from functools import partial
 from random import Random
+from typing import Any
 
 import pytest
 
@@ -148,7 +149,7 @@ def flips(path: str, size: int) -> list[tuple[int, int]]:
     return [(byte, random.randrange(8)) for byte in sorted(places)]
 
 
-def view(holder: Holder) -> dict[str, object]:
+def view(holder: Holder) -> dict[str, Any]:
     """Everything that a client could ask of the log."""
     log = holder.log
     times = {offset: _or_error(partial(offset_at_or_after, log, 1_000 + offset)) for offset in range(2, 17)}
@@ -190,7 +191,7 @@ def test_d5_d13_no_flipped_bit_makes_us_serve_what_was_not_written(
 
 
 def check_damaged(
-    files: SimFiles, promises: Promises, sound: dict[str, object], place: str, caplog: pytest.LogCaptureFixture
+    files: SimFiles, promises: Promises, sound: dict[str, Any], place: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     holder = Holder(files, promises, boot=2)
     seen = view(holder)

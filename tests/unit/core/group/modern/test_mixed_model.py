@@ -216,7 +216,7 @@ class MixedGroupLife(RuleBasedStateMachine):
         group = self.stage.consumer_group
         if group is None:
             return  # leaders share out there: test_classic_model.py
-        clients = [*self.modern.values(), *self.classic.values()]
+        clients: list[Modern | Classic] = [*self.modern.values(), *self.classic.values()]
         members = [one for one in clients if one.member_id in group.subscriptions]
         for at, one in enumerate(members):
             for other in members[at + 1 :]:
@@ -283,7 +283,7 @@ class MixedGroupLife(RuleBasedStateMachine):
 
     def check_settled(self) -> None:
         group, classic = self.stage.consumer_group, self.stage.classic_group
-        clients = [*self.modern.values(), *self.classic.values()]
+        clients: list[Modern | Classic] = [*self.modern.values(), *self.classic.values()]
         members = {one.member_id: one for one in clients if one.is_member}
         if group is not None and group.subscriptions:
             assert group.state == "Stable"
