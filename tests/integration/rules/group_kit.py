@@ -7,7 +7,7 @@ from typing import Any
 from headrace.broker.broker import Broker
 from headrace.model.errors import ErrorCode
 from headrace.protocol.api import ApiKey
-from tests.integration.rules_kit import SECONDS_MAX, Client
+from tests.integration.rules.kit import SECONDS_MAX, Client
 
 GROUP = "g"
 SESSION_MS = 30_000

@@ -19,7 +19,9 @@ from headrace.model.settings import Listener, Settings
 from headrace.protocol.api import SERVED, ApiKey
 from headrace.protocol.kafka_messages import message_class
 from headrace.protocol.schema import FieldSchema, describe
+from headrace.records.batch import walk
 from headrace.records.builder import NewRecord, build_batch
+from headrace.records.record import decode_records
 from headrace.storage.files import Files
 from headrace.storage.memory_files import MemoryFiles
 from headrace.testing import SimFiles
@@ -207,3 +209,17 @@ def batch(*values: str, timestamp: int = NOW_MS, key: bytes | None = b"k", **fie
     """The bytes of a batch as a producer sends it."""
     records = [NewRecord(timestamp + number, key, value.encode()) for number, value in enumerate(values)]
     return build_batch(records, **fields)
+
+
+BROKEN = batch("x")[:-1] + b"?"  # its checksum is of another last byte
+
+
+def values(records: bytes | None) -> list[str]:
+    return [record.value.decode() for record in all_records(records)]
+
+
+def all_records(records: bytes | None) -> list[Any]:
+    data = memoryview(records or b"")
+    return [
+        record for at, header in walk(data) for record in decode_records(data[at : at + header.total_bytes], header)
+    ]

@@ -9,8 +9,8 @@ import pytest
 from headrace.broker.broker import Broker
 from headrace.model.errors import ErrorCode
 from headrace.protocol.api import ApiKey
-from tests.integration.rules_group_kit import GROUP, Company, Member, Owner, fetched_offset
-from tests.integration.rules_kit import SECONDS_MAX, Client, running
+from tests.integration.rules.group_kit import GROUP, Company, Member, Owner, fetched_offset
+from tests.integration.rules.kit import SECONDS_MAX, Client, running
 
 CONFIGS = {
     "group.initial.rebalance.delay.ms": "0",
