@@ -11,7 +11,16 @@ from headrace.spark.lake.delta import DeltaLakeTable
 from headrace.spark.lake.delta_upkeep import DeltaUpkeep
 from headrace.spark.lake.iceberg import IcebergLakeTable
 from headrace.spark.lake.iceberg_upkeep import IcebergUpkeep
-from headrace.spark.lake.table import NO_BATCH, Batch, DataFile, LakeTable, SchemaMismatch, TableChanged, commit_once
+from headrace.spark.lake.table import (
+    NO_BATCH,
+    Batch,
+    DataFile,
+    LakeTable,
+    SchemaMismatch,
+    TableChanged,
+    commit_once,
+    fit_once,
+)
 from headrace.spark.lake.upkeep import KeptTable, Upkeep
 
 SCHEMA = pa.schema([pa.field("id", pa.int64()), pa.field("name", pa.string())])
@@ -86,6 +95,16 @@ def upkeep_of(table: LakeTable) -> KeptTable:
         return DeltaUpkeep(table.native)
     assert isinstance(table, IcebergLakeTable)
     return IcebergUpkeep(table.native)
+
+
+def test_two_that_bring_the_same_new_column_both_find_it_there(open_table: Open) -> None:
+    first, second = open_table(), open_table()
+    wider = SCHEMA.append(pa.field("price", pa.float64()))
+    fit_once(first, wider)
+    fit_once(second, wider)
+    assert commit_once(second, [written(second, "a", 1)], Batch("p", 0))
+    assert ids_of(open_table()) == [1]
+    fit_once(open_table(), wider)
 
 
 def test_who_merges_files_that_somebody_else_has_merged_is_refused(open_table: Open) -> None:

@@ -12,7 +12,7 @@ from headrace.spark.archive.coverage import Coverage
 from headrace.spark.archive.decoding import archive_schema
 from headrace.spark.archive.settings import ArchiveSettings
 from headrace.spark.lake.files import FileWriter, open_folder
-from headrace.spark.lake.table import NO_BATCH, Batch, DataFile, LakeTable, TableChanged
+from headrace.spark.lake.table import NO_BATCH, Batch, DataFile, LakeTable, TableChanged, fit_once
 from headrace.spark.lake.upkeep import KeptTable
 
 NOTES_TOPIC = "topic"
@@ -92,7 +92,7 @@ def open_table(settings: ArchiveSettings, *, create: bool) -> ArchiveTable | Non
         iceberg = IcebergLakeTable.open_or_create(settings.target, schema)
         table, upkeep = iceberg, IcebergUpkeep(iceberg.native)
     if create:
-        table.fit(schema)
+        fit_once(table, schema)
     return ArchiveTable(settings, table, upkeep)
 
 

@@ -1,7 +1,8 @@
 """Delta Lake through delta-rs: the batch number is an application transaction of Delta's own log."""
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import PurePosixPath
 
 import pyarrow as pa
@@ -15,6 +16,15 @@ from headrace.spark.lake.table import NO_BATCH, Batch, DataFile, TableChanged, c
 # History entries that are looked through for the notes of an owner's last batch; the newest is nearly always it.
 HISTORY_MAX = 100
 FIRST_LOOK = 3
+
+
+@contextmanager
+def changes_told(location: str) -> Iterator[None]:
+    """A commit that the table's log refuses, because of somebody else's, is told in our own words."""
+    try:
+        yield
+    except CommitFailedError as error:
+        raise TableChanged(f"{location}: {error}") from error
 
 
 class DeltaLakeTable:
@@ -68,7 +78,7 @@ class DeltaLakeTable:
             max_commit_retries=0,
             app_transactions=[Transaction(batch.owner, batch.number)],
         )
-        try:
+        with changes_told(self.location):
             self._table.create_write_transaction(
                 [self._action(file) for file in files],
                 mode="append",
@@ -76,8 +86,6 @@ class DeltaLakeTable:
                 partition_by=self._table.metadata().partition_columns,
                 commit_properties=properties,
             )
-        except CommitFailedError as error:
-            raise TableChanged(f"{self.location}: {error}") from error
 
     def _action(self, file: DataFile) -> AddAction:
         root = self._table.table_uri.removeprefix("file://").rstrip("/")
@@ -88,7 +96,8 @@ class DeltaLakeTable:
         new = check_fits(pa.schema(self._table.schema().to_arrow()), schema, self.location)
         if new:
             fields = DeltaSchema.from_arrow(pa.schema([schema.field(name).with_nullable(True) for name in new])).fields
-            self._table.alter.add_columns(fields)
+            with changes_told(self.location):
+                self._table.alter.add_columns(fields)
 
     def files(self) -> list[str]:
         return [str(uri) for uri in self._table.file_uris()]

@@ -1,9 +1,8 @@
 """Upkeep of a Delta table, by delta-rs: the merge is one commit that says that no data changed."""
 
 from deltalake import CommitProperties, DeltaTable, WriterProperties
-from deltalake.exceptions import CommitFailedError
 
-from headrace.spark.lake.table import TableChanged
+from headrace.spark.lake.delta import changes_told
 from headrace.spark.lake.upkeep import Upkeep
 
 
@@ -18,14 +17,12 @@ class DeltaUpkeep:
         return small if small > upkeep.small_files_max else 0
 
     def compact(self, upkeep: Upkeep) -> int:
-        try:
+        with changes_told(self._table.table_uri):
             done = self._table.optimize.compact(
                 target_size=upkeep.small_bytes * 2,
                 writer_properties=WriterProperties(compression="ZSTD"),
                 commit_properties=CommitProperties(max_commit_retries=0),
             )
-        except CommitFailedError as error:
-            raise TableChanged(str(error)) from error
         return int(done["numFilesRemoved"])
 
     def expire(self, upkeep: Upkeep) -> int:

@@ -56,7 +56,10 @@ class LakeTable(Protocol):
         """Files and number in one step, if the table is still as of the last `refresh`; else TableChanged."""
 
     def fit(self, schema: "pa.Schema") -> None:
-        """Make room for new columns; SchemaMismatch if the rows cannot be told apart from what is there."""
+        """Make room for new columns; TableChanged if somebody else just did something of the kind.
+
+        SchemaMismatch if the rows cannot be told apart from what is there.
+        """
 
     def refresh(self) -> None: ...
 
@@ -76,6 +79,16 @@ def commit_once(table: LakeTable, files: Sequence[DataFile], batch: Batch) -> bo
             continue
         return True
     raise TableChanged(f"{table.location} changed {ATTEMPTS_MAX} times while batch {batch.number} was to be added")
+
+
+def fit_once(table: LakeTable, schema: "pa.Schema") -> None:
+    """Make room for new columns, where others may be about to make the same."""
+    for _ in range(ATTEMPTS_MAX):
+        try:
+            return table.fit(schema)
+        except TableChanged:
+            table.refresh()
+    raise TableChanged(f"{table.location} changed {ATTEMPTS_MAX} times while columns were to be added")
 
 
 def check_fits(there: "pa.Schema", rows: "pa.Schema", location: str) -> list[str]:

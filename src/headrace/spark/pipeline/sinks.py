@@ -179,6 +179,8 @@ def _add_to_table(pipeline: Pipeline, place: Place, rows: "DataFrame", number: i
 
 
 def open_lake_table(pipeline: Pipeline, schema: "pa.Schema") -> "LakeTable":
+    from headrace.spark.lake.table import fit_once
+
     table: LakeTable
     if pipeline.sink.kind is SinkKind.DELTA:
         from headrace.spark.lake.delta import DeltaLakeTable
@@ -188,5 +190,5 @@ def open_lake_table(pipeline: Pipeline, schema: "pa.Schema") -> "LakeTable":
         from headrace.spark.lake.iceberg import IcebergLakeTable
 
         table = IcebergLakeTable.open_or_create(pipeline.sink.target, schema, pipeline.sink.partition_by)
-    table.fit(schema)
+    fit_once(table, schema)
     return table
