@@ -38,6 +38,17 @@ def test_who_looks_keeps_nobody_from_starting(tmp_path: Path) -> None:
         watching.join()
 
 
+def test_half_a_file_of_a_writer_that_was_killed_goes_and_that_of_one_at_work_stays(tmp_path: Path) -> None:
+    state = PipelineState("p", tmp_path)
+    state.make()
+    killed = subprocess.Popen([sys.executable, "-c", ""])
+    killed.wait()
+    for writer in (killed.pid, os.getpid()):
+        (state.folder / f"progress.{writer}.tmp").write_text("{")
+    with state.held():
+        assert [path.name for path in state.folder.glob("*.tmp")] == [f"progress.{os.getpid()}.tmp"]
+
+
 def test_of_all_that_start_at_once_one_runs(tmp_path: Path) -> None:
     start = threading.Barrier(CROWD)
     refusals: list[str] = []

@@ -94,9 +94,17 @@ class PipelineState:
             self._take(descriptor)
             os.ftruncate(descriptor, 0)
             os.pwrite(descriptor, str(os.getpid()).encode(), 0)
+            self._sweep()
             yield
         finally:
             os.close(descriptor)
+
+    def _sweep(self) -> None:
+        """Half a file of one that was killed while it wrote is of no use to anybody."""
+        for path in self.folder.glob("*.*.tmp"):
+            writer = path.suffixes[-2].removeprefix(".")
+            if writer.isdecimal() and not _is_alive(int(writer)):
+                path.unlink(missing_ok=True)
 
     def _take(self, descriptor: int) -> None:
         """Whoever asks for the holder has the lock too, for a moment and not alone: such a one is waited for."""
