@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 from headrace.model.configs import LogConfig
 from headrace.model.errors import CorruptLog
-from headrace.records.batch import BatchHeader
+from headrace.records.batch import NO_SEQUENCE, BatchHeader, batch_crc
 from headrace.storage.epoch_check import confirmed_epochs, read_epochs
 from headrace.storage.files import Durable, Files, NewFile, NewName
 from headrace.storage.log import Log, note_marker
@@ -253,7 +253,7 @@ def rebuild_producers(files: Files, directory: str, segments: list[Segment]) -> 
         segment.aborted.forget_from(max(since, segment.base_offset))
         try:
             for at, header in segment.headers(position):
-                if header.producer_id >= 0 and header.base_offset >= since:
+                if (header.producer_id >= 0 or header.is_transactional) and header.base_offset >= since:
                     _replay(states, segment, at, header)
         except CorruptLog as damage:
             log.error("%s; producers that wrote after it are taken as new", damage)
@@ -272,12 +272,20 @@ def _first_bad_txn_index(segments: list[Segment]) -> Segment | None:
 
 
 def _replay(states: ProducerStates, segment: Segment, position: int, header: BatchHeader) -> None:
+    if header.base_sequence != NO_SEQUENCE and not header.is_control:
+        states.applied(header)
+        return
+    # A marker, or it was one once: a coordinator's batches have no sequence. It decides over many records, so
+    # it is not believed when its bytes have changed.
+    batch = segment.file.read(position, header.total_bytes)
+    if batch_crc(batch) != header.crc:
+        raise CorruptLog(f"{segment.path}: the batch at byte {position} fails its checksum")
     if not header.is_control:
         states.applied(header)
         return
     from headrace.records.control import read_marker
 
-    marker = read_marker(segment.file.read(position, header.total_bytes), header)
+    marker = read_marker(batch, header)
     if marker is None:
         states.applied_emptied_marker(header)
     else:

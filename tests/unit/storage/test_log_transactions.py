@@ -1,5 +1,8 @@
 """Transactions in a log: markers, what they leave in the `.txnindex`, and what a restart makes of it."""
 
+import logging
+from collections.abc import Mapping
+
 import pytest
 
 from headrace.model.errors import CoordinatorFenced, InvalidProducerEpoch
@@ -9,6 +12,7 @@ from headrace.storage.files import Files
 from headrace.storage.log import Log
 from headrace.storage.log_values import Producer
 from headrace.storage.memory_files import MemoryFiles
+from headrace.storage.producer_snapshot import remove_snapshots
 from headrace.storage.recovery import Checkpoint, open_log
 from headrace.storage.txn_index import AbortedTxn
 from headrace.testing import SimFiles
@@ -16,6 +20,7 @@ from tests.unit.storage.log_kit import CONFIG, append, batch_of, new_log
 
 COMMIT, ABORT = ControlType.COMMIT, ControlType.ABORT
 TXN_INDEX = "/data/t-0/00000000000000000000.txnindex"
+LOG = "/data/t-0/00000000000000000000.log"
 
 
 def write(log: Log, producer_id: int, *values: str, sequence: int = 0, epoch: int = 0) -> int:
@@ -161,3 +166,37 @@ def test_an_index_that_is_written_again_may_be_lost_again() -> None:
         files.lose_power()
         last = open_log(files, "/data/t-0", CONFIG, Checkpoint(recovery_point=2), now_ms=0)
         assert [(one.first_offset, one.last_offset) for one in aborted_from(last, 0)] == [(0, 1), (2, 3)]
+
+
+def test_a_marker_whose_bytes_have_changed_is_not_believed(caplog: pytest.LogCaptureFixture) -> None:
+    """Whatever bit of it: the transaction was committed, and nobody is told that it was aborted."""
+    files = MemoryFiles()
+    log = new_log(files)
+    write(log, 7, "a")
+    marker_at = log.active.file.size
+    end(log, 7, COMMIT)
+    marker_end = log.active.file.size
+    append(log, "later")
+    log.close()
+    remove_snapshots(files, "/data/t-0", after=-1)  # so that all of it is read again
+    sound = {path: files.read(path) for path in (f"/data/t-0/{name}" for name in files.list("/data/t-0"))}
+    for bit in range(8 * marker_at, 8 * marker_end):
+        again = opened_with(sound, LOG, bit)
+        again.producers.high_watermark_advanced(again.log_end_offset)
+        assert again.active.aborted.between(0, 100)[0] == [], f"bit {bit}"
+        said = [one for one in caplog.records if one.levelno == logging.ERROR]
+        assert said or again.producers.first_unstable_offset is None, f"bit {bit}"
+        caplog.clear()
+        again.active.close()
+
+
+def opened_with(folder: Mapping[str, bytes], path: str, flipped_bit: int) -> Log:
+    """As after a clean stop, but for one bit of one file."""
+    files = MemoryFiles()
+    files.make_dir("/data/t-0")
+    for name, content in folder.items():
+        files.replace(name, content)
+    damaged = bytearray(folder[path])
+    damaged[flipped_bit // 8] ^= 1 << flipped_bit % 8
+    files.replace(path, bytes(damaged))
+    return open_log(files, "/data/t-0", CONFIG, Checkpoint(recovery_point=3, clean=True), now_ms=0)
