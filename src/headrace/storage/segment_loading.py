@@ -13,11 +13,22 @@ def load_indexes(segment: Segment) -> bool:
     tail = list(segment.headers(last[1] if last else 0))
     if not tail or (last is not None and tail[0][1].last_offset != segment.base_offset + last[0]):
         return False
+    if not _ascend(segment.base_offset, tail):
+        return False
     segment.next_offset, segment.last_epoch = tail[-1][1].next_offset, tail[-1][1].leader_epoch
     first = tail[0][1] if last is None else header_at(segment.file, 0)
     if first is None or not _load_times(segment, tail):
         return False
     segment.first_timestamp, segment.first_epoch = first.max_timestamp, first.leader_epoch
+    return True
+
+
+def _ascend(base_offset: int, tail: list[tuple[int, BatchHeader]]) -> bool:
+    """Whether the offsets do: no checksum covers the one that a batch begins with."""
+    for _, header in tail:
+        if header.base_offset < base_offset:
+            return False
+        base_offset = header.next_offset
     return True
 
 

@@ -60,6 +60,25 @@ def test_indexes_that_are_missing_are_rebuilt() -> None:
     assert offset_at_or_after(log, 0) is not None
 
 
+@pytest.mark.parametrize("offset", [-(2**55), 2], ids=["below zero", "of an older segment"])
+def test_an_offset_that_makes_no_sense_is_not_where_the_log_goes_on(
+    offset: int, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A batch's offset is under no checksum, and nothing else tells the end where the log dir's checkpoint is lost."""
+    files = MemoryFiles()
+    log = new_log(files, SMALL_SEGMENTS)
+    for number in range(9):
+        append(log, f"value {number}")
+        last_at = log.active.file.size
+    last = append(log, "the last")
+    log.close()
+    overwrite(files, log.active.path, last_at, offset.to_bytes(8, "big", signed=True))
+    again = reopen(files, clean=True, log_start_offset=2)
+    assert "stands where 9 should" in caplog.text
+    assert append(again, "next").base_offset >= last.base_offset
+    assert read_values(again, again.log_end_offset - 1) == ["next"]
+
+
 @pytest.mark.parametrize("torn_bytes", [1, 30, 60, 75])
 def test_a_torn_tail_is_cut_and_said_so(torn_bytes: int, caplog: pytest.LogCaptureFixture) -> None:
     files = MemoryFiles()
