@@ -7,7 +7,7 @@ import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import AbstractContextManager
 from functools import partial
-from typing import Any, NoReturn, TypeVar
+from typing import Any, TypeVar
 
 import grpc
 from google.protobuf.descriptor import MethodDescriptor, ServiceDescriptor
@@ -65,12 +65,15 @@ def _unary(clients: Clients, serve: Unary, read: Read, counting: Counting) -> An
             try:
                 async with asyncio.timeout(context.time_remaining()) as limit:
                     answer = await serve(clients, read(body))
+                outcome.status = Status.OK
+                return answer
             except TimeoutError as error:
-                await _end(context, outcome, _too_late() if limit.expired() else failed(error))
+                failure = _too_late() if limit.expired() else failed(error)
             except Exception as error:
-                await _end(context, outcome, failed(error))
-            outcome.status = Status.OK
-            return answer
+                failure = failed(error)
+            outcome.status = failure.status
+        # Counted first: who hears how the call ended finds it in the figures.
+        return await end(context, failure)
 
     return call
 
@@ -80,16 +83,14 @@ def _stream(clients: Clients, serve: Stream, read: Read, counting: Counting) -> 
         with counting(context.invocation_metadata) as outcome:
             try:
                 await serve(clients, (read(body) async for body in bodies), context.write)
+                outcome.status = Status.OK
+                return
             except Exception as error:
-                await _end(context, outcome, failed(error))
-            outcome.status = Status.OK
+                failure = failed(error)
+            outcome.status = failure.status
+        await end(context, failure)
 
     return call
-
-
-async def _end(context: Context, outcome: Outcome, failure: Failed) -> NoReturn:
-    outcome.status = failure.status
-    await end(context, failure)
 
 
 def _too_late() -> Failed:
