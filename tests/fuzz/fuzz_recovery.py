@@ -112,6 +112,7 @@ def _read_everything(log: Log) -> None:
             if piece is None:
                 return
             served = memoryview(piece.read())
+            assert served, f"a reader at {offset} is told to come again, for ever"
             for position, header in walk(served):
                 batch = served[position : position + header.total_bytes]
                 assert batch_crc(batch) == header.crc, f"what is served at {offset} fails its checksum"

@@ -43,10 +43,11 @@ def _place_of(log: "Log", offset: int) -> tuple[int, int]:
             raise CorruptLog(f"{log.directory}: offset {offset} is lost: {hole.reason}")
     number = max(bisect_right(log.segments, offset, key=lambda segment: segment.base_offset) - 1, 0)
     segment = log.segments[number]
+    position = segment.position_of(offset)  # first: the search may be what finds the damage
     damaged = segment.hole_at(offset)
     if damaged is not None:
         raise CorruptLog(f"{segment.path}: offset {offset} cannot be read: {damaged.reason}")
-    return number, segment.position_of(offset)
+    return number, position
 
 
 def _end_below(log: "Log", segment: Segment, limit: int) -> int:

@@ -112,12 +112,12 @@ def _fits_offset(segment: "Segment", place: Place, header: BatchHeader, bounds: 
     """A gap before a batch is compaction's, unless the next batch knows better."""
     if header.base_offset < place.offset or place.offset == UNKNOWN:
         return place.offset == UNKNOWN
+    if bounds.end_offset != UNKNOWN and header.next_offset > bounds.end_offset:
+        return False
     following = _following(segment, place, header)
     if following is not None:
         return following.base_offset >= header.next_offset
-    if bounds.end_offset == UNKNOWN:
-        return bounds.may_end_in_gap
-    return header.next_offset <= bounds.end_offset
+    return bounds.end_offset != UNKNOWN or bounds.may_end_in_gap
 
 
 def _fits_epoch(segment: "Segment", place: Place, header: BatchHeader, bounds: Bounds) -> bool:
@@ -143,10 +143,15 @@ def hole_at(segment: "Segment", place: Place, reason: str, bounds: Bounds) -> Ho
             return Hole(place.position, position, place.offset, header.base_offset, reason)
     # Offsets that were handed out, or may have been, are not handed out again.
     next_offset = max(bounds.end_offset, bounds.recovery_point, place.offset)
-    damaged = header_at(segment.file, place.position)
-    if damaged is not None and next_offset == place.offset and bounds.end_offset == UNKNOWN:
-        next_offset = max(min(damaged.next_offset, place.offset + RECORDS_MAX), place.offset)
+    if next_offset == place.offset and bounds.end_offset < place.offset:
+        next_offset = min(max(_said_end(segment, place), place.offset + 1), place.offset + RECORDS_MAX)
     return Hole(place.position, segment.size, place.offset, next_offset, reason)
+
+
+def _said_end(segment: "Segment", place: Place) -> int:
+    """Where the damaged batch says that it ends: by its own offset, or by the one that it should have."""
+    damaged = header_at(segment.file, place.position)
+    return place.offset if damaged is None else max(damaged.base_offset, place.offset) + damaged.last_offset_delta + 1
 
 
 def _where_to_go_on(segment: "Segment", place: Place) -> Iterator[int]:
@@ -245,6 +250,8 @@ def place_at(segment: "Segment", position: int) -> Place:
         offset = segment.base_offset
     try:
         for _, header in segment.headers(start, position):
+            if not offset <= header.base_offset < header.next_offset <= segment.next_offset:
+                return Place(position, UNKNOWN, UNKNOWN)  # that one is damaged, and knows nothing about this one
             offset, epoch = header.next_offset, header.leader_epoch
     except CorruptLog:
         return Place(position, UNKNOWN, UNKNOWN)

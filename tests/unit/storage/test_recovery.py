@@ -79,6 +79,50 @@ def test_an_offset_that_makes_no_sense_is_not_where_the_log_goes_on(
     assert read_values(again, again.log_end_offset - 1) == ["next"]
 
 
+def test_another_segments_batches_are_damage_where_they_do_not_belong(caplog: pytest.LogCaptureFixture) -> None:
+    files = MemoryFiles()
+    values = filled(files)
+    *_, second, last = segment_paths(files)
+    files.replace(second, files.read(last))
+    log = reopen(files, clean=True, recovery_point=20)
+    behind = log.segments[-1].base_offset
+    before = next(segment.base_offset for segment in log.segments if segment.path == second)
+    assert f"offsets {before} to {behind - 1} are damaged" in caplog.text
+    assert read_values(log, behind) == values[behind:]
+    assert read_values(log, limit=before) == values[:before]
+    with pytest.raises(CorruptLog):
+        log.read(before, 1, log.log_end_offset)
+
+
+def test_a_last_segment_of_which_nothing_is_left_is_not_written_over() -> None:
+    """Where the log dir's checkpoint is lost, nothing tells how many offsets it had; some, since it has bytes."""
+    files = MemoryFiles()
+    filled(files)
+    last = segment_paths(files)[-1]
+    damaged = bytes(len(files.read(last)))
+    files.replace(last, damaged)
+    log = reopen(files, clean=True)
+    end = log.log_end_offset
+    for number in range(5):  # so many that another segment begins
+        assert append(log, f"next {number}").base_offset == end + number
+    assert read_values(log, end) == [f"next {number}" for number in range(5)]
+    assert files.read(last)[: len(damaged)] == damaged
+    paths = segment_paths(files)
+    assert len(paths) == len(set(paths)) == len(log.segments)
+
+
+def test_a_batch_behind_one_whose_offset_has_changed_is_read() -> None:
+    files = MemoryFiles()
+    log = new_log(files)
+    positions = [log.active.file.size for value in "abc" if append(log, value)]
+    log.close()
+    overwrite(files, log.active.path, positions[0], (2**50).to_bytes(8, "big"))
+    again = open_log(files, DIRECTORY, CONFIG, Checkpoint(recovery_point=3, clean=True), now_ms=0)
+    assert read_values(again, 2) == ["c"]
+    with pytest.raises(CorruptLog):
+        again.read(1, 1, 3)
+
+
 @pytest.mark.parametrize("torn_bytes", [1, 30, 60, 75])
 def test_a_torn_tail_is_cut_and_said_so(torn_bytes: int, caplog: pytest.LogCaptureFixture) -> None:
     files = MemoryFiles()
