@@ -272,21 +272,23 @@ def _first_bad_txn_index(segments: list[Segment]) -> Segment | None:
 
 
 def _replay(states: ProducerStates, segment: Segment, position: int, header: BatchHeader) -> None:
-    if header.base_sequence != NO_SEQUENCE and not header.is_control:
-        states.applied(header)
-        return
-    # A marker, or it was one once: a coordinator's batches have no sequence. It decides over many records, so
-    # it is not believed when its bytes have changed.
-    batch = segment.file.read(position, header.total_bytes)
-    if batch_crc(batch) != header.crc:
-        raise CorruptLog(f"{segment.path}: the batch at byte {position} fails its checksum")
     if not header.is_control:
+        if header.base_sequence == NO_SEQUENCE or header.producer_id < 0:
+            _intact(segment, position, header)  # a coordinator's own; or a marker, or somebody's, before a bit flipped
         states.applied(header)
         return
     from headrace.records.control import read_marker
 
-    marker = read_marker(batch, header)
+    marker = read_marker(_intact(segment, position, header), header)
     if marker is None:
         states.applied_emptied_marker(header)
     else:
         note_marker(states, segment, header, marker)
+
+
+def _intact(segment: Segment, position: int, header: BatchHeader) -> bytes:
+    """A batch that decides over many others: it is not believed when its bytes have changed."""
+    batch = segment.file.read(position, header.total_bytes)
+    if batch_crc(batch) != header.crc:
+        raise CorruptLog(f"{segment.path}: the batch at byte {position} fails its checksum")
+    return batch

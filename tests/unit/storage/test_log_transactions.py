@@ -20,6 +20,7 @@ from tests.unit.storage.log_kit import CONFIG, append, batch_of, new_log
 
 COMMIT, ABORT = ControlType.COMMIT, ControlType.ABORT
 TXN_INDEX = "/data/t-0/00000000000000000000.txnindex"
+PRODUCER_ID_AT = 43  # in a batch's header; its first bit makes it negative
 LOG = "/data/t-0/00000000000000000000.log"
 
 
@@ -168,6 +169,22 @@ def test_an_index_that_is_written_again_may_be_lost_again() -> None:
         assert [(one.first_offset, one.last_offset) for one in aborted_from(last, 0)] == [(0, 1), (2, 3)]
 
 
+def test_a_batch_whose_producer_is_damaged_opens_no_transaction_that_nobody_can_end(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    files = MemoryFiles()
+    log = new_log(files)
+    write(log, 7, "a")
+    end(log, 7, COMMIT)
+    log.close()
+    remove_snapshots(files, "/data/t-0", after=-1)
+    sound = {path: files.read(path) for path in (f"/data/t-0/{name}" for name in files.list("/data/t-0"))}
+    again = opened_with(sound, LOG, 8 * PRODUCER_ID_AT + 7)
+    again.producers.high_watermark_advanced(again.log_end_offset)
+    assert again.producers.first_unstable_offset is None
+    assert "fails its checksum" in caplog.text
+
+
 def test_a_marker_whose_bytes_have_changed_is_not_believed(caplog: pytest.LogCaptureFixture) -> None:
     """Whatever bit of it: the transaction was committed, and nobody is told that it was aborted."""
     files = MemoryFiles()
@@ -199,4 +216,4 @@ def opened_with(folder: Mapping[str, bytes], path: str, flipped_bit: int) -> Log
     damaged = bytearray(folder[path])
     damaged[flipped_bit // 8] ^= 1 << flipped_bit % 8
     files.replace(path, bytes(damaged))
-    return open_log(files, "/data/t-0", CONFIG, Checkpoint(recovery_point=3, clean=True), now_ms=0)
+    return open_log(files, "/data/t-0", CONFIG, Checkpoint(clean=True), now_ms=0)
