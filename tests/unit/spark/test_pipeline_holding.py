@@ -2,6 +2,7 @@
 
 import fcntl
 import os
+import signal
 import subprocess
 import sys
 import threading
@@ -11,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from headrace.spark.pipeline import supervisor as supervising
+from headrace.spark.pipeline.restarting import FAILED
 from headrace.spark.pipeline.state import AlreadyRunning, PipelineState
 from headrace.spark.pipeline.supervisor import Supervisor
 from tests.patience import until
@@ -137,3 +139,30 @@ def test_a_worker_that_does_not_stop_is_killed_when_patience_ends(
     running.join(WAIT_S)
     assert not running.is_alive()
     assert state.holder() is None
+
+
+END = """
+import signal, sys, time
+from headrace.spark.pipeline.worker import ended
+
+class Claimed:
+    def lost_to(self):
+        print("asking", flush=True)
+        time.sleep(600)
+
+signal.signal(signal.SIGTERM, lambda *_: None)
+sys.exit(ended(Claimed(), RuntimeError("the JVM is gone"), was_asked=sys.argv[1] == "asked"))
+"""
+
+
+def test_a_worker_that_has_failed_waits_for_no_broker_once_it_shall_stop() -> None:
+    before, during = (
+        subprocess.Popen([sys.executable, "-c", END, when], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL)
+        for when in ("asked", "not yet")
+    )
+    with before, during:
+        assert before.wait(WAIT_S) == FAILED
+        assert during.stdout is not None
+        assert during.stdout.readline() == b"asking\n"
+        during.terminate()
+        assert during.wait(WAIT_S) == -signal.SIGTERM

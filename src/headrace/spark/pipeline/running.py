@@ -58,6 +58,10 @@ class Running:
     def ask_to_stop(self, *_: object) -> None:
         self._stop.set()
 
+    @property
+    def is_asked_to_stop(self) -> bool:
+        return self._stop.is_set()
+
     def run(self, spark: "SparkSession", *, only_backfill: bool = False) -> None:
         starts = pin_starts(self._state, self._pipeline, self._place.bootstrap)
         until = unfinished_backfill(self._state)

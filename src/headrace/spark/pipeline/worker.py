@@ -32,6 +32,7 @@ log = logging.getLogger(__name__)
 # A broker that is away for a while is waited for here, as the source does.
 PATIENCE_S = 300.0
 LOOK_PATIENCE_S = 2.0  # while somebody may want to stop us
+STOP_SIGNALS = (signal.SIGTERM, signal.SIGINT)
 
 
 def run(pipeline: Pipeline, given: argparse.Namespace) -> int:
@@ -48,7 +49,7 @@ def _run(pipeline: Pipeline, given: argparse.Namespace, cluster: Cluster) -> int
         pin_backfill(state, main_state, pipeline, given.bootstrap, given.backfill_from)
     place = Place(given.bootstrap, str(state.checkpoint), claimed.owner, security_options(pipeline))
     running = Running(pipeline, state, place, lambda: _look_for_newer(cluster.settings, claimed.owner))
-    for number in (signal.SIGTERM, signal.SIGINT):
+    for number in STOP_SIGNALS:
         signal.signal(number, running.ask_to_stop)
     try:
         spark = open_session(pipeline.group, master=given.master, remote=given.remote, settings=pipeline.spark)
@@ -56,7 +57,7 @@ def _run(pipeline: Pipeline, given: argparse.Namespace, cluster: Cluster) -> int
     except InvalidConfig:
         raise
     except Exception as error:
-        return _ended(claimed, error)
+        return ended(claimed, error, was_asked=running.is_asked_to_stop)
     return DONE
 
 
@@ -71,9 +72,12 @@ def _look_for_newer(settings: ClientSettings, owner: Owner) -> None:
         cluster.close()
 
 
-def _ended(claimed: Claim, error: Exception) -> int:
-    """Whatever ended the queries, the question is whether another copy was behind it."""
-    newer = claimed.lost_to()
+def ended(claimed: Claim, error: Exception, *, was_asked: bool) -> int:
+    """Whatever ended the queries, the question is whether another copy was behind it; not to who wants to be gone."""
+    # No batch is left to finish, and the broker that is asked may be away for minutes.
+    for number in STOP_SIGNALS:
+        signal.signal(number, signal.SIG_DFL)
+    newer = None if was_asked else claimed.lost_to()
     if newer is not None:
         log.error("another copy has taken over: %s", newer)
         return TAKEN_OVER
