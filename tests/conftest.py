@@ -1,6 +1,7 @@
 """What holds for all tests."""
 
 import os
+import signal
 
 import pytest
 from hypothesis import HealthCheck, settings
@@ -12,6 +13,11 @@ settings.load_profile("unhurried")
 # Spark lives for seconds in a test: the second of the JVM's compilers costs more time than it saves, and its usual
 # collector keeps threads busy for a heap that is never full. Also for what tests start in processes of their own.
 os.environ.setdefault("SPARK_SUBMIT_OPTS", "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC")
+
+# A shell without job control has what it starts in the background ignore Ctrl-C, and all their children too; some tests
+# press it.
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 # Tests of minutes: begun last, one of them would keep one worker busy after the other has nothing left to do.
