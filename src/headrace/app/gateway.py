@@ -18,6 +18,7 @@ from dataclasses import asdict, replace
 from headrace.app.interpreter import tune_interpreter
 from headrace.app.log_lines import write_log_lines
 from headrace.app.observing import GATEWAY, Observing
+from headrace.app.processor_time import ORDINARY_SLICE_NS, ask_for_turns_of
 from headrace.app.supervisor import Companion, listen
 from headrace.model.settings import GatewaySettings, join_address
 
@@ -57,6 +58,7 @@ def run(
     from headrace.gateway.server import serve
 
     tune_interpreter()
+    ask_for_turns_of(ORDINARY_SLICE_NS)  # those of the broker that has started us are short
     tell_where(http)
     tracer = observing.tracer(GATEWAY)
     try:

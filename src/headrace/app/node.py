@@ -20,6 +20,7 @@ from headrace.app.log_lines import write_log_lines
 from headrace.app.loop_lag import LoopLag
 from headrace.app.metadata import Metadata
 from headrace.app.observing import BROKER, GRPC, Observing
+from headrace.app.processor_time import BROKER_SLICE_NS, ask_for_turns_of
 from headrace.app.telemetry import ProcessTelemetry, broker_telemetry
 from headrace.broker.broker import Broker
 from headrace.model.errors import HeadraceError, StorageError
@@ -88,6 +89,7 @@ class Node:
 
 
 async def _serve(settings: Settings, ready_fd: int | None) -> None:
+    ask_for_turns_of(BROKER_SLICE_NS)  # first: threads that are started take after those who start them
     stop = asyncio.Event()
     loop = asyncio.get_running_loop()
     for signal_number in (signal.SIGTERM, signal.SIGINT):

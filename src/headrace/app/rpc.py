@@ -20,6 +20,7 @@ from headrace.app.gateway import LOOPBACK
 from headrace.app.interpreter import tune_interpreter
 from headrace.app.log_lines import write_log_lines
 from headrace.app.observing import GRPC, Observing
+from headrace.app.processor_time import ORDINARY_SLICE_NS, ask_for_turns_of
 from headrace.app.supervisor import Companion, reserve
 from headrace.app.telemetry import ProcessTelemetry
 from headrace.model.settings import GatewaySettings, join_address
@@ -56,6 +57,7 @@ async def serve(settings: GatewaySettings, bootstrap: str, request_timeout_ms: i
     from headrace.rpc.server import RpcServer
 
     tune_interpreter()
+    ask_for_turns_of(ORDINARY_SLICE_NS)  # those of the broker that has started us are short
     loop = asyncio.get_running_loop()
     stop = asyncio.Event()
     for signal_number in (signal.SIGTERM, signal.SIGINT):

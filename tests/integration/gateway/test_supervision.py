@@ -2,6 +2,7 @@
 
 import itertools
 import json
+import os
 import signal
 import socket
 import subprocess
@@ -17,10 +18,12 @@ import psutil
 import pytest
 from confluent_kafka import Producer
 
+from headrace.app.processor_time import BROKER_SLICE_NS
 from headrace.testing import LocalBroker
 from tests.gateways import gateway_alone
 from tests.integration.raw import RawConnection
 from tests.patience import until
+from tests.turns import kernel_gives_turns, turns_of
 
 START = [sys.executable, "-m", "headrace.cli.main", "start", "--memory", "--listen", "127.0.0.1:0"]
 WAIT_S = 30.0
@@ -44,6 +47,15 @@ def is_gone(process: psutil.Process) -> bool:
 
 def wait_until(condition) -> None:
     until(condition, "it comes true", WAIT_S)
+
+
+def test_the_broker_has_short_turns_and_those_beside_it_have_ordinary_ones():
+    with LocalBroker(gateway=True) as broker:
+        assert httpx.get(f"{broker.http_url}/ready", timeout=WAIT_S).status_code == 200
+        beside = [companion_of(broker, module).pid for module in (REST, GRPC)]
+        ordinary = turns_of(os.getpid())
+        assert turns_of(broker.pid) == (BROKER_SLICE_NS if kernel_gives_turns() else ordinary)
+        wait_until(lambda: [turns_of(pid) for pid in beside] == [ordinary, ordinary])
 
 
 def test_a_killed_gateway_comes_back_and_no_client_is_refused():
