@@ -45,7 +45,7 @@ async def produce(services: Services, topic: str, scope: Scope, receive: Receive
 
 async def _one(services: Services, facts: TopicFacts, message: Outgoing, acks: Acks | None) -> Answer:
     await check_partition(services, facts, message.partition)
-    place = await _send(services, facts.name, message, acks)
+    place = await services.singles.send(facts.name, message, acks)
     return Answer(200, to_json({"topic": facts.name, **_shown(place)}))
 
 
@@ -69,11 +69,7 @@ async def _many(services: Services, facts: TopicFacts, given: Mapping[str, Any],
 
 
 async def _sent(services: Services, topic: str, message: Outgoing, acks: Acks | None) -> Place:
-    return await _send(services, topic, message, acks)
-
-
-def _send(services: Services, topic: str, message: Outgoing, acks: Acks | None) -> "asyncio.Future[Place]":
-    return services.publisher.send(
+    return await services.publisher.send(
         topic,
         message.value,
         message.key,

@@ -11,6 +11,7 @@ from headrace.client.cluster import Cluster
 from headrace.client.factory import make_admin
 from headrace.client.front_door import open_clients
 from headrace.client.publisher import Publisher
+from headrace.client.single_messages import SingleMessages
 from headrace.client.topic_watch import TopicWatch
 from headrace.gateway.consumers import Consumers
 from headrace.gateway.figures import HttpFigures
@@ -36,6 +37,7 @@ class Services:
     request_timeout_s: float
     cluster: Cluster
     publisher: Publisher
+    singles: SingleMessages
     admin: "AdminClient"
     read_rebalances: "RebalanceReader"
     consumers: Consumers
@@ -70,6 +72,7 @@ class Services:
             request_timeout_s=request_timeout_ms / 1000,
             cluster=cluster,
             publisher=publisher,
+            singles=SingleMessages(publisher, settings.linger_ms),
             admin=make_admin(bootstrap, {"client.id": CLIENT_ID}),
             read_rebalances=read_rebalances,
             consumers=Consumers(bootstrap, watch),

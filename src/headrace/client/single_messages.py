@@ -1,0 +1,122 @@
+"""Single messages of many callers: sent together and answered one after the other, so that nobody else has to wait.
+
+Callers who come alone are sent on at once. When many come, each waits a little for the others, and the answers leave
+a few at a time. Left to themselves the callers would fall into step: a burst of requests, a burst of answers, and a
+processor that is free for nobody else for milliseconds. docs/adr/0023 has what was measured.
+"""
+
+import asyncio
+import os
+from collections import deque
+from typing import TYPE_CHECKING
+
+from headrace.client.publisher import Acks, Place, Publisher, Sendable, place_of
+from headrace.client.refusals import from_kafka_error
+
+if TYPE_CHECKING:
+    from confluent_kafka import KafkaError, Message
+
+# As many as this within a window are many. At that rate, 3,200 a second, waiting for others saves the broker more
+# requests than it costs a caller time; below it there is nobody to wait for.
+CROWD_MESSAGES = 16
+CROWD_WINDOW_S = 0.005
+# While many come, a message waits this many lingers for others before librdkafka waits its own.
+GATHERED_LINGERS = 3
+# Answers that leave in one turn of the loop. One by one costs a sixth of the requests; all at once is a burst again.
+ANSWERS_PER_TURN = 6
+
+
+class Crowd:
+    """Tells whether many come at once."""
+
+    def __init__(self) -> None:
+        self._seen, self._window_ends_s, self._is_large = 0, 0.0, False
+
+    def joined(self, now_s: float) -> bool:
+        """Somebody has come: whether the last window was a full one, and has only just ended."""
+        if now_s >= self._window_ends_s:
+            just_ended = now_s < self._window_ends_s + CROWD_WINDOW_S
+            self._is_large = just_ended and self._seen >= CROWD_MESSAGES
+            self._seen, self._window_ends_s = 0, now_s + CROWD_WINDOW_S
+        self._seen += 1
+        return self._is_large
+
+
+class SingleMessages:
+    def __init__(self, publisher: Publisher, linger_ms: float) -> None:
+        self._publisher = publisher
+        self._gather_s = linger_ms / 1000 * GATHERED_LINGERS
+        self._loop = asyncio.get_running_loop()
+        self._crowd = Crowd()
+        self._gathered: list[_Caller] = []
+        self._answers: deque[tuple[asyncio.Future[Place], Message]] = deque()  # that nobody has heard of yet
+
+    def send(self, topic: str, message: Sendable, acks: Acks | None = None) -> "asyncio.Future[Place]":
+        """The future ends with the place, a Refused, an Unanswered or a TooBusy."""
+        future: asyncio.Future[Place] = self._loop.create_future()
+        caller = _Caller(self, future, topic, message, acks)
+        is_crowded = self._gather_s > 0 and self._crowd.joined(self._loop.time())
+        if self._gathered:
+            self._gathered.append(caller)  # also when the crowd has gone: messages keep their order
+        elif is_crowded:
+            self._gathered.append(caller)
+            self._loop.call_later(self._gather_s, self._send_gathered)
+        else:
+            self._send(caller)
+        if is_crowded:
+            # Whoever else needs this processor has it now, not when the whole crowd has been served.
+            os.sched_yield()
+        return future
+
+    def _send_gathered(self) -> None:
+        gathered, self._gathered = self._gathered, []
+        for caller in gathered:
+            self._send(caller)
+
+    def _send(self, caller: "_Caller") -> None:
+        try:
+            self._publisher.send_reported(caller.topic, caller.message, caller, caller.acks)
+        except Exception as error:  # the call may be over: whatever it is reaches its caller by the future
+            caller.fail(error)
+
+    def delivered(self, caller: "_Caller", error: "KafkaError | None", message: "Message") -> None:
+        self._publisher.report_done(error, caller.acks)
+        if error is not None:
+            caller.fail(from_kafka_error(error))
+            return
+        if not self._answers:
+            self._loop.call_soon(self._answer_some)
+        self._answers.append((caller.future, message))
+
+    def _answer_some(self) -> None:
+        for _ in range(min(ANSWERS_PER_TURN, len(self._answers))):
+            future, message = self._answers.popleft()
+            if not future.done():  # else whoever waited has gone
+                future.set_result(place_of(message))
+        if self._answers:
+            self._loop.call_soon(self._answer_some)
+            os.sched_yield()
+
+
+class _Caller:
+    """One message, and whoever waits for what becomes of it."""
+
+    __slots__ = ("_singles", "acks", "future", "message", "topic")
+
+    def __init__(
+        self,
+        singles: SingleMessages,
+        future: "asyncio.Future[Place]",
+        topic: str,
+        message: Sendable,
+        acks: Acks | None,
+    ) -> None:
+        self._singles, self.future = singles, future
+        self.topic, self.message, self.acks = topic, message, acks
+
+    def delivered(self, error: "KafkaError | None", message: "Message", /) -> None:
+        self._singles.delivered(self, error, message)
+
+    def fail(self, error: Exception) -> None:
+        if not self.future.done():
+            self.future.set_exception(error)

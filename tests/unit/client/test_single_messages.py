@@ -1,0 +1,197 @@
+"""Who waits for whom among single messages, and in what order they are sent and answered."""
+
+import asyncio
+
+import pytest
+
+from headrace.client.pool import TooBusy
+from headrace.client.publisher import ANY_PARTITION, NOW, Place
+from headrace.client.single_messages import (
+    ANSWERS_PER_TURN,
+    CROWD_MESSAGES,
+    CROWD_WINDOW_S,
+    GATHERED_LINGERS,
+    Crowd,
+    SingleMessages,
+)
+
+LINGER_MS = 1
+
+
+class Delivered:
+    """What librdkafka tells of a message that has arrived."""
+
+    def __init__(self, offset: int) -> None:
+        self._offset = offset
+
+    def partition(self) -> int:
+        return 0
+
+    def offset(self) -> int:
+        return self._offset
+
+    def timestamp(self) -> tuple[int, int]:
+        return 1, 1000
+
+
+class Sent:
+    """A publisher that remembers what it was given, and says what became of it when the test wants it to."""
+
+    def __init__(self) -> None:
+        self.values: list[bytes] = []
+        self.reports = []
+        self.done = 0
+        self.is_full = False
+
+    def send_reported(self, topic, message, report, acks):
+        if self.is_full:
+            raise TooBusy("too many messages wait for the broker")
+        self.values.append(message[0])
+        self.reports.append(report)
+
+    def report_done(self, error, acks):
+        self.done += 1
+
+    def deliver_all(self) -> None:
+        for offset, report in enumerate(self.reports):
+            report.delivered(None, Delivered(offset))
+        self.reports.clear()
+
+
+class Timers:
+    """The loop's timers and clock, in the test's hands."""
+
+    def __init__(self, monkeypatch, loop) -> None:
+        self.now_s = 100.0
+        self.due = []
+        monkeypatch.setattr(loop, "time", lambda: self.now_s)
+        monkeypatch.setattr(loop, "call_later", lambda delay_s, call: self.due.append((self.now_s + delay_s, call)))
+
+    def move_on(self, seconds: float) -> None:
+        self.now_s += seconds
+        due, self.due = self.due, []
+        for at, call in due:
+            if at <= self.now_s:
+                call()
+            else:
+                self.due.append((at, call))
+
+
+def message(value: bytes):
+    return value, None, ANY_PARTITION, NOW, None
+
+
+@pytest.fixture
+async def timers(monkeypatch):
+    return Timers(monkeypatch, asyncio.get_running_loop())
+
+
+@pytest.fixture
+async def sent():
+    return Sent()
+
+
+@pytest.fixture
+async def singles(sent, timers):
+    return SingleMessages(sent, LINGER_MS)
+
+
+def crowd_in(singles, timers) -> list[asyncio.Future]:
+    """As many at once as make a crowd; the next one belongs to it."""
+    futures = [singles.send("t", message(b"early")) for _ in range(CROWD_MESSAGES)]
+    timers.now_s += CROWD_WINDOW_S
+    return futures
+
+
+def test_a_crowd_is_many_within_a_window():
+    crowd = Crowd()
+    assert [crowd.joined(1.0) for _ in range(CROWD_MESSAGES)] == [False] * CROWD_MESSAGES
+    assert crowd.joined(1.0 + CROWD_WINDOW_S)
+
+
+def test_a_few_are_no_crowd():
+    crowd = Crowd()
+    for _ in range(CROWD_MESSAGES - 1):
+        crowd.joined(1.0)
+    assert not crowd.joined(1.0 + CROWD_WINDOW_S)
+
+
+def test_a_crowd_that_has_gone_is_forgotten():
+    crowd = Crowd()
+    for _ in range(CROWD_MESSAGES):
+        crowd.joined(1.0)
+    assert not crowd.joined(1.0 + 2 * CROWD_WINDOW_S)
+
+
+async def test_whoever_comes_alone_is_sent_at_once(singles, sent):
+    singles.send("t", message(b"a"))
+    assert sent.values == [b"a"]
+
+
+async def test_in_a_crowd_a_message_waits_for_others_and_keeps_its_place(singles, sent, timers):
+    crowd_in(singles, timers)
+    singles.send("t", message(b"a"))
+    singles.send("t", message(b"b"))
+    assert sent.values[CROWD_MESSAGES:] == []
+    timers.move_on(GATHERED_LINGERS * LINGER_MS / 1000)
+    assert sent.values[CROWD_MESSAGES:] == [b"a", b"b"]
+
+
+async def test_a_late_message_does_not_overtake_those_that_are_gathered(singles, sent, timers):
+    crowd_in(singles, timers)
+    singles.send("t", message(b"a"))
+    timers.now_s += 3 * CROWD_WINDOW_S  # the crowd has gone, and the timer is late
+    singles.send("t", message(b"b"))
+    assert sent.values[CROWD_MESSAGES:] == []
+    timers.move_on(0)
+    assert sent.values[CROWD_MESSAGES:] == [b"a", b"b"]
+
+
+async def test_without_a_linger_nobody_waits(sent, timers):
+    singles = SingleMessages(sent, 0)
+    crowd_in(singles, timers)
+    singles.send("t", message(b"a"))
+    assert sent.values[-1] == b"a"
+
+
+async def test_answers_leave_a_few_in_each_turn(singles, sent):
+    futures = [singles.send("t", message(b"a")) for _ in range(CROWD_MESSAGES)]
+    sent.deliver_all()
+    answered = []
+    while not all(one.done() for one in futures):
+        await asyncio.sleep(0)
+        answered.append(sum(one.done() for one in futures))
+    assert answered[0] == ANSWERS_PER_TURN
+    assert answered[-2] == CROWD_MESSAGES - CROWD_MESSAGES % ANSWERS_PER_TURN
+    assert [one.result() for one in futures] == [Place(0, offset, 1000) for offset in range(CROWD_MESSAGES)]
+    assert sent.done == CROWD_MESSAGES
+
+
+async def test_a_caller_who_has_gone_holds_nobody_up(singles, sent):
+    gone, stays = (singles.send("t", message(value)) for value in (b"a", b"b"))
+    gone.cancel()
+    sent.deliver_all()
+    assert (await stays).offset == 1
+
+
+@pytest.mark.parametrize("is_gathered", [False, True])
+async def test_no_room_is_told_by_the_future(singles, sent, timers, is_gathered):
+    if is_gathered:
+        crowd_in(singles, timers)
+    sent.is_full = True
+    future = singles.send("t", message(b"a"))
+    timers.move_on(1)
+    with pytest.raises(TooBusy):
+        await future
+
+
+async def test_other_processes_are_let_in_only_where_many_come(singles, sent, timers, monkeypatch):
+    yields = []
+    monkeypatch.setattr("os.sched_yield", lambda: yields.append(1))
+    singles.send("t", message(b"a"))
+    sent.deliver_all()
+    await asyncio.sleep(0)
+    assert not yields
+    crowd_in(singles, timers)
+    singles.send("t", message(b"b"))
+    assert yields
