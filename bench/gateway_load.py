@@ -1,8 +1,8 @@
 """A program of its own: loads a gateway in front of a broker on disk, prints JSON.
 
 python -m bench.gateway_load requests SECONDS    single messages over 64 connections, beside an empty handler
-python -m bench.gateway_load beside SECONDS      what a Kafka client sees of the broker meanwhile, without the disk;
-                                                 it and the broker have one core, REST and its load the other
+python -m bench.gateway_load beside SECONDS      what a Kafka client sees of the broker meanwhile, without the disk, and
+                                                 what it sees while an empty handler has the same load
 python -m bench.gateway_load disk SECONDS        the same where everybody waits for the same disk
 python -m bench.gateway_load lines COUNT         NDJSON up and down
 python -m bench.gateway_load events CLIENTS      server-sent events to that many at once
@@ -32,8 +32,7 @@ from headrace.testing import LocalBroker
 CONNECTIONS = 64
 WARM_UP_S = 1
 PACED_RATE = 1_000
-PAIRS = 5  # of a measurement without and one with load
-BROKER_CORE, REST_CORE = 0, 1
+PAIRS = 7  # of a measurement without and one with load
 PARTITIONS = 4
 EVENTS = 20
 _PATIENCE_S = 120.0
@@ -107,25 +106,15 @@ def requests(folder: Path, seconds: int) -> dict[str, float]:
     }
 
 
-def paced_p99(broker: LocalBroker, seconds: int) -> float:
+def paced_p99(broker: LocalBroker, topic: str, seconds: int) -> float:
+    """What a Kafka producer waits for its acks; the topic is made for it."""
+    call(broker.http_url, "/topics", {"name": topic, "partitions": 1})
     count = PACED_RATE * seconds
-    command = [str(tools.program("load")), "latency", f"brokers={broker.bootstrap}", "topic=kafka", "limit_s=300"]
+    command = [str(tools.program("load")), "latency", f"brokers={broker.bootstrap}", f"topic={topic}", "limit_s=300"]
     command += [f"count={count}", f"rate={PACED_RATE}", f"skip={count // 10}", "conf.acks=all", "conf.linger.ms=0"]
-    done = subprocess.run(pinned(BROKER_CORE, command), capture_output=True, text=True, check=True)
+    done = subprocess.run(command, capture_output=True, text=True, check=True)
     figures: dict[str, float] = json.loads(done.stdout.strip().splitlines()[-1])
     return figures["ack_p99"]
-
-
-def pinned(core: int, command: list[str]) -> list[str]:
-    return ["taskset", "--cpu-list", str(core), *command]
-
-
-def keep_apart(broker: LocalBroker) -> None:
-    """The broker on one core, what runs beside it on another: who shares a core waits for the kernel, not for us."""
-    cores = {broker.pid: BROKER_CORE} | {one.pid: REST_CORE for one in psutil.Process(broker.pid).children()}
-    for pid, core in cores.items():
-        for thread in os.listdir(f"/proc/{pid}/task"):
-            os.sched_setaffinity(int(thread), {core})
 
 
 def beside(folder: Path, seconds: int) -> dict[str, float]:
@@ -137,29 +126,35 @@ def disk(folder: Path, seconds: int) -> dict[str, float]:
 
 
 def _beside(folder: Path, seconds: int, flush_policy: str) -> dict[str, float]:
-    with gateway(folder, **{"log.flush.policy": flush_policy}) as broker:
-        call(broker.http_url, "/topics", {"name": "kafka", "partitions": 1})
-        target = f"{broker.http_url}/topics/bench/messages"
-        wrk(folder, target, WARM_UP_S)
-        keep_apart(broker)
-        # One after the other, again and again: the machine's speed drifts.
-        pairs = [(paced_p99(broker, seconds), _p99_under_load(folder, broker, target, seconds)) for _ in range(PAIRS)]
+    with gateway(folder, **{"log.flush.policy": flush_policy}) as broker, empty_handler() as empty:
+        loads = {"empty": f"{empty}/empty", "rest": f"{broker.http_url}/topics/bench/messages"}
+        for target in loads.values():
+            wrk(folder, target, WARM_UP_S)
+        # One after the other, again and again, each with a measurement without load: the machine's speed drifts.
+        rows: dict[str, list[tuple[float, float]]] = {name: [] for name in loads}
+        for number in range(PAIRS):
+            for name, target in loads.items():
+                alone = paced_p99(broker, f"alone-{name}-{number}", seconds)
+                with _load(folder, target, seconds):
+                    rows[name].append((alone, paced_p99(broker, f"beside-{name}-{number}", seconds)))
     return {
-        "alone_p99": median(alone for alone, _ in pairs),
-        "beside_p99": median(loaded for _, loaded in pairs),
-        "beside_ratio": median(loaded / alone for alone, loaded in pairs),
+        "alone_p99": median(alone for alone, _ in rows["rest"]),
+        "beside_p99": median(loaded for _, loaded in rows["rest"]),
+        "beside_ratio": median(loaded / alone for alone, loaded in rows["rest"]),
+        "empty_ratio": median(loaded / alone for alone, loaded in rows["empty"]),
     }
 
 
-def _p99_under_load(folder: Path, broker: LocalBroker, target: str, seconds: int) -> float:
+@contextmanager
+def _load(folder: Path, target: str, seconds: int) -> Iterator[None]:
     options = ["-t", "1", "-c", str(CONNECTIONS), "-d", f"{seconds + 5}s", "-s", str(folder / "post.lua")]
-    load = subprocess.Popen(pinned(REST_CORE, ["wrk", *options, target]), stdout=subprocess.DEVNULL)
+    process = subprocess.Popen(["wrk", *options, target], stdout=subprocess.DEVNULL)
     try:
         time.sleep(WARM_UP_S)
-        return paced_p99(broker, seconds)
+        yield
     finally:
-        load.kill()
-        load.wait()
+        process.kill()
+        process.wait()
 
 
 def lines(folder: Path, count: int) -> dict[str, float]:

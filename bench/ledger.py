@@ -74,6 +74,7 @@ METRICS: Mapping[str, Metric] = {
     "alone_p99": Metric("produce to ack without REST load, p99", "ms"),
     "beside_p99": Metric("produce to ack beside REST load, p99", "ms"),
     "beside_ratio": Metric("produce to ack p99, beside REST load ÷ without", "×"),
+    "empty_ratio": Metric("produce to ack p99, beside the same load on an empty handler ÷ without", "×"),
     "lines_up": Metric("lines/s up", "", higher_is_better=True),
     "lines_up_cpu": Metric("gateway CPU per million lines up", "s"),
     "lines_down_cpu": Metric("gateway CPU per million lines down", "s"),

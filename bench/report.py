@@ -36,9 +36,8 @@ _METHOD = """\
   port every millisecond; the first record also creates its topic.
 - **REST** is measured with `wrk` on a gateway beside a broker of its own, as `headrace start` runs them. The empty
   handler is FastAPI's, on the same server with the same limits; both are loaded in turn.
-  Of a Kafka producer beside REST: broker and producer have one core, REST and its load the other, with load and
-  without. Where all share two cores its p99 rises to about three times, after fsync to four; beside an empty handler
-  under the same load, which never touches the broker, to 1.75 times: it is the kernel's scheduler that is waited for.
+  A Kafka producer beside REST, its broker, the gateway and `wrk` share all cores, as they do on a small machine. The
+  same load on an empty handler, which never comes to the broker, tells how much of it is the machine's.
 - **Loop lag** is the lateness of a 5 ms timer in headrace's event loop, the machine's share included.
 """
 

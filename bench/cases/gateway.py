@@ -15,7 +15,7 @@ _TIMEOUT_S = 900.0
 _ON = "broker on disk, acks=all"
 _PACED = (
     "1,000 messages/s, linger 0, acks=all, while 64 connections produce as fast as they can; "
-    "broker and Kafka client on one core, REST and its load on the other"
+    "broker, REST, both clients share all cores"
 )
 
 
