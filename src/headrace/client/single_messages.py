@@ -22,6 +22,8 @@ CROWD_MESSAGES = 16
 CROWD_WINDOW_S = 0.005
 # While many come, a message waits this many lingers for others before librdkafka waits its own.
 GATHERED_LINGERS = 3
+# Whoever lingers for longer than a few milliseconds has all the company there is.
+GATHER_S_MAX = 0.010
 # Answers that leave in one turn of the loop. One by one costs a sixth of the requests; all at once is a burst again.
 ANSWERS_PER_TURN = 6
 
@@ -45,7 +47,7 @@ class Crowd:
 class SingleMessages:
     def __init__(self, publisher: Publisher, linger_ms: float) -> None:
         self._publisher = publisher
-        self._gather_s = linger_ms / 1000 * GATHERED_LINGERS
+        self._gather_s = min(linger_ms / 1000 * GATHERED_LINGERS, GATHER_S_MAX)
         self._loop = asyncio.get_running_loop()
         self._crowd = Crowd()
         self._gathered: list[_Caller] = []

@@ -10,6 +10,7 @@ from headrace.client.single_messages import (
     ANSWERS_PER_TURN,
     CROWD_MESSAGES,
     CROWD_WINDOW_S,
+    GATHER_S_MAX,
     GATHERED_LINGERS,
     Crowd,
     SingleMessages,
@@ -145,6 +146,14 @@ async def test_a_late_message_does_not_overtake_those_that_are_gathered(singles,
     assert sent.values[CROWD_MESSAGES:] == []
     timers.move_on(0)
     assert sent.values[CROWD_MESSAGES:] == [b"a", b"b"]
+
+
+async def test_a_long_linger_is_not_made_much_longer(sent, timers):
+    singles = SingleMessages(sent, 1000)
+    crowd_in(singles, timers)
+    singles.send("t", message(b"a"))
+    timers.move_on(GATHER_S_MAX)
+    assert sent.values[-1] == b"a"
 
 
 async def test_without_a_linger_nobody_waits(sent, timers):
