@@ -16,11 +16,15 @@ from headrace.client.refusals import from_kafka_error
 if TYPE_CHECKING:
     from confluent_kafka import KafkaError, Message
 
-# As many as this within a window are many. At that rate, 3,200 a second, waiting for others saves the broker more
-# requests than it costs a caller time; below it there is nobody to wait for.
-CROWD_MESSAGES = 16
+# As many as this within a window are many. At that rate, 6,400 a second, waiting for others saves the broker more
+# requests than it costs a caller time; below it there are too few to wait for.
+CROWD_MESSAGES = 32
 CROWD_WINDOW_S = 0.005
-# While many come, a message waits this many lingers for others before librdkafka waits its own.
+# While many come, messages are gathered until this share of all callers is in, but no fewer than that many, and for
+# this many lingers at most; then librdkafka lingers once more. A batch of so few costs the broker hardly more than one
+# message. Not all: the rest come meanwhile, and whoever waited for the last one would wait for nothing.
+GATHERED_SHARE = 0.75
+GATHERED_MIN = 16
 GATHERED_LINGERS = 3
 # Whoever lingers for longer than a few milliseconds has all the company there is.
 GATHER_S_MAX = 0.010
@@ -51,24 +55,33 @@ class SingleMessages:
         self._loop = asyncio.get_running_loop()
         self._crowd = Crowd()
         self._gathered: list[_Caller] = []
+        self._waiting = 0  # callers without an answer
+        self._timer: asyncio.TimerHandle | None = None  # at which those who are gathered go
         self._answers: deque[tuple[asyncio.Future[Place], Message]] = deque()  # that nobody has heard of yet
 
     def send(self, topic: str, message: Sendable, acks: Acks | None = None) -> "asyncio.Future[Place]":
         """The future ends with the place, a Refused, an Unanswered or a TooBusy."""
         future: asyncio.Future[Place] = self._loop.create_future()
         caller = _Caller(self, future, topic, message, acks)
+        self._waiting += 1
         is_crowded = self._gather_s > 0 and self._crowd.joined(self._loop.time())
-        if self._gathered:
-            self._gathered.append(caller)  # also when the crowd has gone: messages keep their order
-        elif is_crowded:
-            self._gathered.append(caller)
-            self._loop.call_later(self._gather_s, self._send_gathered)
+        if self._gathered or is_crowded:
+            self._gather(caller)  # also when the crowd has gone: messages keep their order
         else:
             self._send(caller)
         if is_crowded:
             # Whoever else needs this processor has it now, not when the whole crowd has been served.
             os.sched_yield()
         return future
+
+    def _gather(self, caller: "_Caller") -> None:
+        self._gathered.append(caller)
+        if len(self._gathered) == 1:
+            self._timer = self._loop.call_later(self._gather_s, self._send_gathered)
+        elif len(self._gathered) >= max(GATHERED_MIN, self._waiting * GATHERED_SHARE):
+            assert self._timer is not None, "the first one has set it"
+            self._timer.cancel()
+            self._send_gathered()
 
     def _send_gathered(self) -> None:
         gathered, self._gathered = self._gathered, []
@@ -79,20 +92,26 @@ class SingleMessages:
         try:
             self._publisher.send_reported(caller.topic, caller.message, caller, caller.acks)
         except Exception as error:  # the call may be over: whatever it is reaches its caller by the future
-            caller.fail(error)
+            self._fail(caller, error)
 
     def delivered(self, caller: "_Caller", error: "KafkaError | None", message: "Message") -> None:
         self._publisher.report_done(error, caller.acks)
         if error is not None:
-            caller.fail(from_kafka_error(error))
+            self._fail(caller, from_kafka_error(error))
             return
         if not self._answers:
             self._loop.call_soon(self._answer_some)
         self._answers.append((caller.future, message))
 
+    def _fail(self, caller: "_Caller", error: Exception) -> None:
+        self._waiting -= 1
+        if not caller.future.done():
+            caller.future.set_exception(error)
+
     def _answer_some(self) -> None:
         for _ in range(min(ANSWERS_PER_TURN, len(self._answers))):
             future, message = self._answers.popleft()
+            self._waiting -= 1
             if not future.done():  # else whoever waited has gone
                 future.set_result(place_of(message))
         if self._answers:
@@ -118,7 +137,3 @@ class _Caller:
 
     def delivered(self, error: "KafkaError | None", message: "Message", /) -> None:
         self._singles.delivered(self, error, message)
-
-    def fail(self, error: Exception) -> None:
-        if not self.future.done():
-            self.future.set_exception(error)

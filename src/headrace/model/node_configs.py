@@ -109,7 +109,7 @@ _GATEWAY_ROWS = (
         "An HTTP consumer that is silent for this long is removed.", Range(1)),
     ConfigDef("gateway.linger.ms", INT, _GATEWAY.linger_ms,
         "How long the gateway waits for more messages, to send them to the broker together. While many come over HTTP "
-        "at once, three times as long on top, 10 ms at most.", Range(0, 1000)),
+        "at once, up to three times as long on top, 10 ms at most.", Range(0, 1000)),
     ConfigDef("gateway.body.max.bytes", INT, _GATEWAY.body_bytes_max,
         "The largest HTTP request that is not a stream.", Range(1024, INT_MAX)),
 )

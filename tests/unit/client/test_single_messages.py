@@ -12,6 +12,8 @@ from headrace.client.single_messages import (
     CROWD_WINDOW_S,
     GATHER_S_MAX,
     GATHERED_LINGERS,
+    GATHERED_MIN,
+    GATHERED_SHARE,
     Crowd,
     SingleMessages,
 )
@@ -59,6 +61,14 @@ class Sent:
         self.reports.clear()
 
 
+class Timer:
+    def __init__(self, at_s: float, call) -> None:
+        self.at_s, self.call, self.is_cancelled = at_s, call, False
+
+    def cancel(self) -> None:
+        self.is_cancelled = True
+
+
 class Timers:
     """The loop's timers and clock, in the test's hands."""
 
@@ -66,16 +76,21 @@ class Timers:
         self.now_s = 100.0
         self.due = []
         monkeypatch.setattr(loop, "time", lambda: self.now_s)
-        monkeypatch.setattr(loop, "call_later", lambda delay_s, call: self.due.append((self.now_s + delay_s, call)))
+        monkeypatch.setattr(loop, "call_later", self.call_later)
+
+    def call_later(self, delay_s, call):
+        timer = Timer(self.now_s + delay_s, call)
+        self.due.append(timer)
+        return timer
 
     def move_on(self, seconds: float) -> None:
         self.now_s += seconds
         due, self.due = self.due, []
-        for at, call in due:
-            if at <= self.now_s:
-                call()
-            else:
-                self.due.append((at, call))
+        for timer in due:
+            if timer.at_s > self.now_s:
+                self.due.append(timer)
+            elif not timer.is_cancelled:
+                timer.call()
 
 
 def message(value: bytes):
@@ -136,6 +151,32 @@ async def test_in_a_crowd_a_message_waits_for_others_and_keeps_its_place(singles
     assert sent.values[CROWD_MESSAGES:] == []
     timers.move_on(GATHERED_LINGERS * LINGER_MS / 1000)
     assert sent.values[CROWD_MESSAGES:] == [b"a", b"b"]
+
+
+async def test_enough_of_them_wait_no_longer(singles, sent, timers):
+    early = crowd_in(singles, timers)
+    sent.deliver_all()
+    await asyncio.gather(*early)
+    values = [b"%d" % number for number in range(GATHERED_MIN)]
+    for value in values:
+        singles.send("t", message(value))
+    assert sent.values[CROWD_MESSAGES:] == values, "nobody else waits"
+    singles.send("t", message(b"next"))
+    timers.move_on(GATHERED_LINGERS * LINGER_MS / 1000)
+    assert sent.values[CROWD_MESSAGES:] == [*values, b"next"], "each once"
+
+
+async def test_the_more_callers_wait_the_more_are_gathered(singles, sent, timers):
+    crowd_in(singles, timers)
+    for _ in range(GATHERED_MIN):
+        singles.send("t", message(b"a"))
+    assert len(sent.values) == CROWD_MESSAGES
+    more = 0
+    while len(sent.values) == CROWD_MESSAGES:
+        singles.send("t", message(b"a"))
+        more += 1
+    together = GATHERED_MIN + more
+    assert together == GATHERED_SHARE * (CROWD_MESSAGES + together)
 
 
 async def test_a_late_message_does_not_overtake_those_that_are_gathered(singles, sent, timers):
