@@ -11,7 +11,7 @@ import struct
 
 log = logging.getLogger(__name__)
 
-# A few small requests: less, and the broker is interrupted in the middle of one; more, and it waits like everybody.
+# A few small requests: with less, traces show the broker interrupted in the middle of one.
 BROKER_SLICE_NS = 500_000
 ORDINARY_SLICE_NS = 0  # the kernel's own
 
