@@ -54,11 +54,11 @@ def run(
 ) -> int:
     """Serve in the foreground until SIGTERM or SIGINT; returns the exit code."""
     write_log_lines(observing.log_format, GATEWAY)
+    ask_for_turns_of(ORDINARY_SLICE_NS)  # those of the broker that has started us are short, and threads inherit them
     from headrace.app.group_history import read_history
     from headrace.gateway.server import serve
 
     tune_interpreter()
-    ask_for_turns_of(ORDINARY_SLICE_NS)  # those of the broker that has started us are short
     tell_where(http)
     tracer = observing.tracer(GATEWAY)
     try:

@@ -54,10 +54,10 @@ def tell_where(host: str, port: int) -> None:
 
 
 async def serve(settings: GatewaySettings, bootstrap: str, request_timeout_ms: int, observing: Observing) -> None:
+    ask_for_turns_of(ORDINARY_SLICE_NS)  # those of the broker that has started us are short, and threads inherit them
     from headrace.rpc.server import RpcServer
 
     tune_interpreter()
-    ask_for_turns_of(ORDINARY_SLICE_NS)  # those of the broker that has started us are short
     loop = asyncio.get_running_loop()
     stop = asyncio.Event()
     for signal_number in (signal.SIGTERM, signal.SIGINT):
