@@ -43,6 +43,7 @@ class Connection(Receiving):
         "_answers_soon",
         "_dispatch",
         "_out",
+        "_owes_receipt",
         "_replies",
         "began",
         "durations",
@@ -67,6 +68,7 @@ class Connection(Receiving):
         self._replies: deque[Reply] = deque()
         self._answers_soon = False
         self._alone: Reply | None = None  # of the request that is handled with nothing else behind it
+        self._owes_receipt = False  # the client may be waiting to hear that its bytes have come
         self._out = Outbox(self, sock, self._loop, self._figures)
 
     # Handling
@@ -104,6 +106,9 @@ class Connection(Receiving):
             self._out.uncork()
             if not self._reading:
                 self._resume_soon()
+        if self._owes_receipt and not self.closed:
+            self._owes_receipt = False
+            self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_QUICKACK, 1)
         if position:
             # A request is a sign of life, a byte is not: else half a frame could be spun out for ever.
             self.last_active_ms = self._server.now_ms
@@ -141,6 +146,15 @@ class Connection(Receiving):
         reply = Reply(self, self.durations, self.began)
         self._replies.append(reply)
         return reply
+
+    def reserve_slow_reply(self) -> Reply:
+        """The same, for an answer that waits for a disk or for other brokers while the client has more to send.
+
+        Most clients leave Nagle's algorithm on: they hold a small request back until TCP has acknowledged the one
+        before. The kernel leaves that to the answer, so each request would wait for the answer to another.
+        """
+        self._owes_receipt = True
+        return self.reserve_reply()
 
     def reserve_last_reply(self) -> Reply:
         """The same, and nothing more is read before that answer is on its way.

@@ -218,7 +218,7 @@ class SimConnection:
         assert self._future is not None, "asked while a request is handled"
         return SimReply(self, self._future)
 
-    reserve_last_reply = reserve_reply
+    reserve_slow_reply = reserve_last_reply = reserve_reply
 
     def send(self, parts: Parts, future: "asyncio.Future[memoryview]") -> None:
         if not self.closed and not self.server.is_gone:

@@ -56,7 +56,15 @@ class StandInServer:
         self.gone.append(connection)
 
     def connect(self) -> "Peer":
-        ours, theirs = socket.socketpair()
+        return self._between(*socket.socketpair())
+
+    def connect_by_tcp(self) -> "Peer":
+        with socket.create_server(("127.0.0.1", 0)) as listener:
+            theirs = socket.create_connection(listener.getsockname())
+            ours, _ = listener.accept()
+        return self._between(ours, theirs)
+
+    def _between(self, ours: socket.socket, theirs: socket.socket) -> "Peer":
         for end in (ours, theirs):
             end.setblocking(False)
         return Peer(Connection(self, ours, "10.0.0.1", "PLAINTEXT"), theirs, self)  # type: ignore[arg-type]

@@ -2,8 +2,9 @@
 
 import asyncio
 import logging
+import socket
 from collections.abc import Iterator
-from contextlib import ExitStack
+from contextlib import ExitStack, closing
 from struct import pack
 from typing import Protocol
 
@@ -17,7 +18,18 @@ from headrace.model.errors import ProtocolError
 from headrace.protocol.frames import Parts
 from headrace.storage.log_values import LogSlice
 from headrace.storage.memory_files import MemoryFiles
-from tests.unit.broker.connection_kit import KIB, MIB, Answering, Dispatch, Peer, StandInServer, echo, frame, settle
+from tests.unit.broker.connection_kit import (
+    KIB,
+    MIB,
+    Answering,
+    Dispatch,
+    Peer,
+    StandInServer,
+    echo,
+    frame,
+    settle,
+    until,
+)
 
 
 class Connect(Protocol):
@@ -71,6 +83,33 @@ async def test_rule_04_a_request_without_an_answer_leaves_no_gap(connect: Connec
     peer = connect(lambda connection, request: () if request[-1] % 2 else echo(connection, request))
     await peer.send(b"".join(frame(bytes((number,))) for number in range(100)))
     assert [await peer.receive() for _ in range(50)] == [bytes((number,)) for number in range(0, 100, 2)]
+
+
+async def test_a_client_hears_at_once_that_its_request_has_come_if_the_answer_takes_long() -> None:
+    replies = []
+
+    def slowly(connection: Connection, request: memoryview) -> Parts | None:
+        if bytes(request) == b"quick":
+            return echo(connection, request)
+        replies.append(connection.reserve_slow_reply())
+        return None
+
+    def acknowledges_at_once() -> bool:
+        return bool(connection_socket.getsockopt(socket.IPPROTO_TCP, socket.TCP_QUICKACK))
+
+    peer = StandInServer(slowly).connect_by_tcp()
+    with closing(peer):
+        connection_socket = peer.connection._socket
+        # A conversation of small questions and answers: from now on Linux lets answers carry the acknowledgements.
+        connection_socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_QUICKACK, 0)
+        await peer.send(frame(b"quick"))
+        assert await peer.receive() == b"quick"
+        assert not acknowledges_at_once()
+        await peer.send(frame(b"slow"))
+        await until(lambda: bool(replies))
+        assert acknowledges_at_once()
+        replies[0].send([frame(b"done")])
+        assert await peer.receive() == b"done"
 
 
 async def test_a_request_that_is_handled_alone_lets_nothing_past_it_be_read(connect: Connect) -> None:

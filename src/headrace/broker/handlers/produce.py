@@ -161,7 +161,7 @@ class ProduceHandler:
         if not uncommitted:
             return encode_response(header.version, header.correlation_id, results)
         wait = self._new_wait(
-            reply or connection.reserve_reply(), header.version, header.correlation_id, results, request.timeout_ms
+            reply or connection.reserve_slow_reply(), header.version, header.correlation_id, results, request.timeout_ms
         )
         for partition, offset in uncommitted:
             wait.wait_for(partition, offset)
@@ -185,7 +185,7 @@ class ProduceHandler:
         offset: int,
     ) -> None:
         """For a single batch whose producer waits for all replicas."""
-        reply, results = connection.reserve_reply(), [(place.topic, [row])]
+        reply, results = connection.reserve_slow_reply(), [(place.topic, [row])]
         self._new_wait(reply, place.version, correlation_id, results, place.timeout_ms).wait_for(partition, offset)
 
     def answer_run_when_committed(
@@ -197,7 +197,7 @@ class ProduceHandler:
         offset: int,
     ) -> None:
         """The same for several requests that were written as one."""
-        reply = connection.reserve_reply()
+        reply = connection.reserve_slow_reply()
         reply.requests = len(rows)
         deadline_ms = self.clock.monotonic_ms() + place.timeout_ms
         partition.wait_for_commit(offset, RunWait(reply, place, rows, deadline_ms, self.waits))
