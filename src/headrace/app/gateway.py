@@ -18,7 +18,7 @@ from dataclasses import asdict, replace
 from headrace.app.interpreter import tune_interpreter
 from headrace.app.log_lines import write_log_lines
 from headrace.app.observing import GATEWAY, Observing
-from headrace.app.processor_time import ORDINARY_SLICE_NS, ask_for_turns_of
+from headrace.app.processor_time import step_back
 from headrace.app.supervisor import Companion, listen
 from headrace.model.settings import GatewaySettings, join_address
 
@@ -54,7 +54,6 @@ def run(
 ) -> int:
     """Serve in the foreground until SIGTERM or SIGINT; returns the exit code."""
     write_log_lines(observing.log_format, GATEWAY)
-    ask_for_turns_of(ORDINARY_SLICE_NS)  # those of the broker that has started us are short, and threads inherit them
     from headrace.app.group_history import read_history
     from headrace.gateway.server import serve
 
@@ -78,6 +77,7 @@ def main(words: Sequence[str]) -> int:
     options = parser.parse_args(words)
     settings = replace(GatewaySettings(), **json.loads(options.settings_json))
     signal.signal(signal.SIGIO, signal.SIG_DFL)  # the parent's end is this process's end
+    step_back(settings.nice)
     http = listen_http(settings) if options.listen_fd is None else socket.socket(fileno=options.listen_fd)
     observing = Observing.from_json(options.observing_json)
     return run(settings, options.bootstrap, options.request_timeout_ms, http, observing)

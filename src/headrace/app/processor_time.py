@@ -1,8 +1,11 @@
-"""How the processes of a node share processors: the broker asks for short turns, those beside it for ordinary ones.
+"""How the processes of a node share processors: the broker asks for short turns, those beside it step back.
 
 On a busy processor Linux lets whoever runs go on for about 3 ms before the next one has its turn. A thread may ask for
 shorter turns (`sched_setattr`, since Linux 6.12): it gets no larger share, but gets it as soon as it has something to
 do, which for a request of 0.1 ms makes all the difference. No privilege is needed. docs/adr/0023 has what it gives.
+
+Those beside the broker ask for ordinary turns and for less of a busy processor than others (`nice`): a thread of
+anybody else's that wakes up has it at once, on every kernel.
 """
 
 import logging
@@ -19,6 +22,12 @@ ORDINARY_SLICE_NS = 0  # the kernel's own
 _ATTRIBUTES = struct.Struct("=IIQiIQQQ")
 _CALL_NUMBERS = {"x86_64": 314, "aarch64": 274}  # of sched_setattr; glibc has no name for it before 2.41
 _THIS_THREAD = 0
+
+
+def step_back(nice: int) -> None:
+    """Ordinary turns, and that much nicer than whoever has started us; for this thread and all that it starts."""
+    ask_for_turns_of(ORDINARY_SLICE_NS)  # those of the broker that has started us are short, and threads inherit them
+    os.nice(nice)
 
 
 def ask_for_turns_of(slice_ns: int) -> bool:

@@ -20,7 +20,7 @@ from headrace.app.gateway import LOOPBACK
 from headrace.app.interpreter import tune_interpreter
 from headrace.app.log_lines import write_log_lines
 from headrace.app.observing import GRPC, Observing
-from headrace.app.processor_time import ORDINARY_SLICE_NS, ask_for_turns_of
+from headrace.app.processor_time import step_back
 from headrace.app.supervisor import Companion, reserve
 from headrace.app.telemetry import ProcessTelemetry
 from headrace.model.settings import GatewaySettings, join_address
@@ -54,7 +54,6 @@ def tell_where(host: str, port: int) -> None:
 
 
 async def serve(settings: GatewaySettings, bootstrap: str, request_timeout_ms: int, observing: Observing) -> None:
-    ask_for_turns_of(ORDINARY_SLICE_NS)  # those of the broker that has started us are short, and threads inherit them
     from headrace.rpc.server import RpcServer
 
     tune_interpreter()
@@ -83,6 +82,7 @@ def main(words: Sequence[str]) -> int:
     options = parser.parse_args(words)
     settings = replace(GatewaySettings(), **json.loads(options.settings_json))
     signal.signal(signal.SIGIO, signal.SIG_DFL)  # the parent's end is this process's end
+    step_back(settings.nice)
     observing = Observing.from_json(options.observing_json)
     write_log_lines(observing.log_format, GRPC)
     try:

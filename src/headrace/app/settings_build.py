@@ -132,6 +132,7 @@ def _gateway(texts: Mapping[str, str]) -> GatewaySettings:
         max_poll_records=int(text_of(texts, "max_poll_records")),
         session_timeout_ms=int(text_of(texts, "session_timeout_ms")),
         linger_ms=int(text_of(texts, "gateway.linger.ms")),
+        nice=int(text_of(texts, "gateway.nice")),
         body_bytes_max=int(text_of(texts, "gateway.body.max.bytes")),
     )
 

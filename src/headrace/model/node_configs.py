@@ -112,6 +112,9 @@ _GATEWAY_ROWS = (
         "at once, up to three times as long on top, 10 ms at most.", Range(0, 1000)),
     ConfigDef("gateway.body.max.bytes", INT, _GATEWAY.body_bytes_max,
         "The largest HTTP request that is not a stream.", Range(1024, INT_MAX)),
+    ConfigDef("gateway.nice", INT, _GATEWAY.nice,
+        "How far HTTP and gRPC step back on busy processors, for the broker and for everybody else: what is added to "
+        "the broker's own `nice`. 5 leaves them a third of what others get; 0 makes all equal.", Range(0, 19)),
 )
 _TELEMETRY_ROWS = (
     ConfigDef("metrics_addr", STRING, None,

@@ -110,6 +110,7 @@ class GatewaySettings:
     session_timeout_ms: int = 30_000
     linger_ms: int = 1
     body_bytes_max: int = 16 * 1024 * 1024
+    nice: int = 5
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -49,13 +49,16 @@ def wait_until(condition) -> None:
     until(condition, "it comes true", WAIT_S)
 
 
-def test_the_broker_has_short_turns_and_those_beside_it_have_ordinary_ones():
-    with LocalBroker(gateway=True) as broker:
+def test_the_broker_has_short_turns_and_those_beside_it_have_ordinary_ones_and_step_back():
+    with LocalBroker(gateway=True, settings={"gateway.nice": "3"}) as broker:
         assert httpx.get(f"{broker.http_url}/ready", timeout=WAIT_S).status_code == 200
         beside = [companion_of(broker, module).pid for module in (REST, GRPC)]
         ordinary = turns_of(os.getpid())
         assert turns_of(broker.pid) == (BROKER_SLICE_NS if kernel_gives_turns() else ordinary)
         wait_until(lambda: [turns_of(pid) for pid in beside] == [ordinary, ordinary])
+        here = os.getpriority(os.PRIO_PROCESS, os.getpid())
+        assert os.getpriority(os.PRIO_PROCESS, broker.pid) == here
+        wait_until(lambda: [os.getpriority(os.PRIO_PROCESS, pid) for pid in beside] == [here + 3, here + 3])
 
 
 def test_a_killed_gateway_comes_back_and_no_client_is_refused():

@@ -3,7 +3,7 @@
 import os
 import threading
 
-from headrace.app.processor_time import BROKER_SLICE_NS, ORDINARY_SLICE_NS, ask_for_turns_of
+from headrace.app.processor_time import BROKER_SLICE_NS, ORDINARY_SLICE_NS, ask_for_turns_of, step_back
 from tests.turns import kernel_gives_turns, turns_of
 
 THIS_THREAD = 0
@@ -39,6 +39,17 @@ def test_a_process_can_go_back_to_ordinary_turns():
         return turns_of(THIS_THREAD)
 
     assert in_a_thread(there_and_back) == before
+
+
+def test_whoever_steps_back_is_nicer_than_before_and_has_ordinary_turns():
+    before = in_a_thread(lambda: (turns_of(THIS_THREAD), os.getpriority(os.PRIO_PROCESS, 0)))
+
+    def back() -> tuple[int, int]:
+        ask_for_turns_of(BROKER_SLICE_NS)
+        step_back(3)
+        return turns_of(THIS_THREAD), os.getpriority(os.PRIO_PROCESS, 0)
+
+    assert in_a_thread(back) == (before[0], before[1] + 3)
 
 
 def test_a_policy_that_somebody_chose_is_kept():
