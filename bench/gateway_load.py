@@ -1,14 +1,16 @@
 """A program of its own: loads a gateway in front of a broker on disk, prints JSON.
 
 python -m bench.gateway_load requests SECONDS    single messages over 64 connections, beside an empty handler
-python -m bench.gateway_load beside SECONDS      what a Kafka client sees of the broker meanwhile, without the disk, and
+python -m bench.gateway_load beside PAIRS        what a Kafka client sees of the broker meanwhile, without the disk, and
                                                  what it sees while an empty handler has the same load
-python -m bench.gateway_load disk SECONDS        the same where everybody waits for the same disk
+python -m bench.gateway_load disk PAIRS          the same where everybody waits for the same disk, and what the disk
+                                                 alone gives beside REST
 python -m bench.gateway_load lines COUNT         NDJSON up and down
 python -m bench.gateway_load events CLIENTS      server-sent events to that many at once
 """
 
 import asyncio
+import itertools
 import json
 import os
 import re
@@ -17,7 +19,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from statistics import median
@@ -32,7 +34,9 @@ from headrace.testing import LocalBroker
 CONNECTIONS = 64
 WARM_UP_S = 1
 PACED_RATE = 1_000
-PAIRS = 7  # of a measurement without and one with load
+# Of each measurement without and with load. Short, so that there can be many: a disk or a processor that somebody else
+# holds up for a moment spoils one of them, and the median of many does not care.
+PAIRED_S = 2
 PARTITIONS = 4
 EVENTS = 20
 _PATIENCE_S = 120.0
@@ -93,7 +97,7 @@ def wrk(folder: Path, url: str, seconds: int) -> tuple[float, float]:
 
 def requests(folder: Path, seconds: int) -> dict[str, float]:
     with gateway(folder) as broker, empty_handler() as empty:
-        target = f"{broker.http_url}/topics/bench/messages"
+        target = _messages_of(broker)
         wrk(folder, target, WARM_UP_S)
         wrk(folder, f"{empty}/empty", WARM_UP_S)
         # One after the other, twice: the machine's speed drifts.
@@ -106,10 +110,10 @@ def requests(folder: Path, seconds: int) -> dict[str, float]:
     }
 
 
-def paced_p99(broker: LocalBroker, topic: str, seconds: int) -> float:
+def paced_p99(broker: LocalBroker, topic: str) -> float:
     """What a Kafka producer waits for its acks; the topic is made for it."""
     call(broker.http_url, "/topics", {"name": topic, "partitions": 1})
-    count = PACED_RATE * seconds
+    count = PACED_RATE * PAIRED_S
     command = [str(tools.program("load")), "latency", f"brokers={broker.bootstrap}", f"topic={topic}", "limit_s=300"]
     command += [f"count={count}", f"rate={PACED_RATE}", f"skip={count // 10}", "conf.acks=all", "conf.linger.ms=0"]
     done = subprocess.run(command, capture_output=True, text=True, check=True)
@@ -117,26 +121,33 @@ def paced_p99(broker: LocalBroker, topic: str, seconds: int) -> float:
     return figures["ack_p99"]
 
 
-def beside(folder: Path, seconds: int) -> dict[str, float]:
-    return _beside(folder, seconds, "replicated")
+def bare_p99(folder: Path) -> float:
+    command = [sys.executable, "-m", "bench.bare_sync", str(folder / "bare"), str(PACED_RATE * PAIRED_S)]
+    return float(subprocess.run([*command, str(PACED_RATE)], capture_output=True, text=True, check=True).stdout)
 
 
-def disk(folder: Path, seconds: int) -> dict[str, float]:
-    return _beside(folder, seconds, "fsync")
+def beside(folder: Path, pairs: int) -> dict[str, float]:
+    with gateway(folder, **{"log.flush.policy": "replicated"}) as broker, empty_handler() as empty:
+        return _beside(folder, pairs, broker, empty)
 
 
-def _beside(folder: Path, seconds: int, flush_policy: str) -> dict[str, float]:
-    with gateway(folder, **{"log.flush.policy": flush_policy}) as broker, empty_handler() as empty:
-        loads = {"empty": f"{empty}/empty", "rest": f"{broker.http_url}/topics/bench/messages"}
-        for target in loads.values():
-            wrk(folder, target, WARM_UP_S)
-        # One after the other, again and again, each with a measurement without load: the machine's speed drifts.
-        rows: dict[str, list[tuple[float, float]]] = {name: [] for name in loads}
-        for number in range(PAIRS):
-            for name, target in loads.items():
-                alone = paced_p99(broker, f"alone-{name}-{number}", seconds)
-                with _load(folder, target, seconds):
-                    rows[name].append((alone, paced_p99(broker, f"beside-{name}-{number}", seconds)))
+def disk(folder: Path, pairs: int) -> dict[str, float]:
+    with gateway(folder) as broker, empty_handler() as empty:
+        figures = _beside(folder, pairs, broker, empty)
+        bare = [_pair(folder, _messages_of(broker), lambda: bare_p99(folder)) for _ in range(pairs)]
+    return {**figures, "bare_ratio": median(loaded / alone for alone, loaded in bare)}
+
+
+def _beside(folder: Path, pairs: int, broker: LocalBroker, empty: str) -> dict[str, float]:
+    loads = {"empty": f"{empty}/empty", "rest": _messages_of(broker)}
+    for target in loads.values():
+        wrk(folder, target, WARM_UP_S)
+    topics = (f"paced-{number}" for number in itertools.count())
+    # In turn, again and again: the machine's speed drifts.
+    rows: dict[str, list[tuple[float, float]]] = {name: [] for name in loads}
+    for _ in range(pairs):
+        for name, target in loads.items():
+            rows[name].append(_pair(folder, target, lambda: paced_p99(broker, next(topics))))
     return {
         "alone_p99": median(alone for alone, _ in rows["rest"]),
         "beside_p99": median(loaded for _, loaded in rows["rest"]),
@@ -145,9 +156,20 @@ def _beside(folder: Path, seconds: int, flush_policy: str) -> dict[str, float]:
     }
 
 
+def _messages_of(broker: LocalBroker) -> str:
+    return f"{broker.http_url}/topics/bench/messages"
+
+
+def _pair(folder: Path, target: str, measure: Callable[[], float]) -> tuple[float, float]:
+    """Without load, then beside it."""
+    alone = measure()
+    with _load(folder, target):
+        return alone, measure()
+
+
 @contextmanager
-def _load(folder: Path, target: str, seconds: int) -> Iterator[None]:
-    options = ["-t", "1", "-c", str(CONNECTIONS), "-d", f"{seconds + 5}s", "-s", str(folder / "post.lua")]
+def _load(folder: Path, target: str) -> Iterator[None]:
+    options = ["-t", "1", "-c", str(CONNECTIONS), "-d", f"{PAIRED_S + 5}s", "-s", str(folder / "post.lua")]
     process = subprocess.Popen(["wrk", *options, target], stdout=subprocess.DEVNULL)
     try:
         time.sleep(WARM_UP_S)

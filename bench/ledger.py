@@ -75,6 +75,7 @@ METRICS: Mapping[str, Metric] = {
     "beside_p99": Metric("produce to ack beside REST load, p99", "ms"),
     "beside_ratio": Metric("produce to ack p99, beside REST load ÷ without", "×"),
     "empty_ratio": Metric("produce to ack p99, beside the same load on an empty handler ÷ without", "×"),
+    "bare_ratio": Metric("a bare append and fdatasync, p99, beside REST load ÷ without", "×"),
     "lines_up": Metric("lines/s up", "", higher_is_better=True),
     "lines_up_cpu": Metric("gateway CPU per million lines up", "s"),
     "lines_down_cpu": Metric("gateway CPU per million lines down", "s"),

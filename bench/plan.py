@@ -24,6 +24,7 @@ class Scale:
     local_brokers: int = 200
     local_clusters: int = 10
     http_seconds: int = 10
+    http_pairs: int = 15  # measurements of a Kafka client without and with load
     http_lines: int = 1_000_000
     http_listeners: int = 500
     grpc_messages: int = 2_000_000
@@ -55,6 +56,7 @@ QUICK = Scale(
     local_brokers=10,
     local_clusters=3,
     http_seconds=2,
+    http_pairs=2,
     http_lines=50_000,
     http_listeners=20,
     grpc_messages=50_000,

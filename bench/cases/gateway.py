@@ -22,10 +22,11 @@ _PACED = (
 def _gateway(bench: Bench) -> None:
     scale = bench.scale
     ours = [kind for kind in bench.kinds if kind is Headrace]
+    paced = f"{_PACED}; median of {scale.http_pairs} pairs a round"
     cases = {
         "requests": ("REST produce", f"1 message of 100 B a request, 64 connections (wrk), {_ON}", scale.http_seconds),
-        "beside": ("A Kafka producer beside REST", f"{_PACED}, {IN_WORDS[Policy.PAGE_CACHE]}", scale.http_seconds // 2),
-        "disk": ("A Kafka producer beside REST", f"{_PACED}, {IN_WORDS[Policy.FSYNC]}", scale.http_seconds // 2),
+        "beside": ("A Kafka producer beside REST", f"{paced}, {IN_WORDS[Policy.PAGE_CACHE]}", scale.http_pairs),
+        "disk": ("A Kafka producer beside REST", f"{paced}, {IN_WORDS[Policy.FSYNC]}", scale.http_pairs),
         "lines": ("NDJSON", f"{scale.http_lines:,} lines of 100 B with a key, curl, {_ON}", scale.http_lines),
         "events": (
             "Server-sent events",
