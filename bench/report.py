@@ -37,7 +37,8 @@ _METHOD = """\
 - **REST** is measured with `wrk` on a gateway beside a broker of its own, as `headrace start` runs them. The empty
   handler is FastAPI's, on the same server with the same limits; both are loaded in turn.
   A Kafka producer beside REST, its broker, the gateway and `wrk` share all cores, as they do on a small machine. The
-  same load on an empty handler, which never comes to the broker, tells how much of it is the machine's.
+  same load on an empty handler, which never comes to the broker, tells how much of it is the machine's; a bare loop of
+  appends and fdatasyncs at the same rate beside REST tells how much is the disk's.
 - **Loop lag** is the lateness of a 5 ms timer in headrace's event loop, the machine's share included.
 """
 
