@@ -184,6 +184,8 @@ class ClassicGroups:
             draft.heard_from(member)
         if len(group.members) > self._limits.members_max:
             draft.prepare_rebalance("the group has more members than it may have now")
+        elif group.members and group.leader is None:
+            draft.prepare_rebalance("it was of the new protocol, and nobody has shared the partitions out since")
         return draft.decision()
 
     def expire(self, timer: str, now: Moment) -> ClassicDecision:

@@ -41,7 +41,7 @@ def changed_back(draft: Draft, topics: Topics, now: Moment) -> Decision[Any] | N
         generation=group.epoch,
         protocol_type=CONSUMER_PROTOCOL_TYPE,
         protocol=protocol,
-        leader=next(iter(members)),
+        leader=None,  # nobody has shared out yet: also for a coordinator that finds the group like this in its log
         members=members,
     )
     forgotten = Draft(group)

@@ -20,6 +20,7 @@ from headrace.core.group.modern.heartbeat import MayDescribe, heartbeat, remove
 from headrace.core.group.modern.topics import Topics
 from headrace.core.group.modern.values import (
     FAMILY,
+    LEAVING_FOR_A_WHILE,
     GroupEpoch,
     GroupRules,
     Heartbeat,
@@ -156,7 +157,9 @@ class ConsumerGroups:
             for member_id, one in group.subscriptions.items():
                 session_ms = rules.session_timeout_ms if one.classic is None else one.classic.session_timeout_ms
                 timers.append(Timer(session_timer(group.group_id, member_id), now + session_ms))
-                if group.holding(member_id).state is MemberState.UNREVOKED:
+                holding = group.holding(member_id)
+                # Whoever is away for a while cannot give anything up; its session is what ends.
+                if holding.state is MemberState.UNREVOKED and holding.epoch != LEAVING_FOR_A_WHILE:
                     due_ms = now + one.rebalance_timeout_ms
                     timers.append(Timer(rebalance_timer(group.group_id, member_id), due_ms))
         return Decision(timers=timers)

@@ -222,8 +222,9 @@ class Classic:
             self.heard(error)
 
     def coordinator_died(self) -> None:
-        """Whoever waited never hears of it, and asks again."""
-        self.waits_for = None
+        """Whoever waited to be let in, or for its share, never hears of it and has to join again."""
+        if self.waits_for is not None:
+            self.waits_for, self.epoch = None, -1
 
     def heard(self, reply: object) -> None:
         self.waits_for = None
