@@ -150,8 +150,9 @@ class Connection(Receiving):
     def reserve_slow_reply(self) -> Reply:
         """The same, for an answer that waits for a disk or for other brokers while the client has more to send.
 
-        Most clients leave Nagle's algorithm on: they hold a small request back until TCP has acknowledged the one
-        before. The kernel leaves that to the answer, so each request would wait for the answer to another.
+        Some clients, librdkafka's among them, leave Nagle's algorithm on: they hold a small request back until TCP
+        has acknowledged the one before. The kernel leaves that to the answer, so each request would wait for the
+        answer to another.
         """
         self._owes_receipt = True
         return self.reserve_reply()
