@@ -4,8 +4,8 @@ On a busy processor Linux lets whoever runs go on for about 3 ms before the next
 shorter turns (`sched_setattr`, since Linux 6.12): it gets no larger share, but gets it as soon as it has something to
 do, which for a request of 0.1 ms makes all the difference. No privilege is needed. docs/adr/0023 has what it gives.
 
-Those beside the broker ask for ordinary turns and for less of a busy processor than others (`nice`): a thread of
-anybody else's that wakes up has it at once, on every kernel.
+Those beside the broker ask for ordinary turns and for less of a busy processor than others (`nice`), so that whoever
+else wakes up waits less for them. That needs no new kernel. docs/adr/0024 has what it gives.
 """
 
 import logging

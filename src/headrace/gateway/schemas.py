@@ -9,6 +9,7 @@ from headrace.gateway.encoding import OFFSET_MAX, PARTITION_MAX, TIMESTAMP_MAX
 # More than any cluster has brokers, and as many as the client library lets through.
 REPLICATION_FACTOR_MAX = 10_000
 
+PARTITIONS_MAX = 100_000  # of one topic: more than a cluster serves, and what is beyond it is a slip
 Offset = Annotated[int, Field(ge=0, le=OFFSET_MAX, strict=True)]
 PartitionNumber = Annotated[int, Field(ge=0, le=PARTITION_MAX, strict=True)]
 Name = Annotated[str, Field(pattern=r"^[a-zA-Z0-9._-]{1,249}$")]
@@ -42,7 +43,7 @@ class NewTopic(_In):
     )
 
     name: Name
-    partitions: Annotated[int, Field(ge=1, le=100_000, strict=True)] | None = Field(
+    partitions: Annotated[int, Field(ge=1, le=PARTITIONS_MAX, strict=True)] | None = Field(
         None, description="Default: the broker's num.partitions."
     )
     replication_factor: Annotated[int, Field(ge=1, le=REPLICATION_FACTOR_MAX, strict=True)] | None = Field(
@@ -115,7 +116,9 @@ class ConfigChanges(_In):
 class MorePartitions(_In):
     model_config = ConfigDict(extra="forbid", json_schema_extra={"examples": [{"partitions": 8}]})
 
-    partitions: Annotated[int, Field(ge=1, le=100_000, strict=True, description="How many there shall be in all.")]
+    partitions: Annotated[
+        int, Field(ge=1, le=PARTITIONS_MAX, strict=True, description="How many there shall be in all.")
+    ]
 
 
 class RecordsBefore(_In):
