@@ -18,6 +18,7 @@ from headrace.broker.housekeeping import Housekeeper
 from headrace.broker.partitions import Partitions
 from headrace.broker.peers import Peers
 from headrace.broker.producer_ids import ProducerIds
+from headrace.broker.ring_syncs import open_ring
 from headrace.broker.server import Server
 from headrace.core.cluster.brokers import DuplicateBroker
 from headrace.core.cluster.events import Event
@@ -29,7 +30,7 @@ from headrace.model.clock import Clock
 from headrace.model.settings import Listener, Settings
 from headrace.protocol.api import ApiKey
 from headrace.security.access import AllowAll, Authorizer
-from headrace.storage.files import Files
+from headrace.storage.files import DiskFiles, Files
 from headrace.storage.log_dir import LogDir
 from headrace.storage.partition_metadata import uuid_to_text
 
@@ -86,7 +87,8 @@ class Broker:
         return Membership(self, store)
 
     def _new_group_commit(self, loop: asyncio.AbstractEventLoop) -> GroupCommit:
-        return GroupCommit(loop)
+        wanted = self.settings.flag("log.flush.io.uring.enable") and isinstance(self.files, DiskFiles)
+        return GroupCommit(loop, open_ring() if wanted else None)
 
     async def connect(self, node_id: int) -> "Peer":
         """A connection to another broker, on the listener that is for brokers."""

@@ -1,51 +1,29 @@
-"""Group commit: a few threads that sync files, so that one sync serves every batch that arrived meanwhile.
+"""Group commit: one sync of a partition serves every batch that arrived meanwhile.
 
-The loop marks partitions dirty. Each has one sync under way at a time; what comes meanwhile shares the next one. Nobody
-waits for the sync of another partition, only for a thread. A sync that fails is never repeated: what is on disk is
-unknown then, and the partition goes offline.
+The loop marks partitions dirty. Each has one round under way at a time; what comes meanwhile shares the next one.
+Nobody waits for the sync of another partition. A sync that fails is never repeated: what is on disk is unknown then,
+and the partition goes offline. The kernel itself (`ring_syncs.py`) or threads (`sync_threads.py`) do the syncing.
 """
 
 import asyncio
-import logging
-import threading
 from collections import deque
-from queue import SimpleQueue
-from time import perf_counter
-from typing import Protocol
 
-from headrace.model.errors import StorageError
-from headrace.storage.files import Durable
-from headrace.storage.log import Log
+from headrace.broker.ring_syncs import RingSyncs
+from headrace.broker.sync_threads import Round, Syncable, SyncThreads
+from headrace.storage.sync_ring import SyncRing
 from headrace.telemetry.broker_metrics import SYNCS
 from headrace.telemetry.figures import Histogram
 
-log = logging.getLogger(__name__)
-
-# File systems write what several wait for at once as one commit of their journal; a few are enough for that.
-THREADS_MAX = 4
-
-
-class Syncable(Protocol):
-    log: Log
-
-    def synced(self, offset: int) -> None: ...
-
-    def sync_failed(self, error: StorageError) -> None: ...
-
-
-Work = tuple[Syncable, list[Durable], int]  # what is to be synced, and the offset that is on disk then
-Result = tuple[Syncable, int, StorageError | None, float]  # with the seconds that it took
-
 
 class GroupCommit:
-    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
+    def __init__(self, loop: asyncio.AbstractEventLoop, ring: SyncRing | None = None) -> None:
+        """Without a ring, threads do everything. It is closed with the group commit."""
         self._loop = loop
         self._fresh: dict[Syncable, None] = {}  # dirty since this turn of the loop
         self._syncing: dict[Syncable, bool] = {}  # whether it has become dirty again since its sync began
-        self._queue: SimpleQueue[Work | None] = SimpleQueue()
-        self._results: deque[Result] = deque()  # that the loop has not heard of yet
-        self._end_is_due = False  # the loop is about to look at them
-        self._threads: list[threading.Thread] = []
+        self._ended: deque[Round] = deque()  # of which the partition has not heard yet
+        self._threads = SyncThreads(loop, self._end)
+        self._ring = None if ring is None else RingSyncs(loop, ring, self._threads, self._end)
         self._is_closed = False
         self.durations = Histogram(SYNCS.bounds)
 
@@ -61,62 +39,44 @@ class GroupCommit:
 
     def _begin_fresh(self) -> None:
         fresh, self._fresh = self._fresh, {}
-        for partition in fresh:
-            self._begin(partition)
+        self._begin(list(fresh))
 
-    def _begin(self, partition: Syncable) -> None:
+    def _begin(self, partitions: list[Syncable]) -> None:
         if self._is_closed:
             return  # what is dirty is still the log's own, who syncs it when it is closed
-        self._syncing[partition] = False
-        self._queue.put((partition, *partition.log.unsynced()))
-        if len(self._threads) < min(len(self._syncing), THREADS_MAX):
-            thread = threading.Thread(target=self._sync_until_closed, name="group-commit", daemon=True)
-            self._threads.append(thread)
-            thread.start()
+        ring = self._ring
+        for partition in partitions:
+            self._syncing[partition] = False
+            sync = Round(partition, *partition.log.unsynced())
+            if ring is not None and ring.takes(sync):
+                ring.push(sync)
+            else:
+                self._threads.begin(sync)
+        if ring is not None:
+            ring.submit()
 
-    def _sync_until_closed(self) -> None:
-        while (work := self._queue.get()) is not None:
-            self._results.append(_sync(*work))
-            if self._end_is_due:
-                continue
-            self._end_is_due = True
-            try:
-                self._loop.call_soon_threadsafe(self._end)
-            except RuntimeError:
-                return  # the loop has ended: nobody is left to answer
+    def _end(self, ended: list[Round]) -> None:
+        dirty: list[Syncable] = []
+        for sync in ended:
+            self.durations.add(sync.seconds)
+            if self._syncing.pop(sync.partition) and sync.error is None:
+                dirty.append(sync.partition)
+        self._begin(dirty)  # before anybody is told: answers are work, and the disk need not wait for it
+        self._ended += ended
+        while self._ended:  # also those of an earlier time, if telling one of them went wrong
+            self._tell(self._ended.popleft())
 
-    def _end(self) -> None:
-        self._end_is_due = False  # before looking: whoever comes too late for this look asks for another
-        while self._results:
-            partition, offset, error, seconds = self._results.popleft()
-            is_dirty = self._syncing.pop(partition)
-            self.durations.add(seconds)
-            if error is not None:
-                partition.sync_failed(error)
-                continue
-            if is_dirty:
-                self._begin(partition)
-            partition.synced(offset)
+    def _tell(self, sync: Round) -> None:
+        if sync.error is None:
+            sync.partition.synced(sync.offset)
+        else:
+            sync.partition.sync_failed(sync.error)
 
     def close(self) -> None:
         """No more syncs; returns when the last one is over and told: a failure must not pass for a clean stop."""
+        if self._is_closed:
+            return
         self._is_closed = True
-        for _ in self._threads:
-            self._queue.put(None)
-        for thread in self._threads:
-            thread.join()
-        self._end()
-
-
-def _sync(partition: Syncable, work: list[Durable], offset: int) -> Result:
-    began, trouble = perf_counter(), None
-    try:
-        for item in work:
-            item.sync()
-    except StorageError as error:
-        trouble = error
-    except Exception as error:
-        # Whatever it is, it must not end the thread: then nothing would ever be acknowledged again.
-        log.exception("cannot sync %s", partition.log.directory)
-        trouble = StorageError(f"cannot sync {partition.log.directory}: {error}")
-    return partition, offset, trouble, perf_counter() - began
+        if self._ring is not None:
+            self._ring.close()
+        self._threads.close()

@@ -105,4 +105,5 @@ def examine(settings: Settings) -> Iterator[Finding]:
         yield checks.file_system(directory)
         yield checks.free_space(directory)
         yield checks.sync_latency(directory)
+        yield checks.kernel_syncs(settings)
         yield from checks.data_directory(directory, settings)

@@ -28,6 +28,7 @@ from headrace.storage.checkpoints import (
     read_offsets,
 )
 from headrace.storage.files import DiskFiles
+from headrace.storage.sync_ring import SyncRing
 
 PYTHON_MIN = (3, 11)
 KERNEL_MIN = (3, 17)  # memfd_create, which memory mode stands on
@@ -189,6 +190,18 @@ def sync_latency(directory: Path) -> Finding:
         advice = "acks=all waits for this: use a faster disk, or flush.policy=replicated with several replicas"
         return Finding("disk sync", "warning", found, advice)
     return Finding("disk sync", "ok", found)
+
+
+def kernel_syncs(settings: Settings) -> Finding:
+    """Whether the kernel syncs logs by itself, or threads do."""
+    if not settings.flag("log.flush.io.uring.enable"):
+        return Finding("io_uring", "ok", "switched off: threads sync the logs")
+    try:
+        SyncRing().close()
+    except OSError as error:
+        advice = "where acknowledgements should be faster, allow io_uring (kernel.io_uring_disabled, seccomp profile)"
+        return Finding("io_uring", "ok", f"not to be had, threads sync the logs: {error.strerror or error}", advice)
+    return Finding("io_uring", "ok", "the kernel syncs the logs by itself")
 
 
 def data_directory(directory: Path, settings: Settings) -> Iterator[Finding]:

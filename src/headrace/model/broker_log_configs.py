@@ -74,6 +74,9 @@ LOG_CONFIGS: tuple[ConfigDef, ...] = (
     broker_config("log.flush.interval.ms", LONG, None, Range(0), dynamic=True,
         synonyms=("log.flush.scheduler.interval.ms",),
         doc="Default of the topic config flush.ms; unset means log.flush.scheduler.interval.ms."),
+    broker_config("log.flush.io.uring.enable", BOOLEAN, True,
+        doc="Let the kernel sync logs by itself (io_uring), where it can and where a container's rules allow it; else "
+            "threads do, and each acknowledgement takes a little longer. This key is headrace's own."),
     broker_config("log.flush.offset.checkpoint.interval.ms", INT, 60_000, Range(0),
         doc="How often the recovery point of each log is written down; recovery after a crash starts there."),
     broker_config("log.flush.policy", STRING, "fsync", OneOf(FLUSH_POLICIES), dynamic=True,

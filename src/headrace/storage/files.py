@@ -110,19 +110,23 @@ def _disk_errors(path: str) -> Iterator[None]:
     except FileNotFoundError:
         raise
     except OSError as error:
-        if error.errno in NO_ROOM:
-            raise DiskFull(f"no room left for {path}: free some space or lower the topic's retention") from error
-        raise StorageError(f"{path}: {error.strerror}") from error
+        raise as_storage_error(error, path) from error
+
+
+def as_storage_error(error: OSError, path: str) -> StorageError:
+    if error.errno in NO_ROOM:
+        return DiskFull(f"no room left for {path}: free some space or lower the topic's retention")
+    return StorageError(f"{path}: {error.strerror}")
 
 
 class OsFile:
     """A File over a descriptor of the operating system."""
 
-    __slots__ = ("_descriptor", "_path", "size")
+    __slots__ = ("_descriptor", "path", "size")
 
     def __init__(self, descriptor: int, path: str) -> None:
         self._descriptor = descriptor
-        self._path = path
+        self.path = path
         self.size = os.fstat(descriptor).st_size
 
     def append(self, data: Bytes) -> None:
@@ -134,8 +138,8 @@ class OsFile:
         except OSError as error:
             self._forget_partial_write()
             if error.errno in NO_ROOM:
-                raise DiskFull(f"no room left for {self._path}") from error
-            raise StorageError(f"cannot write {self._path}: {error.strerror}") from error
+                raise DiskFull(f"no room left for {self.path}") from error
+            raise StorageError(f"cannot write {self.path}: {error.strerror}") from error
         self.size += length
 
     def _forget_partial_write(self) -> None:
@@ -143,19 +147,19 @@ class OsFile:
         try:
             os.ftruncate(self._descriptor, self.size)
         except OSError as error:
-            raise StorageError(f"cannot undo a failed write to {self._path}: {error.strerror}") from error
+            raise StorageError(f"cannot undo a failed write to {self.path}: {error.strerror}") from error
 
     def read(self, position: int, length: int) -> bytes:
-        with _disk_errors(self._path):
+        with _disk_errors(self.path):
             return os.pread(self._descriptor, length, position)
 
     def truncate(self, size: int) -> None:
-        with _disk_errors(self._path):
+        with _disk_errors(self.path):
             os.ftruncate(self._descriptor, size)
         self.size = size
 
     def sync(self) -> None:
-        with _disk_errors(self._path):
+        with _disk_errors(self.path):
             os.fdatasync(self._descriptor)
 
     def fileno(self) -> int:

@@ -85,7 +85,11 @@ PARTITIONS_NOT_SHOWN = Metric(
     "headrace_partitions_not_shown", _GAUGE, "Partitions without series of their own: the smallest, beyond the limit."
 )
 SYNCS = Metric(
-    "headrace_sync_duration_seconds", _HISTOGRAM, "Syncs of logs by group commit: how long the disk took.", (), _SYNCS
+    "headrace_sync_duration_seconds",
+    _HISTOGRAM,
+    "Syncs of logs by group commit: how long each took, until the broker heard of it.",
+    (),
+    _SYNCS,
 )
 DISK_FREE = Metric("headrace_disk_free_bytes", _GAUGE, "Free bytes where the logs are.")
 DISK_RESERVE = Metric("headrace_disk_reserve_bytes", _GAUGE, "With less than this free, producers are refused.")

@@ -68,9 +68,10 @@ def new_partition(
     *,
     config: LogConfig = CONFIG,
     index: int = 0,
+    folder: str = "/data",
     let_go: list[Segment] | None = None,
 ) -> Partition:
-    log = Log.create(files, f"/data/t-{index}", config, now_ms=0)
+    log = Log.create(files, f"{folder}/t-{index}", config, now_ms=0)
     gone = let_go if let_go is not None else []
     return Partition(
         "t",

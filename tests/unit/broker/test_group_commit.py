@@ -1,4 +1,7 @@
-"""A few threads sync for everybody: syncs are shared, failures reach the right partition, nothing ends a thread."""
+"""Group commit by threads: syncs are shared, failures reach the right partition, nothing ends a thread.
+
+On a simulated disk, which only threads can sync. What holds for a real one is in `test_disk_commit.py`.
+"""
 
 import asyncio
 import threading
@@ -6,8 +9,9 @@ from collections.abc import AsyncIterator
 
 import pytest
 
-from headrace.broker.group_commit import THREADS_MAX, GroupCommit
+from headrace.broker.group_commit import GroupCommit
 from headrace.broker.partition import Partition
+from headrace.broker.sync_threads import THREADS_MAX
 from headrace.model.errors import ErrorCode
 from headrace.testing import SimFiles
 from tests.unit.broker.connection_kit import until
