@@ -82,10 +82,7 @@ def empty_handler() -> Iterator[str]:
 
 def wrk(folder: Path, url: str, seconds: int) -> tuple[float, float]:
     """Requests a second and their p99 in ms; everything must have been answered with a success."""
-    script = folder / "post.lua"
-    script.write_text(_LUA % _VALUE)
-    options = ["-t", "1", "-c", str(CONNECTIONS), "-d", f"{seconds}s", "--latency", "--timeout", "30s"]
-    done = subprocess.run(["wrk", *options, "-s", str(script), url], capture_output=True, text=True, check=True)
+    done = subprocess.run(_wrk_command(folder, url, seconds), capture_output=True, text=True, check=True)
     if "Non-2xx" in done.stdout or "Socket errors" in done.stdout:
         sys.exit(f"some requests failed:\n{done.stdout}")
     rate = re.search(r"Requests/sec:\s+([\d.]+)", done.stdout)
@@ -93,6 +90,13 @@ def wrk(folder: Path, url: str, seconds: int) -> tuple[float, float]:
     if rate is None or p99 is None:
         sys.exit(f"wrk said:\n{done.stdout}")
     return float(rate[1]), float(p99[1]) * _MULTIPLIERS_MS[p99[2]]
+
+
+def _wrk_command(folder: Path, url: str, seconds: int) -> list[str]:
+    script = folder / "post.lua"
+    script.write_text(_LUA % _VALUE)
+    options = ["-t", "1", "-c", str(CONNECTIONS), "-d", f"{seconds}s", "--latency", "--timeout", "30s"]
+    return ["wrk", *options, "-s", str(script), url]
 
 
 def requests(folder: Path, seconds: int) -> dict[str, float]:
@@ -133,26 +137,35 @@ def beside(folder: Path, pairs: int) -> dict[str, float]:
 
 def disk(folder: Path, pairs: int) -> dict[str, float]:
     with gateway(folder) as broker, empty_handler() as empty:
-        figures = _beside(folder, pairs, broker, empty)
-        bare = [_pair(folder, _messages_of(broker), lambda: bare_p99(folder)) for _ in range(pairs)]
-    return {**figures, "bare_ratio": median(loaded / alone for alone, loaded in bare)}
+        return _beside(folder, pairs, broker, empty, bare_ratio=(_messages_of(broker), lambda: bare_p99(folder)))
 
 
-def _beside(folder: Path, pairs: int, broker: LocalBroker, empty: str) -> dict[str, float]:
-    loads = {"empty": f"{empty}/empty", "rest": _messages_of(broker)}
-    for target in loads.values():
-        wrk(folder, target, WARM_UP_S)
+Turn = tuple[str, Callable[[], float]]  # the address that is under load, and what is measured without and with it
+
+
+def _beside(folder: Path, pairs: int, broker: LocalBroker, empty: str, **more: Turn) -> dict[str, float]:
+    """Each turn's ratio by its name; more of the one that is about REST."""
     topics = (f"paced-{number}" for number in itertools.count())
+
+    def paced() -> float:
+        return paced_p99(broker, next(topics))
+
+    turns: dict[str, Turn] = {
+        "empty_ratio": (f"{empty}/empty", paced),
+        "beside_ratio": (_messages_of(broker), paced),
+        **more,
+    }
+    for target, _ in turns.values():
+        wrk(folder, target, WARM_UP_S)
     # In turn, again and again: the machine's speed drifts.
-    rows: dict[str, list[tuple[float, float]]] = {name: [] for name in loads}
+    rows: dict[str, list[tuple[float, float]]] = {name: [] for name in turns}
     for _ in range(pairs):
-        for name, target in loads.items():
-            rows[name].append(_pair(folder, target, lambda: paced_p99(broker, next(topics))))
+        for name, (target, measure) in turns.items():
+            rows[name].append(_pair(folder, target, measure))
     return {
-        "alone_p99": median(alone for alone, _ in rows["rest"]),
-        "beside_p99": median(loaded for _, loaded in rows["rest"]),
-        "beside_ratio": median(loaded / alone for alone, loaded in rows["rest"]),
-        "empty_ratio": median(loaded / alone for alone, loaded in rows["empty"]),
+        "alone_p99": median(alone for alone, _ in rows["beside_ratio"]),
+        "beside_p99": median(loaded for _, loaded in rows["beside_ratio"]),
+        **{name: median(loaded / alone for alone, loaded in found) for name, found in rows.items()},
     }
 
 
@@ -169,8 +182,7 @@ def _pair(folder: Path, target: str, measure: Callable[[], float]) -> tuple[floa
 
 @contextmanager
 def _load(folder: Path, target: str) -> Iterator[None]:
-    options = ["-t", "1", "-c", str(CONNECTIONS), "-d", f"{PAIRED_S + 5}s", "-s", str(folder / "post.lua")]
-    process = subprocess.Popen(["wrk", *options, target], stdout=subprocess.DEVNULL)
+    process = subprocess.Popen(_wrk_command(folder, target, PAIRED_S + 5), stdout=subprocess.DEVNULL)
     try:
         time.sleep(WARM_UP_S)
         yield
