@@ -15,9 +15,10 @@ from time import perf_counter
 from typing import TYPE_CHECKING
 
 from headrace.broker.outbox import CORKED_PARTS_MAX, Outbox
+from headrace.broker.parking import Parking
 from headrace.broker.receive_buffer import FRAME_SIZE
 from headrace.broker.receiving import Receiving
-from headrace.broker.reply import Parked, Reply
+from headrace.broker.reply import Reply
 from headrace.broker.shortcut import Shortcuts, TakesRuns
 from headrace.model.errors import ProtocolError
 from headrace.protocol.frames import Parts
@@ -62,7 +63,7 @@ class Connection(Receiving):
         self.durations: Histogram | None = None
         self.listener = listener
         self.principal = ANONYMOUS
-        self.parked: set[Parked] = set()
+        self.parked = Parking(self._loop)
         self.shortcuts: Shortcuts = {}  # for requests that say what an earlier one said
         self.takes_runs: TakesRuns | None = None  # one of them, which handles several such requests as one
         self._replies: deque[Reply] = deque()
@@ -224,6 +225,5 @@ class Connection(Receiving):
         self._socket.close()
         self._release_buffer()
         self._replies.clear()
-        for parked in list(self.parked):
-            parked.cancel()
+        self.parked.cancel_all()
         self._server.disconnected(self)

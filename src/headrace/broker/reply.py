@@ -1,15 +1,9 @@
-"""Answers that are not there yet: a place in a connection's queue, and the requests that wait for something."""
+"""Answers that are not there yet: a place in a connection's queue."""
 
 from typing import Protocol
 
 from headrace.protocol.frames import Parts
 from headrace.telemetry.figures import Histogram
-
-
-class Parked(Protocol):
-    """A request that waits for something; pointless once its client is gone."""
-
-    def cancel(self) -> None: ...
 
 
 class Answering(Protocol):

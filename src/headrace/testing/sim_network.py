@@ -14,7 +14,7 @@ import asyncio
 from collections.abc import Callable
 from random import Random
 
-from headrace.broker.reply import Parked
+from headrace.broker.parking import Parking
 from headrace.client.peer import PeerLost
 from headrace.protocol.frames import Part, Parts
 from headrace.security.access import ANONYMOUS
@@ -203,7 +203,7 @@ class SimConnection:
         self.closed = False
         self.durations = None
         self.shortcuts: dict[int, object] = {}
-        self.parked = _Parked()
+        self.parked = Parking(asyncio.get_running_loop())
         self._future: asyncio.Future[memoryview] | None = None
 
     def receive(self, frame: bytes, future: "asyncio.Future[memoryview]") -> None:
@@ -227,8 +227,7 @@ class SimConnection:
     def close(self, reason: str | None) -> None:
         if not self.closed:
             self.closed = True
-            for parked in list(self.parked):
-                parked.cancel()
+            self.parked.cancel_all()
             self._peer.lose_soon()
 
 
@@ -237,16 +236,6 @@ def _bytes(part: Part) -> bytes:
         return part.read()
     assert isinstance(part, bytes | bytearray | memoryview), "records are slices of a log"
     return bytes(part)
-
-
-class _Parked(dict[Parked, None]):
-    """A set that keeps the order of its elements: the same in every run."""
-
-    def add(self, element: Parked) -> None:
-        self[element] = None
-
-    def discard(self, element: Parked) -> None:
-        self.pop(element, None)
 
 
 class SimReply:

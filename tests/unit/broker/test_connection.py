@@ -438,12 +438,14 @@ async def test_what_is_parked_is_cancelled_when_the_client_goes(connect: Connect
     cancelled = []
 
     class Parked:
+        def give_up(self) -> None: ...
+
         def cancel(self) -> None:
             cancelled.append(self)
 
     peer = connect(Answering())
     parked = Parked()
-    peer.connection.parked.add(parked)
+    peer.connection.parked.add(parked, 60.0)
     peer.socket.close()
     await settle()
     assert peer.connection.closed

@@ -61,7 +61,6 @@ class FetchWait:
         "_request",
         "_retry_is_due",
         "_session",
-        "_timer",
         "_wanted",
     )
 
@@ -78,18 +77,16 @@ class FetchWait:
         self._connection = connection
         self._header, self._request, self._session, self._wanted = header, request, session, wanted
         self._reply: Reply | None = None
-        self._timer: asyncio.TimerHandle | None = None
         self._parked_on: list[Partition] = []
         self._retry_is_due = False
 
-    def park(self, partitions: list[Partition], loop: asyncio.AbstractEventLoop) -> None:
+    def park(self, partitions: list[Partition]) -> None:
         self._reply = self._connection.reserve_reply()
         self._parked_on = partitions
         is_replica = self._request.replica_id >= 0
         for partition in partitions:
             (partition.waiters.replica_fetches if is_replica else partition.waiters.fetches)[self] = None
-        self._connection.parked.add(self)
-        self._timer = loop.call_later(min(self._request.max_wait_ms, WAIT_MS_MAX) / 1000, self._give_up)
+        self._connection.parked.add(self, min(self._request.max_wait_ms, WAIT_MS_MAX) / 1000)
 
     def wake(self) -> None:
         """One of our partitions has news. Several in the same turn of the loop cost one look."""
@@ -99,10 +96,10 @@ class FetchWait:
 
     def _retry(self) -> None:
         self._retry_is_due = False
-        if self._timer is not None:
+        if self._parked_on:  # else it has been answered meanwhile
             self._look(must_answer=False)
 
-    def _give_up(self) -> None:
+    def give_up(self) -> None:
         self._look(must_answer=True)
 
     def _look(self, *, must_answer: bool) -> None:
@@ -125,9 +122,6 @@ class FetchWait:
 
     def cancel(self) -> None:
         """Leave every queue; the answer, if there is still one to give, is somebody else's business."""
-        if self._timer is not None:
-            self._timer.cancel()
-            self._timer = None
         for partition in self._parked_on:
             partition.waiters.fetches.pop(self, None)
             partition.waiters.replica_fetches.pop(self, None)
@@ -177,7 +171,7 @@ class FetchHandler:
         if size >= request.bytes_min or failed or request.max_wait_ms <= 0 or not partitions:
             self.count(request, size)
             return self.encode(header, session, rows)
-        FetchWait(self, connection, header, request, session, wanted).park(partitions, self.loop)
+        FetchWait(self, connection, header, request, session, wanted).park(partitions)
         return None
 
     def look_again(
