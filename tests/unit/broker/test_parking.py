@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
 
@@ -12,7 +13,7 @@ from headrace.testing.sim_loop import SimLoop
 class CountingLoop(SimLoop):
     timers = 0
 
-    def call_at(self, *arguments, **options):
+    def call_at(self, *arguments: Any, **options: Any) -> asyncio.TimerHandle:  # type: ignore[override]
         self.timers += 1
         return super().call_at(*arguments, **options)
 
