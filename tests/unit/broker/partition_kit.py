@@ -1,5 +1,6 @@
 """A partition on a disk with faults to order, and a group commit that waits for the test."""
 
+import asyncio
 from collections.abc import Sequence
 from dataclasses import replace
 from uuid import UUID
@@ -89,6 +90,14 @@ def produce(
     partition: Partition, *values: str, acks: int = ACKS_ALL, now_ms: int = 1_000, **fields: int
 ) -> AppendResult:
     return partition.append(memoryview(bytearray(batch_of(values, **fields))), acks, now_ms)
+
+
+async def produce_in_turns(partitions: Sequence[Partition], turns: int) -> None:
+    """A batch to each of them in every turn of the loop, whether or not the one before is on disk."""
+    for _ in range(turns):
+        for partition in partitions:
+            produce(partition, "a")
+        await asyncio.sleep(0)
 
 
 def values_of(partition: Partition, offset: int = 0) -> Sequence[str]:

@@ -15,7 +15,7 @@ from headrace.model.errors import ErrorCode
 from headrace.storage.files import DiskFiles
 from headrace.storage.sync_ring import SyncRing
 from tests.unit.broker.connection_kit import until
-from tests.unit.broker.partition_kit import Waiter, new_partition, produce, values_of
+from tests.unit.broker.partition_kit import Waiter, new_partition, produce, produce_in_turns, values_of
 
 RING_ENTRIES = 4  # few, so that the tests find out what happens when there is no room
 
@@ -115,10 +115,7 @@ async def test_a_batch_is_committed_when_its_sync_is_over(disk: Disk, commit: Gr
 
 async def test_more_partitions_than_the_ring_has_room_for_are_all_synced(disk: Disk, commit: GroupCommit) -> None:
     partitions = [await disk.partition(commit) for _ in range(5 * RING_ENTRIES)]
-    for _ in range(20):
-        for partition in partitions:
-            produce(partition, "a")
-        await asyncio.sleep(0)
+    await produce_in_turns(partitions, 20)
     await until(lambda: all(partition.high_watermark == 21 for partition in partitions))
 
 

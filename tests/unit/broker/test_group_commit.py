@@ -15,7 +15,7 @@ from headrace.broker.sync_threads import THREADS_MAX
 from headrace.model.errors import ErrorCode
 from headrace.testing import SimFiles
 from tests.unit.broker.connection_kit import until
-from tests.unit.broker.partition_kit import Waiter, new_partition, produce, values_of
+from tests.unit.broker.partition_kit import Waiter, new_partition, produce, produce_in_turns, values_of
 
 
 @pytest.fixture
@@ -91,10 +91,7 @@ async def test_nobody_waits_for_the_sync_of_another_partition(files: SimFiles, c
 
 async def test_more_partitions_than_threads_are_all_synced(files: SimFiles, commit: GroupCommit) -> None:
     partitions = [new_partition(files, commit, index=index) for index in range(5 * THREADS_MAX)]
-    for _ in range(3):
-        for partition in partitions:
-            produce(partition, "a")
-        await asyncio.sleep(0)
+    await produce_in_turns(partitions, 3)
     await until(lambda: all(partition.high_watermark == 3 for partition in partitions))
 
 
