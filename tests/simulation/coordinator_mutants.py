@@ -124,7 +124,7 @@ MUTANTS = [
         _at_once,
         (TransactionTorn,),
         IN_TRANSACTIONS,
-        first_seed=350,
+        first_seed=75,
     ),
     Mutant(
         "the end of a transaction is acknowledged before it is replicated",

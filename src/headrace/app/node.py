@@ -23,6 +23,7 @@ from headrace.app.observing import BROKER, GRPC, Observing
 from headrace.app.processor_time import BROKER_SLICE_NS, ask_for_turns_of
 from headrace.app.telemetry import ProcessTelemetry, broker_telemetry
 from headrace.broker.broker import Broker
+from headrace.broker.turn_loop import run_with_turn_ends
 from headrace.model.errors import HeadraceError, StorageError
 from headrace.model.settings import Settings, join_address
 from headrace.storage.checkpoints import read_meta_properties
@@ -207,7 +208,7 @@ def run(settings: Settings, ready_fd: int | None = None) -> int:
     write_log_lines(settings.telemetry.log_format, BROKER)
     _raise_descriptor_limit()
     try:
-        asyncio.run(_serve(settings, ready_fd))
+        run_with_turn_ends(_serve(settings, ready_fd))
     except (HeadraceError, OSError) as error:
         log.critical("cannot go on: %s", error)
         return 1

@@ -181,7 +181,7 @@ class Connection(Receiving):
             self._send_answers()
         elif not self._answers_soon and self._replies[0].parts is not None:
             self._answers_soon = True
-            self._loop.call_soon(self._send_answers)
+            self._server.leave_for_turn_end(self._send_answers)
 
     def _send_answers(self) -> None:
         """All whose turn has come."""

@@ -10,6 +10,7 @@ from collections import deque
 
 from headrace.broker.ring_syncs import RingSyncs
 from headrace.broker.sync_threads import Round, Syncable, SyncThreads
+from headrace.broker.turn_loop import turn_end_of
 from headrace.storage.sync_ring import SyncRing
 from headrace.telemetry.broker_metrics import SYNCS
 from headrace.telemetry.figures import Histogram
@@ -18,7 +19,7 @@ from headrace.telemetry.figures import Histogram
 class GroupCommit:
     def __init__(self, loop: asyncio.AbstractEventLoop, ring: SyncRing | None = None) -> None:
         """Without a ring, threads do everything. It is closed with the group commit."""
-        self._loop = loop
+        self._leave_for_turn_end = turn_end_of(loop)
         self._fresh: dict[Syncable, None] = {}  # dirty since this turn of the loop
         self._syncing: dict[Syncable, bool] = {}  # whether it has become dirty again since its sync began
         self._ended: deque[Round] = deque()  # of which the partition has not heard yet
@@ -33,8 +34,8 @@ class GroupCommit:
             self._syncing[partition] = True
             return
         if not self._fresh:
-            # Not at once: other requests of the same read join this sync.
-            self._loop.call_soon(self._begin_fresh)
+            # Not at once: other requests of the same turn join this sync.
+            self._leave_for_turn_end(self._begin_fresh)
         self._fresh[partition] = None
 
     def _begin_fresh(self) -> None:

@@ -10,6 +10,7 @@ from collections.abc import Callable
 from headrace.broker.budget import MemoryBudget
 from headrace.broker.connection import Connection
 from headrace.broker.figures import NetworkFigures
+from headrace.broker.turn_loop import turn_end_of
 from headrace.model.clock import Clock
 from headrace.model.settings import Listener, Settings
 from headrace.protocol.frames import Parts
@@ -35,6 +36,7 @@ HALF_FRAME_MS_MAX = 30_000
 class Server:
     def __init__(self, settings: Settings, dispatch: Dispatch, clock: Clock) -> None:
         self.loop = asyncio.get_running_loop()
+        self.leave_for_turn_end = turn_end_of(self.loop)
         self.dispatch = dispatch
         self.figures = NetworkFigures()
         self._settings = settings

@@ -10,6 +10,7 @@ import threading
 from concurrent.futures import Future
 
 from headrace.app.node import Node
+from headrace.broker.turn_loop import run_with_turn_ends
 from headrace.model.settings import Settings
 
 START_SECONDS_MAX = 30.0
@@ -33,7 +34,7 @@ class BrokerThread:
 
     def _run(self) -> None:
         try:
-            asyncio.run(self._serve())
+            run_with_turn_ends(self._serve())
         except BaseException as error:
             self._failure = error
             if not self._serving.done():

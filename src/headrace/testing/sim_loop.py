@@ -10,6 +10,8 @@ import asyncio
 from collections.abc import Callable
 from typing import Any, TypeVar
 
+from headrace.broker.turn_loop import TurnEnds
+
 Result = TypeVar("Result")
 
 
@@ -24,6 +26,7 @@ class _Nothing:
         self._loop = loop
 
     def select(self, timeout: float | None) -> list[Any]:
+        timeout = self._loop.end_turn(timeout)
         if timeout is None:
             raise Stalled("no callback and no timer is left")
         if timeout > 0:
@@ -31,7 +34,7 @@ class _Nothing:
         return []
 
 
-class SimLoop(asyncio.BaseEventLoop):
+class SimLoop(TurnEnds):
     def __init__(self) -> None:
         super().__init__()
         self._now_s = 0.0

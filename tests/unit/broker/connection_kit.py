@@ -9,6 +9,7 @@ from headrace.broker.budget import MemoryBudget
 from headrace.broker.connection import Connection
 from headrace.broker.figures import NetworkFigures
 from headrace.broker.reply import Reply
+from headrace.broker.turn_loop import turn_end_of
 from headrace.protocol.frames import Parts
 
 KIB = 1024
@@ -44,6 +45,7 @@ class StandInServer:
 
     def __init__(self, dispatch: Dispatch, *, budget_bytes: int = MIB, frame_bytes_max: int = MIB) -> None:
         self.loop = asyncio.get_running_loop()
+        self.leave_for_turn_end = turn_end_of(self.loop)
         self.dispatch = dispatch
         self.budget = MemoryBudget(budget_bytes)
         self.receive_view = memoryview(bytearray(256 * KIB))

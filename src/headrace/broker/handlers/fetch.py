@@ -15,6 +15,7 @@ from headrace.broker.connection import Connection
 from headrace.broker.handlers.replica_reads import ReplicaReads, Wanteds
 from headrace.broker.partition import Partition
 from headrace.broker.reply import Reply
+from headrace.broker.turn_loop import turn_end_of
 from headrace.core.fetch_session import FetchSession, FetchSessions
 from headrace.core.replica.closest import READ_HERE, closest_replica
 from headrace.model.broker_configs import RACK_SELECTOR
@@ -92,7 +93,7 @@ class FetchWait:
         """One of our partitions has news. Several in the same turn of the loop cost one look."""
         if not self._retry_is_due:
             self._retry_is_due = True
-            self._handler.loop.call_soon(self._retry)
+            self._handler.leave_for_turn_end(self._retry)
 
     def _retry(self) -> None:
         self._retry_is_due = False
@@ -131,7 +132,7 @@ class FetchWait:
 
 class FetchHandler:
     def __init__(self, broker: "Broker", sessions: FetchSessions) -> None:
-        self.loop = asyncio.get_running_loop()
+        self.leave_for_turn_end = turn_end_of(asyncio.get_running_loop())
         self._broker = broker
         self._clock = broker.clock
         self._partitions = broker.partitions
