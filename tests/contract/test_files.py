@@ -158,3 +158,68 @@ def test_a_removed_file_is_gone_and_its_name_is_free(files, folder):
 def test_folders_are_synced_and_asked_for_room(files, folder):
     files.sync_dir(folder)
     assert files.free_bytes(folder) > 0
+
+
+# Room
+
+
+def test_room_is_behind_the_content_and_no_part_of_it(files, folder):
+    file = files.open(f"{folder}/log", create=True)
+    file.append(b"content")
+    file.make_room(100)
+    assert (file.size, file.read(0, 1000), file.read(7, 10), file.read(50, 10)) == (7, b"content", b"", b"")
+    file.append(b" and more")
+    assert (file.size, file.read(0, 1000)) == (16, b"content and more")
+    file.sync()
+    file.close()
+
+
+def test_room_that_is_given_back_leaves_the_content(files, folder):
+    file = files.open(f"{folder}/log", create=True)
+    file.append(b"content")
+    file.make_room(100)
+    assert file.give_back_room() == (not isinstance(files, MemoryFiles)), "memory makes none"
+    assert not file.give_back_room()
+    assert files.read(f"{folder}/log") == b"content"
+    file.append(b"!")
+    assert files.read(f"{folder}/log") == b"content!"
+    file.close()
+
+
+def test_appends_may_outgrow_their_room(files, folder):
+    file = files.open(f"{folder}/log", create=True)
+    file.make_room(10)
+    file.append(b"0123456789abc")
+    assert not file.give_back_room()
+    assert (file.size, files.read(f"{folder}/log")) == (13, b"0123456789abc")
+    file.close()
+
+
+def test_more_room_is_added_to_what_there_is(files, folder):
+    file = files.open(f"{folder}/log", create=True)
+    for size in (10, 5, 20):
+        file.append(b"x")
+        file.make_room(size)
+    assert file.room_end == (0 if isinstance(files, MemoryFiles) else 20)
+    assert file.read(0, 100) == b"xxx"
+    file.close()
+
+
+def test_a_file_that_is_cut_has_no_room(files, folder):
+    file = files.open(f"{folder}/log", create=True)
+    file.append(b"content")
+    file.make_room(100)
+    file.truncate(3)
+    assert (file.size, file.room_end, files.read(f"{folder}/log")) == (3, 0, b"con")
+    file.close()
+
+
+@pytest.mark.parametrize("files", ["disk", "simulated"], indirect=True)  # memory makes none
+def test_what_was_left_of_room_is_content_to_who_opens_it_next(files, folder):
+    file = files.open(f"{folder}/log", create=True)
+    file.append(b"content")
+    file.make_room(10)
+    file.close()
+    again = files.open(f"{folder}/log")
+    assert (again.size, again.room_end, again.read(0, 100)) == (10, 0, b"content\0\0\0")
+    again.close()

@@ -48,7 +48,7 @@ class GroupCommit:
         ring = self._ring
         for partition in partitions:
             self._syncing[partition] = False
-            sync = Round(partition, *partition.log.unsynced())
+            sync = Round(partition, *partition.log.begin_round())
             if ring is not None and ring.takes(sync):
                 ring.push(sync)
             else:

@@ -138,8 +138,8 @@ _ALL = (
     _topic("min.insync.replicas", INT, 1, Range(1), synonyms=("min.insync.replicas",),
         doc="acks=all is refused while fewer replicas than this are in sync."),
     _topic("preallocate", BOOLEAN, False, None, synonyms=("log.preallocate",),
-        doc="Accepted for Kafka's tools; headrace never preallocates segment files, since Linux file systems "
-            "do not gain from it."),
+        doc="Accepted for Kafka's tools; headrace preallocates no segments. Where syncs gain by it, it makes some room "
+            "ahead of a log by itself."),
     _topic("remote.log.copy.disable", BOOLEAN, False, None,
         doc=f"Stop copying segments to remote storage and serve what is there. {_NOT_TIERED}."),
     _topic("remote.log.delete.on.disable", BOOLEAN, False, None,

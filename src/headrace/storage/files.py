@@ -7,7 +7,7 @@ DiskFiles, on a real file system, is here; MemoryFiles in `memory_files.py`; one
 import errno
 import os
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import Protocol
 
 from headrace.model.errors import DiskFull, StorageError
@@ -22,6 +22,7 @@ class File(Protocol):
     """One open file that grows at its end. `size` counts what was appended, without asking the disk."""
 
     size: int
+    room_end: int  # up to where zeros wait to be overwritten; there is no room unless that is behind `size`
 
     def append(self, data: Bytes) -> None:
         """All of it, or an error and the file as it was."""
@@ -30,6 +31,12 @@ class File(Protocol):
         """Fewer bytes only at the end of the file."""
 
     def truncate(self, size: int) -> None: ...
+
+    def make_room(self, end: int) -> None:
+        """Have the file reach up to there, with zeros behind what was appended; as far as the disk is willing to."""
+
+    def give_back_room(self) -> bool:
+        """The file ends where its content does. Whether that changed it: then it needs a sync."""
 
     def sync(self) -> None:
         """Returns when what was appended is on disk. May be called from another thread."""
@@ -122,12 +129,13 @@ def as_storage_error(error: OSError, path: str) -> StorageError:
 class OsFile:
     """A File over a descriptor of the operating system."""
 
-    __slots__ = ("_descriptor", "path", "size")
+    __slots__ = ("_descriptor", "path", "room_end", "size")
 
     def __init__(self, descriptor: int, path: str) -> None:
         self._descriptor = descriptor
         self.path = path
         self.size = os.fstat(descriptor).st_size
+        self.room_end = 0
 
     def append(self, data: Bytes) -> None:
         length = len(data)
@@ -144,19 +152,35 @@ class OsFile:
 
     def _forget_partial_write(self) -> None:
         # Half a batch past the end would be cut at recovery; cutting it now keeps size and disk in agreement.
+        self.room_end = 0
         try:
             os.ftruncate(self._descriptor, self.size)
         except OSError as error:
             raise StorageError(f"cannot undo a failed write to {self.path}: {error.strerror}") from error
 
     def read(self, position: int, length: int) -> bytes:
+        if self.room_end > self.size:
+            length = max(0, min(length, self.size - position))
         with _disk_errors(self.path):
             return os.pread(self._descriptor, length, position)
 
     def truncate(self, size: int) -> None:
         with _disk_errors(self.path):
             os.ftruncate(self._descriptor, size)
-        self.size = size
+        self.size, self.room_end = size, 0
+
+    def make_room(self, end: int) -> None:
+        start = max(self.size, self.room_end)
+        if end > start:
+            # Whatever is wrong with the disk, whoever appends will hear of it.
+            with suppress(OSError):
+                self.room_end = start + os.pwrite(self._descriptor, bytes(end - start), start)
+
+    def give_back_room(self) -> bool:
+        if self.room_end <= self.size:
+            return False
+        self.truncate(self.size)
+        return True
 
     def sync(self) -> None:
         with _disk_errors(self.path):

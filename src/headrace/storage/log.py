@@ -17,6 +17,7 @@ from headrace.storage.leader_epochs import LeaderEpochs
 from headrace.storage.log_reading import aborted_transactions, read
 from headrace.storage.log_values import Appended, LogSlice, Producer
 from headrace.storage.producer_state import ProducerStates
+from headrace.storage.room import RoomAhead
 from headrace.storage.segment import Segment, segment_name
 from headrace.storage.segment_check import Hole
 from headrace.storage.segment_files import remove_segment_files
@@ -68,6 +69,7 @@ class Log:
         self._rounds_stale = 0  # those of them that are about bytes which were cut since
         self.has_changed = False  # since it was opened; an untouched log is closed without a write
         self.recent_ends: dict[int, tuple[Segment, int]] = {}
+        self._room = RoomAhead()
 
     @classmethod
     def create(
@@ -196,6 +198,7 @@ class Log:
         counts as written. A snapshot that a power loss tears is passed over for the one before.
         """
         self.active.seal()
+        self._give_back_room()
         self.write_producer_snapshot(sync=False)
         fresh = Segment(
             self.files,
@@ -210,6 +213,12 @@ class Log:
         self.segments.append(fresh)
         return fresh
 
+    def _give_back_room(self) -> None:
+        """The active segment gets no more appends: its file ends where its batches do, for good with the next sync."""
+        file = self.active.file
+        if file.give_back_room() and file not in self._unsynced:
+            self._unsynced.append(file)
+
     def write_producer_snapshot(self, *, sync: bool = True) -> None:
         path = f"{self.directory}/{segment_name(self.log_end_offset)}.snapshot"
         self.files.replace(path, self.producers.to_snapshot(), sync=sync)
@@ -219,6 +228,12 @@ class Log:
     def sync_first(self, work: list[Durable]) -> None:
         """Have the next sync wait for these too."""
         self._unsynced = [*work, *self._unsynced]
+
+    def begin_round(self) -> tuple[list[Durable], int]:
+        """As `unsynced`, for one of many syncs: the appends behind it may find room in the file."""
+        active = self.active
+        self._room.round_begins(active.base_offset, active.file, self.config.segment_bytes)
+        return self.unsynced()
 
     def unsynced(self) -> tuple[list[Durable], int]:
         """What to sync, and the offset that will be on disk once it is. Forgets it: the caller has it now."""
@@ -300,6 +315,7 @@ class Log:
     def close(self) -> None:
         """Everything to disk; after this nothing needs recovery."""
         if self.has_changed:
+            self._give_back_room()
             work, end = self.unsynced()
             for item in work:
                 item.sync()

@@ -14,6 +14,9 @@ class MemoryFile(OsFile):
     def sync(self) -> None:
         """Memory has nothing to wait for."""
 
+    def make_room(self, end: int) -> None:
+        """Nothing is gained by it where nothing is synced."""
+
     def close(self) -> None:
         """The descriptor is the file: it goes when the last holder of this object goes."""
 

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from headrace.model.errors import CorruptLog
 from headrace.records.batch import HEADER_BYTES, BatchHeader, batch_crc, parse_header
 from headrace.storage.files import File
+from headrace.storage.room import is_room
 
 if TYPE_CHECKING:
     from headrace.storage.segment import Segment
@@ -211,7 +212,9 @@ def check_segment(segment: "Segment", bounds: Bounds) -> bool:
 
 
 def _cut(segment: "Segment", position: int, reason: str) -> None:
-    log.warning("%s: cut %d bytes at byte %d: %s", segment.path, segment.size - position, position, reason)
+    # Room that a crash has left is nothing to worry about.
+    level, what = (logging.DEBUG, "room") if is_room(segment.file, position) else (logging.WARNING, reason)
+    log.log(level, "%s: cut %d bytes at byte %d: %s", segment.path, segment.size - position, position, what)
     segment.truncate(position, segment.next_offset)
     segment.persist_indexes()
 

@@ -18,11 +18,14 @@ class Inode:
         self.size = 0
         self.durable = bytearray()
         self.dirty_from = 0  # the disk agrees with the cache below this position
+        self._dirty_to = 0  # and from here on, if that is behind it
+        self._was_cut = False  # since the last sync
 
     def write(self, data: bytes | bytearray | memoryview, position: int) -> None:
         os.pwrite(self.descriptor, data, position)
         self.size = max(self.size, position + len(data))
         self.dirty_from = min(self.dirty_from, position)
+        self._dirty_to = max(self._dirty_to, position + len(data))
 
     def read(self, position: int, length: int) -> bytes:
         return os.pread(self.descriptor, length, position)
@@ -30,11 +33,15 @@ class Inode:
     def truncate(self, size: int) -> None:
         os.ftruncate(self.descriptor, size)
         self.size = size
-        self.dirty_from = min(self.dirty_from, size)
+        self.dirty_from, self._dirty_to = min(self.dirty_from, size), min(self._dirty_to, size)
+        self._was_cut = True
 
     def sync(self) -> None:
         self.durable[self.dirty_from :] = self.read(self.dirty_from, self.size - self.dirty_from)
-        self.dirty_from = self.size
+        self._is_clean()
+
+    def _is_clean(self) -> None:
+        self.dirty_from, self._dirty_to, self._was_cut = self.size, 0, False
 
     def fail_sync(self) -> None:
         """As Linux does: pages that could not be written are marked clean, so no later sync tries them again.
@@ -42,16 +49,19 @@ class Inode:
         The disk keeps their place, filled with whatever was there before: zeros.
         """
         self.durable[self.dirty_from :] = bytes(self.size - self.dirty_from)
-        self.dirty_from = self.size
+        self._is_clean()
 
     def lose_power(self, torn: Random | None) -> None:
         """Back to what the disk holds; with `torn`, a random part of what was on its way arrived as well."""
-        if torn is not None and self.size > self.dirty_from:
-            arrived = torn.randint(0, self.size - self.dirty_from)
-            self.durable[self.dirty_from :] = self.read(self.dirty_from, arrived)
+        if torn is not None and self._dirty_to > self.dirty_from:
+            arrived = torn.randint(0, self._dirty_to - self.dirty_from)
+            # What was only to be overwritten is still there behind it.
+            rest = b"" if self._was_cut else self.durable[self.dirty_from + arrived :]
+            self.durable[self.dirty_from :] = self.read(self.dirty_from, arrived) + rest
         os.ftruncate(self.descriptor, 0)
         os.pwrite(self.descriptor, self.durable, 0)
-        self.size = self.dirty_from = len(self.durable)
+        self.size = len(self.durable)
+        self._is_clean()
 
     def flip_bit(self, position: int, bit: int) -> None:
         if not 0 <= position < self.size:

@@ -12,6 +12,7 @@ It decides which operation fails and how; what a disk remembers is in `sim_disk.
 
 import errno
 import os
+from contextlib import suppress
 from dataclasses import dataclass
 from fnmatch import fnmatch
 from random import Random
@@ -31,6 +32,7 @@ OPERATIONS = frozenset(
         "append",
         "read",
         "truncate",
+        "make_room",
         "sync",
         "rename",
         "remove",
@@ -64,21 +66,40 @@ class SimFile(File):
         self._path = path
         self._boot = files.boots
         self.size = inode.size
+        self.room_end = 0
 
     def append(self, data: Bytes) -> None:
         self._reach("append")
-        self._files.reserve(len(data), self._path)
+        self._files.reserve(self.size + len(data) - max(self.size, self.room_end), self._path)
         self._inode.write(data, self.size)
         self.size += len(data)
 
     def read(self, position: int, length: int) -> bytes:
         self._reach("read")
+        if self.room_end > self.size:
+            length = max(0, min(length, self.size - position))
         return self._inode.read(position, length)
 
     def truncate(self, size: int) -> None:
         self._reach("truncate")
         self._inode.truncate(size)
-        self.size = size
+        self.size, self.room_end = size, 0
+
+    def make_room(self, end: int) -> None:
+        start = max(self.size, self.room_end)
+        if end <= start:
+            return
+        with suppress(StorageError):
+            self._reach("make_room")
+            self._files.reserve(end - start, self._path)
+            self._inode.write(bytes(end - start), start)
+            self.room_end = end
+
+    def give_back_room(self) -> bool:
+        if self.room_end <= self.size:
+            return False
+        self.truncate(self.size)
+        return True
 
     def sync(self) -> None:
         try:

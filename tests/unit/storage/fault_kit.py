@@ -68,7 +68,7 @@ class Holder:
 
     def sync(self) -> None:
         """Group commit: what is on disk is acknowledged."""
-        work, end = self.log.unsynced()
+        work, end = self.log.begin_round()
         for item in work:
             item.sync()
         self.log.synced(end)

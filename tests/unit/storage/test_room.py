@@ -1,0 +1,217 @@
+"""Room ahead of a log's end: made for those who gain by it, seen by nobody, and gone when the log is closed or full."""
+
+import logging
+from collections.abc import Iterator
+from dataclasses import replace
+from random import Random
+
+import pytest
+
+from headrace.storage import room
+from headrace.storage.files import File
+from headrace.storage.log import Log
+from headrace.storage.recovery import Checkpoint, open_log
+from headrace.storage.room import ROOM_BYTES, ROOM_UNIT, ROUND_BYTES_MAX, ROUNDS_MIN, RoomAhead
+from headrace.storage.time_lookup import offset_at_or_after
+from headrace.testing import SimFiles
+from tests.unit.storage.fault_kit import Promises, lives_on, run_until
+from tests.unit.storage.log_kit import CONFIG, append, new_log, read_values
+
+DIRECTORY = "/data/t-0"
+
+
+@pytest.fixture
+def files() -> Iterator[SimFiles]:
+    with SimFiles() as files:
+        files.make_dir(DIRECTORY)
+        for folder in ("/", "/data"):
+            files.sync_dir(folder)
+        yield files
+
+
+@pytest.fixture
+def file(files: SimFiles) -> File:
+    return files.open("/data/log", create=True)
+
+
+def grow(ahead: RoomAhead, file: File, *sizes: int, base_offset: int = 0, size_max: int = 1 << 30) -> None:
+    """A round for each."""
+    for size in sizes:
+        file.append(bytes(size))
+        ahead.round_begins(base_offset, file, size_max)
+
+
+def sync(log: Log) -> None:
+    work, end = log.begin_round()
+    for item in work:
+        item.sync()
+    log.synced(end)
+
+
+def write(log: Log, count: int) -> list[str]:
+    """One batch a sync."""
+    values = [f"value {log.log_end_offset + number}" for number in range(count)]
+    for number, value in enumerate(values):
+        append(log, value, timestamp=1_000 + number)
+        sync(log)
+    return values
+
+
+# When there is room
+
+
+def test_a_file_that_is_synced_after_every_few_bytes_gets_room(file: File) -> None:
+    ahead = RoomAhead()
+    grow(ahead, file, *[100] * (ROUNDS_MIN - 1))
+    assert file.room_end == 0, "a message now and then is no reason"
+    grow(ahead, file, 100)
+    assert ROOM_BYTES - ROOM_UNIT < file.room_end - file.size <= ROOM_BYTES
+    assert file.room_end % ROOM_UNIT == 0
+
+
+def test_large_rounds_get_none(file: File) -> None:
+    grow(RoomAhead(), file, *[ROUND_BYTES_MAX + 1] * 3 * ROUNDS_MIN)
+    assert file.room_end == 0
+
+
+def test_small_rounds_are_counted_in_a_row(file: File) -> None:
+    ahead = RoomAhead()
+    grow(ahead, file, *([*[100] * (ROUNDS_MIN - 1), ROUND_BYTES_MAX + 1] * 3))
+    assert file.room_end == 0
+
+
+def test_the_next_segment_is_counted_from_its_beginning(files: SimFiles, file: File) -> None:
+    ahead, following = RoomAhead(), files.open("/data/following", create=True)
+    grow(ahead, file, *[100] * (ROUNDS_MIN - 1))
+    grow(ahead, following, *[100] * (ROUNDS_MIN - 1), base_offset=70)
+    assert (file.room_end, following.room_end) == (0, 0)
+    grow(ahead, following, 100, base_offset=70)
+    assert following.room_end > following.size
+
+
+def test_room_is_made_anew_before_it_is_used_up(file: File) -> None:
+    ahead = RoomAhead()
+    grow(ahead, file, *[1_000] * ROUNDS_MIN)
+    made = 0
+    for _ in range(10 * ROOM_BYTES // 1_000):
+        before = file.room_end
+        assert file.size + 1_000 <= before, "no append makes the file longer"
+        grow(ahead, file, 1_000)
+        made += file.room_end > before
+    assert made <= 12, "once for about as many bytes as there is room"
+
+
+def test_there_is_no_room_behind_the_end_of_a_segment(file: File) -> None:
+    grow(RoomAhead(), file, *[100] * ROUNDS_MIN, size_max=20_000)
+    assert file.room_end == 20_000 - 20_000 % ROOM_UNIT
+
+
+def test_a_disk_that_has_none_left_is_no_reason_to_fail(files: SimFiles, file: File) -> None:
+    files.capacity_bytes = 10_000
+    grow(RoomAhead(), file, *[100] * 2 * ROUNDS_MIN)
+    assert (file.size, file.room_end) == (2 * ROUNDS_MIN * 100, 0)
+
+
+# What a log makes of it
+
+
+def test_nobody_reads_the_room(files: SimFiles) -> None:
+    log = new_log(files)
+    values = write(log, 50)
+    active = log.active
+    assert active.file.room_end > active.size
+    assert read_values(log) == values
+    assert [header.base_offset for _, header in active.headers()] == list(range(50))
+    assert [active.position_of(offset) for offset in (0, 49, 50)][-1] == active.size == log.size_bytes
+    found = offset_at_or_after(log, 1_049)
+    assert found is not None
+    assert found.offset == 49
+    assert offset_at_or_after(log, 1_050) is None
+
+
+def test_a_segment_that_is_full_gives_its_room_back_for_good(files: SimFiles) -> None:
+    log = new_log(files, replace(CONFIG, segment_bytes=3 * ROOM_UNIT))
+    sealed = log.active
+    while log.active is sealed:
+        assert files.read(sealed.path)[sealed.size :].count(0) == max(0, sealed.file.room_end - sealed.size)
+        write(log, 1)
+    files.lose_power()
+    assert len(files.read(sealed.path)) == sealed.size
+
+
+def test_a_log_that_is_closed_gives_its_room_back_for_good(files: SimFiles) -> None:
+    log = new_log(files)
+    values = write(log, 20)
+    log.close()
+    files.lose_power()
+    assert len(files.read(log.active.path)) == log.active.size
+    again = open_log(files, DIRECTORY, CONFIG, Checkpoint(recovery_point=20, clean=True), now_ms=0)
+    assert read_values(again) == values
+
+
+@pytest.mark.parametrize("recovery_point", [0, 7, 20])
+def test_room_that_a_crash_leaves_is_cut_without_a_word(
+    files: SimFiles, recovery_point: int, caplog: pytest.LogCaptureFixture
+) -> None:
+    log = new_log(files)
+    values = write(log, 20)
+    files.lose_power()
+    with caplog.at_level(logging.INFO):
+        again = open_log(files, DIRECTORY, CONFIG, Checkpoint(recovery_point=recovery_point), now_ms=0)
+    assert caplog.text == ""
+    assert len(files.read(again.active.path)) == again.active.size == log.active.size
+    assert read_values(again) == values
+    assert [*values, *write(again, 30)] == read_values(again)
+
+
+def test_half_a_write_in_the_room_is_cut_and_said_so(files: SimFiles, caplog: pytest.LogCaptureFixture) -> None:
+    log = new_log(files)
+    values = write(log, 20)
+    path, start = log.active.path, log.active.size
+    append(log, "x" * 500)
+    end = log.active.size
+    files.lose_power(torn=Random(2))
+    assert start < len(files.read(path).rstrip(b"\0")) < end, "some of it has arrived"
+    with caplog.at_level(logging.WARNING):
+        again = open_log(files, DIRECTORY, CONFIG, Checkpoint(recovery_point=20), now_ms=0)
+    assert "cut" in caplog.text
+    assert read_values(again) == values
+
+
+def test_a_failed_append_leaves_a_log_without_room_that_goes_on(files: SimFiles) -> None:
+    log = new_log(files)
+    values = write(log, 20)
+    log.active.file.truncate(log.active.size)  # as an append does that could not write everything
+    assert log.active.file.room_end == 0
+    values += write(log, 20)
+    assert log.active.file.room_end > log.active.size
+    assert read_values(log) == values
+
+
+# Crashes
+
+
+@pytest.fixture
+def rooms_everywhere(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Room after every round, of a few batches: so that the shortest life has all that can happen with it."""
+    monkeypatch.setattr(room, "ROOM_UNIT", 32)
+    monkeypatch.setattr(room, "ROOM_BYTES", 224)
+    monkeypatch.setattr(room, "ROUND_BYTES_MAX", 120)
+    monkeypatch.setattr(room, "ROUNDS_MIN", 1)
+
+
+@pytest.mark.parametrize("crash", ["killed", "power lost", "power lost in between"])
+@pytest.mark.usefixtures("rooms_everywhere")
+def test_d2_d4_with_room_a_crash_before_any_operation_loses_nothing_that_was_acknowledged(crash: str) -> None:
+    operations, rooms, stopped = 0, 0, True
+    while stopped:
+        with SimFiles() as files:
+            promises = Promises()
+            stopped = run_until(files, promises, operations)
+            rooms = sum(operation == "make_room" for operation, _ in files.operations)
+            if crash != "killed":
+                files.lose_power(torn=Random(operations) if crash == "power lost in between" else None)
+            lives_on(files, promises, boot=10)
+        operations += 1
+    assert operations > 150, "the whole life was tried"
+    assert rooms > 10
