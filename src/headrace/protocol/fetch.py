@@ -12,6 +12,7 @@ from headrace.protocol.produce import leader_tag
 from headrace.protocol.wire import INT32, INT64, Reader, array_length, string, uvarint
 
 TOPIC_IDS_FROM = 13
+REPLICA_STATE_FROM = 15
 SESSIONS_FROM = 7
 LOG_START_FROM = 5
 FLEXIBLE_FROM = SERVED[ApiKey.FETCH].first_flexible
@@ -20,6 +21,16 @@ FLEXIBLE_FROM = SERVED[ApiKey.FETCH].first_flexible
 _TOPIC_BYTES_MIN = 2
 _PARTITION_BYTES_MIN = 16
 _FORGOTTEN_BYTES_MIN = 2
+
+# The largest wait, the fewest and the most bytes, the isolation level; then id and epoch of the session.
+_LIMITS = Struct(">iiib")
+_LIMITS_AND_SESSION = Struct(">iiibii")
+_READ_COMMITTED = 1
+# Index, current leader epoch (9), offset, last fetched epoch (12), log start (5), most bytes; since that version.
+_PARTITION = Struct(">iiqiqi")
+_PARTITION_BEFORE_12 = Struct(">iiqqi")
+_PARTITION_BEFORE_9 = Struct(">iqqi")
+_PARTITION_BEFORE_5 = Struct(">iqi")
 
 _ROW = Struct(">ihqqq")
 _ROW_WITHOUT_LOG_START = Struct(">ihqq")
@@ -74,10 +85,12 @@ class PartitionRow(NamedTuple):
 
 
 def decode_request(reader: Reader, version: int) -> FetchRequest:
-    replica_id, replica_epoch = reader.int32() if version < 15 else CONSUMER, -1
-    max_wait_ms, bytes_min, bytes_max = reader.int32(), reader.int32(), reader.int32()
-    read_committed = reader.int8() == 1
-    session_id, session_epoch = (reader.int32(), reader.int32()) if version >= SESSIONS_FROM else (0, -1)
+    replica_id, replica_epoch = reader.int32() if version < REPLICA_STATE_FROM else CONSUMER, -1
+    session_id, session_epoch = 0, -1
+    if version >= SESSIONS_FROM:
+        max_wait_ms, bytes_min, bytes_max, isolation, session_id, session_epoch = reader.numbers(_LIMITS_AND_SESSION)
+    else:
+        max_wait_ms, bytes_min, bytes_max, isolation = reader.numbers(_LIMITS)
     topics = []
     for _ in reader.array(_TOPIC_BYTES_MIN):
         topic = _topic(reader, version)
@@ -91,7 +104,7 @@ def decode_request(reader: Reader, version: int) -> FetchRequest:
             reader.skip_tags()
     rack = reader.string() if version >= 11 else ""
     for tag, value in reader.tags():
-        if tag == REPLICA_STATE_TAG and version >= 15:
+        if tag == REPLICA_STATE_TAG and version >= REPLICA_STATE_FROM:
             replica_id, replica_epoch = value.int32(), value.int64()
     reader.expect_end()
     return FetchRequest(
@@ -99,7 +112,7 @@ def decode_request(reader: Reader, version: int) -> FetchRequest:
         max_wait_ms,
         bytes_min,
         bytes_max,
-        read_committed,
+        isolation == _READ_COMMITTED,
         session_id,
         session_epoch,
         topics,
@@ -114,14 +127,17 @@ def _topic(reader: Reader, version: int) -> str | UUID:
 
 
 def _partition(reader: Reader, version: int) -> FetchPartition:
-    index = reader.int32()
-    current_leader_epoch = reader.int32() if version >= 9 else -1
-    fetch_offset = reader.int64()
-    last_fetched_epoch = reader.int32() if version >= 12 else -1
-    log_start_offset = reader.int64() if version >= LOG_START_FROM else -1
-    bytes_max = reader.int32()
+    leader_epoch = last_epoch = log_start = -1
+    if version >= 12:
+        index, leader_epoch, offset, last_epoch, log_start, bytes_max = reader.numbers(_PARTITION)
+    elif version >= 9:
+        index, leader_epoch, offset, log_start, bytes_max = reader.numbers(_PARTITION_BEFORE_12)
+    elif version >= LOG_START_FROM:
+        index, offset, log_start, bytes_max = reader.numbers(_PARTITION_BEFORE_9)
+    else:
+        index, offset, bytes_max = reader.numbers(_PARTITION_BEFORE_5)
     reader.skip_tags()
-    return FetchPartition(index, current_leader_epoch, fetch_offset, last_fetched_epoch, log_start_offset, bytes_max)
+    return FetchPartition(index, leader_epoch, offset, last_epoch, log_start, bytes_max)
 
 
 def encode_response(
@@ -156,7 +172,8 @@ def encode_response(
             piece.append(0)
     if flexible:
         piece.append(0)
-    parts.append(piece)
+    if piece or not parts:
+        parts.append(piece)
     own_bytes = sum(len(part) for part in parts if isinstance(part, bytearray))
     start = response_start(ApiKey.FETCH, version, correlation_id, own_bytes + records_bytes)
     parts[0] = start + parts[0]  # type: ignore[operator]  # the first part is always a piece of ours
