@@ -10,7 +10,7 @@ from uuid import UUID
 from headrace.broker.admission import Admitted, admit, codec_of, takes_long
 from headrace.broker.connection import Connection
 from headrace.broker.handlers.produce_shortcut import known_of
-from headrace.broker.handlers.produce_wait import ProduceWait, Results, RunWait, Waits
+from headrace.broker.handlers.produce_wait import PlaceWait, ProduceWait, Results, Waits
 from headrace.broker.partition import ACKS_ALL, Partition
 from headrace.broker.refusals import Refusals
 from headrace.broker.reply import Reply
@@ -179,28 +179,15 @@ class ProduceHandler:
         self,
         connection: Connection,
         place: Place,
-        correlation_id: int,
-        row: PartitionResult,
-        partition: Partition,
-        offset: int,
-    ) -> None:
-        """For a single batch whose producer waits for all replicas."""
-        reply, results = connection.reserve_slow_reply(), [(place.topic, [row])]
-        self._new_wait(reply, place.version, correlation_id, results, place.timeout_ms).wait_for(partition, offset)
-
-    def answer_run_when_committed(
-        self,
-        connection: Connection,
-        place: Place,
         rows: Sequence[tuple[int, int, int, int]],
         partition: Partition,
         offset: int,
     ) -> None:
-        """The same for several requests that were written as one."""
+        """Requests to one place, each with a row of `Place.reply`, whose producer waits for all replicas."""
         reply = connection.reserve_slow_reply()
         reply.requests = len(rows)
         deadline_ms = self.clock.monotonic_ms() + place.timeout_ms
-        partition.wait_for_commit(offset, RunWait(reply, place, rows, deadline_ms, self.waits))
+        partition.wait_for_commit(offset, PlaceWait(reply, place, rows, deadline_ms, self.waits))
 
     def _may_use(self, connection: Connection, transactional_id: str) -> bool:
         return self._broker.authorizer.allows(

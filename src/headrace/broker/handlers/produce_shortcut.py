@@ -14,7 +14,6 @@ from headrace.core.internal_topics import INTERNAL_TOPICS
 from headrace.model.errors import HeadraceError
 from headrace.protocol.api import ApiKey
 from headrace.protocol.frames import Parts
-from headrace.protocol.produce import PartitionResult
 from headrace.protocol.produce_again import Place, Recognised
 from headrace.records.batch import is_transactional
 
@@ -48,11 +47,10 @@ class ProduceShortcut:
         except HeadraceError:
             return LONG_WAY
         handler.figures.took_in(next_offset - base_offset, len(records))
-        log_start_offset = partition.log.log_start_offset
+        row = (correlation_id, base_offset, append_time_ms, partition.log.log_start_offset)
         if committed or place.acks != ACKS_ALL:
-            return (place.reply(correlation_id, base_offset, append_time_ms, log_start_offset),)
-        row = PartitionResult(place.index, 0, base_offset, append_time_ms, log_start_offset)
-        handler.answer_when_committed(self._connection, place, correlation_id, row, partition, next_offset)
+            return (place.reply(*row),)
+        handler.answer_when_committed(self._connection, place, (row,), partition, next_offset)
         return None
 
     def run(self, view: memoryview, position: int, end: int, most: int) -> Run | None:
@@ -80,7 +78,7 @@ class ProduceShortcut:
         ]
         if committed or place.acks != ACKS_ALL:
             return Run(place.replies(rows), after, len(rows))
-        handler.answer_run_when_committed(self._connection, place, rows, partition, next_offset)
+        handler.answer_when_committed(self._connection, place, rows, partition, next_offset)
         return Run(None, after, len(rows))
 
     def _partition_for(self, place: Place, *batches: memoryview) -> Partition | None:

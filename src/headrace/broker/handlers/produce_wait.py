@@ -80,8 +80,8 @@ class ProduceWait:
             self._reply.send(encode_response(self.version, self.correlation_id, self._results))
 
 
-class RunWait:
-    """Requests to one place that were written as one, and so are committed as one."""
+class PlaceWait:
+    """The same for requests to one place, one or several that were written as one: so they are committed as one."""
 
     __slots__ = ("_place", "_reply", "_rows", "_waits", "deadline_ms")
 
