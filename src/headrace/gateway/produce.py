@@ -57,9 +57,8 @@ async def _many(services: Services, facts: TopicFacts, given: Mapping[str, Any],
     messages = [_numbered(number, row) for number, row in enumerate(rows)]
     for message in messages:
         await check_partition(services, facts, message.partition)
-    outcomes = await asyncio.gather(
-        *(_sent(services, facts.name, message, acks) for message in messages), return_exceptions=True
-    )
+    sent = [_sent(services, facts.name, message, acks) for message in messages]
+    outcomes = await asyncio.gather(*sent, return_exceptions=True)
     failures = [one for one in outcomes if isinstance(one, BaseException)]
     if len(failures) == len(outcomes):
         raise problem_of(failures[0])
@@ -68,16 +67,22 @@ async def _many(services: Services, facts: TopicFacts, given: Mapping[str, Any],
     return Answer(207 if failures else 200, to_json(document))
 
 
-async def _sent(services: Services, topic: str, message: Outgoing, acks: Acks | None) -> Place:
-    return await services.publisher.send(
-        topic,
-        message.value,
-        message.key,
-        partition=message.partition,
-        timestamp_ms=message.timestamp_ms,
-        headers=message.headers,
-        acks=acks,
-    )
+def _sent(services: Services, topic: str, message: Outgoing, acks: Acks | None) -> asyncio.Future[Place]:
+    """Not a coroutine: a task for each of ten thousand messages would cost more than sending them."""
+    try:
+        return services.publisher.send(
+            topic,
+            message.value,
+            message.key,
+            partition=message.partition,
+            timestamp_ms=message.timestamp_ms,
+            headers=message.headers,
+            acks=acks,
+        )
+    except Exception as error:  # there is no room for this one; others are under way, and have outcomes
+        refused: asyncio.Future[Place] = asyncio.get_running_loop().create_future()
+        refused.set_exception(error)
+        return refused
 
 
 def _numbered(number: int, row: Any) -> Outgoing:
