@@ -221,5 +221,5 @@ def test_what_was_left_of_room_is_content_to_who_opens_it_next(files, folder):
     file.make_room(10)
     file.close()
     again = files.open(f"{folder}/log")
-    assert (again.size, again.room_end, again.read(0, 100)) == (10, 0, b"content\0\0\0")
+    assert (again.size, again.room_end, again.read(0, 100)) == (10, 0, b"content\1\1\1")
     again.close()

@@ -8,6 +8,8 @@ from pathlib import Path
 import pytest
 from confluent_kafka import Producer
 
+from headrace.storage.files import room_of
+from headrace.storage.room import ROOM_UNIT, ROUNDS_MIN
 from headrace.testing import LocalBroker
 from tests.interop.apache_kafka import tool
 from tests.interop.records import CODECS, QUIET, SECONDS_MAX, create_topic, produce, values
@@ -159,3 +161,20 @@ def test_the_judge_sees_a_flipped_bit(data_dir, tmp_path):
     broken[500] ^= 1
     (tmp_path / source.name).write_bytes(broken)
     assert "isvalid: false" in tool(DUMP, "--files", str(tmp_path / source.name)).text
+
+
+def test_the_log_of_a_running_broker_is_read_to_its_end():
+    """It has room ahead of its last batch, which is no error to a tool that comes upon it."""
+    with LocalBroker(memory=False) as broker:
+        create_topic(broker.bootstrap, "live")
+        producer = Producer({"bootstrap.servers": broker.bootstrap, "linger.ms": 0, **QUIET})
+        for number in range(5 * ROUNDS_MIN):
+            producer.produce("live", b"value %d" % number)
+            assert producer.flush(SECONDS_MAX) == 0
+        (log,) = Path(broker.data_dir, "live-0").glob("*.log")
+        assert log.read_bytes().endswith(room_of(ROOM_UNIT))
+        dump = tool(DUMP, "--deep-iteration", "--files", str(log))
+    batches = [line for line in dump.lines if line.startswith("baseOffset")]
+    assert len(batches) == 5 * ROUNDS_MIN
+    assert all("isvalid: true" in line for line in batches)
+    assert re.search(r"Found \d+ invalid bytes at the end of", dump.text)

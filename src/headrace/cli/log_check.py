@@ -17,16 +17,15 @@ from headrace.model.errors import CorruptBatch, CorruptLog, RequestError
 from headrace.records.batch import HEADER_BYTES, LENGTH_OVERHEAD, BatchHeader, batch_crc, parse_header
 from headrace.records.record import iter_records
 from headrace.storage.checkpoints import read_rows
-from headrace.storage.files import DiskFiles
+from headrace.storage.files import ROOM_FILL, DiskFiles, room_of
 from headrace.storage.leader_epochs import FILE_NAME as EPOCHS_FILE
 from headrace.storage.partition_metadata import read_topic_id
 from headrace.storage.producer_snapshot import decode_snapshot
-from headrace.storage.room import ROOM_UNIT
+from headrace.storage.room import ROOM_BYTES, ROOM_UNIT
 from headrace.storage.txn_index import TxnIndex
 
 OFFSET_ENTRY = Struct(">II")
 TIME_ENTRY = Struct(">qI")
-ZEROS_BYTES = 64 * 1024  # compared at a time: a file of nothing else may be large
 PROBLEMS_MAX = 100  # a file of noise has a problem in every byte; the first hundred tell the story
 
 
@@ -80,7 +79,7 @@ def walk_segment(data: memoryview, path: Path, problems: list[Problem]) -> Itera
     while position < len(data):
         left = len(data) - position
         header = parse_header(data, position) if left >= HEADER_BYTES else None
-        if (header is None or not header.length) and _is_room(data, position):
+        if data[position] == ROOM_FILL and _is_room(data, position):
             return
         total = header.length + LENGTH_OVERHEAD if header is not None else 0
         if header is not None and (total < HEADER_BYTES or header.magic != 2):
@@ -97,12 +96,9 @@ def walk_segment(data: memoryview, path: Path, problems: list[Problem]) -> Itera
 
 
 def _is_room(data: memoryview, position: int) -> bool:
-    """Nothing but zeros from here on: the log is being written, or was when its broker was killed."""
-    if len(data) % ROOM_UNIT:
-        return False
-    zeros = bytes(ZEROS_BYTES)
-    starts = range(position, len(data), ZEROS_BYTES)
-    return all(data[at : at + ZEROS_BYTES] == zeros[: len(data) - at] for at in starts)
+    """Nothing but room from here on: the log is being written, or was when its broker was killed."""
+    length = len(data) - position
+    return not len(data) % ROOM_UNIT and length <= ROOM_BYTES and data[position:] == room_of(length)
 
 
 def check_segment(path: Path, *, deep: bool) -> SegmentReport:

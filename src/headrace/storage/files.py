@@ -15,14 +15,21 @@ from headrace.model.errors import DiskFull, StorageError
 Bytes = bytes | bytearray | memoryview
 
 NO_ROOM = {errno.ENOSPC, errno.EDQUOT}
+# What room is filled with. Read as the length of a batch, it is more than any room has: so whoever reads a log, Kafka's
+# tools among them, takes it for half a batch, with which a log may end. Zeros are no length, and an error to them.
+ROOM_FILL = 0x01
 BOOT_ID = "/proc/sys/kernel/random/boot_id"  # Linux makes a new one each time it starts
+
+
+def room_of(length: int) -> bytes:
+    return bytes([ROOM_FILL]) * length
 
 
 class File(Protocol):
     """One open file that grows at its end. `size` counts what was appended, without asking the disk."""
 
     size: int
-    room_end: int  # up to where zeros wait to be overwritten; there is no room unless that is behind `size`
+    room_end: int  # up to where bytes wait to be overwritten; there is no room unless that is behind `size`
 
     def append(self, data: Bytes) -> None:
         """All of it, or an error and the file as it was."""
@@ -33,7 +40,7 @@ class File(Protocol):
     def truncate(self, size: int) -> None: ...
 
     def make_room(self, end: int) -> None:
-        """Have the file reach up to there, with zeros behind what was appended; as far as the disk is willing to."""
+        """Have the file reach up to there, with ROOM_FILL behind what was appended; as far as the disk has room."""
 
     def give_back_room(self) -> bool:
         """The file ends where its content does. Whether that changed it: then it needs a sync."""
@@ -174,7 +181,7 @@ class OsFile:
         if end > start:
             # Whatever is wrong with the disk, whoever appends will hear of it.
             with suppress(OSError):
-                self.room_end = start + os.pwrite(self._descriptor, bytes(end - start), start)
+                self.room_end = start + os.pwrite(self._descriptor, room_of(end - start), start)
 
     def give_back_room(self) -> bool:
         if self.room_end <= self.size:

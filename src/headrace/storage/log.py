@@ -216,7 +216,10 @@ class Log:
     def _give_back_room(self) -> None:
         """The active segment gets no more appends: its file ends where its batches do, for good with the next sync."""
         file = self.active.file
-        if file.give_back_room() and file not in self._unsynced:
+        if not file.give_back_room():
+            return
+        self.has_changed = True
+        if file not in self._unsynced:
             self._unsynced.append(file)
 
     def write_producer_snapshot(self, *, sync: bool = True) -> None:
@@ -231,8 +234,8 @@ class Log:
 
     def begin_round(self) -> tuple[list[Durable], int]:
         """As `unsynced`, for one of many syncs: the appends behind it may find room in the file."""
-        active = self.active
-        self._room.round_begins(active.base_offset, active.file, self.config.segment_bytes)
+        if self.segments:  # else it was abandoned since it became dirty
+            self._room.round_begins(self.active.base_offset, self.active.file, self.config.segment_bytes)
         return self.unsynced()
 
     def unsynced(self) -> tuple[list[Durable], int]:
@@ -314,8 +317,8 @@ class Log:
 
     def close(self) -> None:
         """Everything to disk; after this nothing needs recovery."""
+        self._give_back_room()
         if self.has_changed:
-            self._give_back_room()
             work, end = self.unsynced()
             for item in work:
                 item.sync()

@@ -1,4 +1,4 @@
-"""Room ahead of a log's end: zeros on disk that appends overwrite, so that a sync has less to do.
+"""Room ahead of a log's end: bytes on disk that appends overwrite, so that a sync has less to do.
 
 An append that makes its file longer is synced together with the new length, and where the file system has a journal,
 with a commit of that: up to twice the time of a sync that finds nothing but data (docs/adr/0026). So a log that is
@@ -6,7 +6,7 @@ synced after every few bytes gets room ahead of its end. It is no part of the lo
 full or closed gives it back, and what a crash leaves of it is cut at the next start like half a write.
 """
 
-from headrace.storage.files import File
+from headrace.storage.files import ROOM_FILL, File
 
 # It ends with a page, which is a block of most file systems, too; and so it can be told from half a write.
 ROOM_UNIT = 4096
@@ -43,7 +43,7 @@ def is_room(file: File, position: int) -> bool:
         return False
     while position < file.size:
         data = file.read(position, ROOM_BYTES)
-        if data.count(0) < len(data):
+        if data.count(ROOM_FILL) < len(data):
             return False
         position += len(data)
     return True

@@ -19,7 +19,7 @@ from random import Random
 from typing import Self
 
 from headrace.model.errors import DiskFull, StorageError
-from headrace.storage.files import Bytes, File, Files
+from headrace.storage.files import Bytes, File, Files, room_of
 from headrace.testing.sim_disk import Folder, Inode, SimDisk
 
 NO_ROOM = {errno.ENOSPC, errno.EDQUOT}
@@ -92,7 +92,7 @@ class SimFile(File):
         with suppress(StorageError):
             self._reach("make_room")
             self._files.reserve(end - start, self._path)
-            self._inode.write(bytes(end - start), start)
+            self._inode.write(room_of(end - start), start)
             self.room_end = end
 
     def give_back_room(self) -> bool:

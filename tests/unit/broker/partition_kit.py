@@ -30,7 +30,7 @@ class CommitByHand:
 
     def run(self) -> None:
         dirty, self.dirty = self.dirty, {}
-        work = [(partition, *partition.log.unsynced()) for partition in dirty]
+        work = [(partition, *partition.log.begin_round()) for partition in dirty]
         for partition, files, offset in work:
             try:
                 for file in files:

@@ -7,8 +7,7 @@ from random import Random
 
 import pytest
 
-from headrace.storage import room
-from headrace.storage.files import File
+from headrace.storage.files import File, room_of
 from headrace.storage.log import Log
 from headrace.storage.recovery import Checkpoint, open_log
 from headrace.storage.room import ROOM_BYTES, ROOM_UNIT, ROUND_BYTES_MAX, ROUNDS_MIN, RoomAhead
@@ -16,6 +15,7 @@ from headrace.storage.time_lookup import offset_at_or_after
 from headrace.testing import SimFiles
 from tests.unit.storage.fault_kit import Promises, lives_on, run_until
 from tests.unit.storage.log_kit import CONFIG, append, new_log, read_values
+from tests.unit.storage.small_room import small_rooms
 
 DIRECTORY = "/data/t-0"
 
@@ -133,7 +133,7 @@ def test_a_segment_that_is_full_gives_its_room_back_for_good(files: SimFiles) ->
     log = new_log(files, replace(CONFIG, segment_bytes=3 * ROOM_UNIT))
     sealed = log.active
     while log.active is sealed:
-        assert files.read(sealed.path)[sealed.size :].count(0) == max(0, sealed.file.room_end - sealed.size)
+        assert files.read(sealed.path)[sealed.size :] == room_of(max(0, sealed.file.room_end - sealed.size))
         write(log, 1)
     files.lose_power()
     assert len(files.read(sealed.path)) == sealed.size
@@ -147,6 +147,21 @@ def test_a_log_that_is_closed_gives_its_room_back_for_good(files: SimFiles) -> N
     assert len(files.read(log.active.path)) == log.active.size
     again = open_log(files, DIRECTORY, CONFIG, Checkpoint(recovery_point=20, clean=True), now_ms=0)
     assert read_values(again) == values
+
+
+def test_a_log_that_has_room_and_nothing_new_gives_it_back_too(files: SimFiles) -> None:
+    log = new_log(files)
+    values = write(log, 20)
+    log.close()
+    clean = Checkpoint(recovery_point=20, clean=True)
+    again = open_log(files, DIRECTORY, CONFIG, clean, now_ms=0)
+    for _ in range(ROUNDS_MIN + 1):
+        sync(again)
+    assert again.active.file.room_end > again.active.size
+    again.close()
+    files.lose_power()
+    assert len(files.read(log.active.path)) == log.active.size
+    assert read_values(open_log(files, DIRECTORY, CONFIG, clean, now_ms=0)) == values
 
 
 @pytest.mark.parametrize("recovery_point", [0, 7, 20])
@@ -171,7 +186,7 @@ def test_half_a_write_in_the_room_is_cut_and_said_so(files: SimFiles, caplog: py
     append(log, "x" * 500)
     end = log.active.size
     files.lose_power(torn=Random(2))
-    assert start < len(files.read(path).rstrip(b"\0")) < end, "some of it has arrived"
+    assert start < len(files.read(path).rstrip(room_of(1))) < end, "some of it has arrived"
     with caplog.at_level(logging.WARNING):
         again = open_log(files, DIRECTORY, CONFIG, Checkpoint(recovery_point=20), now_ms=0)
     assert "cut" in caplog.text
@@ -188,24 +203,23 @@ def test_a_failed_append_leaves_a_log_without_room_that_goes_on(files: SimFiles)
     assert read_values(log) == values
 
 
+def test_a_log_that_was_abandoned_with_a_round_to_come_has_nothing_to_sync(files: SimFiles) -> None:
+    """Its topic was deleted in the same turn of the loop; the other partitions of that turn are synced as ever."""
+    log = new_log(files)
+    write(log, 20)
+    append(log, "not synced yet")
+    log.abandon()
+    assert log.begin_round() == ([], 21)
+
+
 # Crashes
 
 
-@pytest.fixture
-def rooms_everywhere(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Room after every round, of a few batches: so that the shortest life has all that can happen with it."""
-    monkeypatch.setattr(room, "ROOM_UNIT", 32)
-    monkeypatch.setattr(room, "ROOM_BYTES", 224)
-    monkeypatch.setattr(room, "ROUND_BYTES_MAX", 120)
-    monkeypatch.setattr(room, "ROUNDS_MIN", 1)
-
-
 @pytest.mark.parametrize("crash", ["killed", "power lost", "power lost in between"])
-@pytest.mark.usefixtures("rooms_everywhere")
 def test_d2_d4_with_room_a_crash_before_any_operation_loses_nothing_that_was_acknowledged(crash: str) -> None:
     operations, rooms, stopped = 0, 0, True
     while stopped:
-        with SimFiles() as files:
+        with small_rooms(224, 120), SimFiles() as files:
             promises = Promises()
             stopped = run_until(files, promises, operations)
             rooms = sum(operation == "make_room" for operation, _ in files.operations)
