@@ -4,7 +4,7 @@ A crash ends every task that this life of the broker has begun, and makes its fi
 """
 
 import asyncio
-from collections.abc import Coroutine
+from collections.abc import Callable, Coroutine
 from contextvars import ContextVar, copy_context
 from functools import partial
 from random import Random
@@ -80,7 +80,7 @@ class SimGroupCommit:
             self._loop.call_soon(self._begin)
 
     def _begin(self) -> None:
-        work = [(partition, *partition.log.unsynced()) for partition in self._dirty]
+        work = [(partition, *partition.log.begin_round()) for partition in self._dirty]
         self._dirty = {}
         is_early = self._random.random() < 0.5  # the disk may be done long before anybody hears of it
         outcomes = [_sync(*item) for item in work] if is_early else None
@@ -117,14 +117,13 @@ def _sync(partition: Partition, files: list[Any], offset: int) -> StorageError |
 class NoSockets:
     """As much of a Server as a Broker sees."""
 
-    def __init__(self) -> None:
+    def __init__(self, hang_up: Callable[[], None]) -> None:
         self.bound = {LISTENER.name: LISTENER}
+        self.close = hang_up
 
     def bind(self) -> None: ...
 
     def serve(self) -> None: ...
-
-    def close(self) -> None: ...
 
 
 class SimBroker(Broker):
@@ -170,7 +169,7 @@ class SimNode:
         while not life.is_over:
             handle = self._store.handle(self.node_id)
             broker = SimBroker(self._settings, self._clock, Mounted(self.files), handle, shares_store=True)
-            broker.server = NoSockets()  # type: ignore[assignment]
+            broker.server = NoSockets(partial(self._network.silence, self.node_id))  # type: ignore[assignment]
             broker.controller._new_uuid = lambda: UUID(int=self.random.getrandbits(128))
             try:
                 await broker.start()

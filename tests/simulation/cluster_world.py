@@ -27,6 +27,7 @@ from tests.simulation.cluster_moves import Moves
 from tests.simulation.cluster_node import SimNode, track_tasks
 from tests.simulation.cluster_promises import BrokenPromise, Ledger, NotWellAgain
 from tests.simulation.cluster_transactions import Transactions
+from tests.unit.storage.small_room import small_rooms
 
 CALM_S_MAX = 60.0  # how long it may take until all is well again
 SETTINGS = {
@@ -251,7 +252,8 @@ def live(seed: int, bias: Bias = Bias()) -> ClusterWorld:  # noqa: B008 - a valu
         return world
 
     try:
-        return loop.run_until_complete(run())
+        with small_rooms():
+            return loop.run_until_complete(run())
     except BaseException as error:
         if world is not None:
             last = "\n".join(map(str, world.trace[-25:]))

@@ -10,6 +10,7 @@ import time
 import pytest
 
 from tests.simulation.storage_world import World
+from tests.unit.storage.small_room import small_rooms
 
 STEPS = 120
 SEEDS = int(os.environ.get("HEADRACE_SIMULATION_SEEDS", "200"))
@@ -20,9 +21,10 @@ SECONDS_MAX = 20 if "HEADRACE_SIMULATION_SEEDS" not in os.environ else 10**9
 def live(seed: int) -> World:
     world = World(seed)
     try:
-        for _ in range(STEPS):
-            world.step()
-        world.finish()
+        with small_rooms():
+            for _ in range(STEPS):
+                world.step()
+            world.finish()
     except BaseException as error:
         error.add_note(f"seed {seed}: HEADRACE_SIMULATION_SEED={seed}; {' → '.join(world.happened[-12:])}")
         raise
