@@ -68,7 +68,7 @@ async def _many(services: Services, facts: TopicFacts, given: Mapping[str, Any],
 
 
 def _sent(services: Services, topic: str, message: Outgoing, acks: Acks | None) -> asyncio.Future[Place]:
-    """Not a coroutine: a task for each of ten thousand messages would cost more than sending them."""
+    """Not a coroutine: each of ten thousand messages would be a task."""
     try:
         return services.publisher.send(
             topic,
