@@ -5,9 +5,10 @@ import os
 import resource
 import time
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 
 import pytest
-from confluent_kafka import Consumer, Producer, TopicPartition
+from confluent_kafka import Consumer, ElectionType, KafkaException, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic
 
 from headrace.broker.replication.fetcher import BULK_BYTES_MAX
@@ -164,7 +165,8 @@ def test_leadership_goes_back_to_the_first_replica_by_itself(cluster: LocalClust
 @pytest.fixture
 def small_disks() -> Iterator[LocalCluster]:
     try:
-        with LocalCluster(3, disk_bytes=DISK_BYTES, settings={"replica.lag.time.max.ms": "1000"}) as running:
+        settings = {"replica.lag.time.max.ms": "1000", "leader.imbalance.check.interval.seconds": "1"}
+        with LocalCluster(3, disk_bytes=DISK_BYTES, settings=settings) as running:
             yield running
     except PermissionError as error:
         pytest.skip(str(error))
@@ -182,6 +184,31 @@ def test_d7_a_broker_without_room_leaves_leading_to_others_until_it_has_some(sma
     wait_for_isr(small_disks, "full", 3)
     sender.send(10)
     assert everything(small_disks, "full", 30) == sender.acked
+
+
+def test_d7_broker_restarted_on_a_full_disk_does_not_lead(small_disks: LocalCluster) -> None:
+    admin = AdminClient({"bootstrap.servers": small_disks.bootstrap})
+    admin.create_topics([NewTopic("returns", 1, replica_assignment=[[3, 1, 2]])])["returns"].result(PATIENCE_S)
+    sender = Sender(small_disks, "returns")
+    sender.send(10)
+    wait_for_leader(small_disks, "returns", (3).__eq__)
+    small_disks.kill(3)
+    small_disks.disk_full(3)
+    wait_for_leader(small_disks, "returns", (3).__ne__)
+    sender.send(10)
+    small_disks.restart(3)
+    admin.create_topics([NewTopic("later", 1, replica_assignment=[[3, 1, 2]])])["later"].result(PATIENCE_S)
+    wait_for_leader(small_disks, "later", (3).__ne__)
+    with suppress(KafkaException):  # the preferred leader is not available
+        admin.elect_leaders(ElectionType.PREFERRED, [TopicPartition("returns", 0)]).result(PATIENCE_S)
+    sender.send(100)
+    assert wait_for_leader(small_disks, "returns") != 3
+    lines = small_disks.brokers[3].output().splitlines()
+    assert sum("returns-0 cannot be copied" in line for line in lines) <= 1, "one line per state change"
+    small_disks.disk_freed(3)
+    wait_for_isr(small_disks, "returns", 3)
+    wait_for_leader(small_disks, "returns", (3).__eq__)
+    assert everything(small_disks, "returns", 120) == sender.acked
 
 
 def test_a_move_is_no_faster_than_its_throttle(cluster: LocalCluster) -> None:

@@ -13,7 +13,8 @@ log = logging.getLogger(__name__)
 
 # Checkpoints, indexes and snapshots of thousands of partitions fit in this many times over.
 RESERVE_BYTES = 64 * 1024 * 1024
-# On a small disk the reserve is smaller: a tenth of what was free at the start still leaves it useful.
+# On a small file system the reserve is a tenth of its size, which leaves nine tenths for records. The size does not
+# depend on how full the disk was at startup: a broker that starts on a full disk must still know that it is full.
 RESERVE_SHARE = 0.1
 # Asking the file system costs a system call: once in so many written bytes is enough to stop in time.
 CHECK_EVERY_BYTES = 4 * 1024 * 1024
@@ -25,18 +26,23 @@ class DiskReserve:
     def __init__(self, files: Files, path: str) -> None:
         self._files = files
         self._path = path
-        self.reserve_bytes = min(RESERVE_BYTES, int(files.free_bytes(path) * RESERVE_SHARE))
+        self.reserve_bytes = min(RESERVE_BYTES, int(files.total_bytes(path) * RESERVE_SHARE))
         self._unchecked = 0
         self._unchecked_max = min(CHECK_EVERY_BYTES, self.reserve_bytes // 2)
         self._is_full = False
+        self._look()  # the first batch is already rejected if the disk is full at startup
 
     def _look(self) -> None:
         self._unchecked = 0
         was_full, self._is_full = self._is_full, self._files.free_bytes(self._path) < self.reserve_bytes
         if self._is_full and not was_full:
-            log.error("%s is full: producers are refused until there is room again", self._path)
+            log.error(
+                "Less than %d bytes are free on %s; rejecting produce requests until space is freed",
+                self.reserve_bytes,
+                self._path,
+            )
         elif was_full and not self._is_full:
-            log.info("%s has room again: producers are served", self._path)
+            log.info("%s has enough free space; accepting produce requests again", self._path)
 
     def is_short(self, was_short: bool) -> bool:
         """Whether room is short, for those who decide by it and not by a single write: not in turns at the brink."""

@@ -80,6 +80,9 @@ class Files(Protocol):
 
     def free_bytes(self, path: str) -> int: ...
 
+    def total_bytes(self, path: str) -> int:
+        """The size of the file system, used or not."""
+
     def boot_id(self) -> str:
         """Another one whenever what was written and not synced may be lost; empty if nobody can tell.
 
@@ -268,6 +271,11 @@ class DiskFiles:
         with _disk_errors(path):
             state = os.statvfs(path)
         return state.f_bavail * state.f_frsize
+
+    def total_bytes(self, path: str) -> int:
+        with _disk_errors(path):
+            state = os.statvfs(path)
+        return state.f_blocks * state.f_frsize
 
     def boot_id(self) -> str:
         try:

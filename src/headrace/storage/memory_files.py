@@ -99,3 +99,6 @@ class MemoryFiles:
 
     def free_bytes(self, path: str) -> int:
         return self.FREE_BYTES
+
+    def total_bytes(self, path: str) -> int:
+        return self.FREE_BYTES

@@ -74,6 +74,9 @@ class SuffixedFiles:
     def free_bytes(self, path: str) -> int:
         return self._files.free_bytes(path)
 
+    def total_bytes(self, path: str) -> int:
+        return self._files.total_bytes(path)
+
 
 class NewSegment:
     """A segment in the making, with the suffix that its files have at the moment."""

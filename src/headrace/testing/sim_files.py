@@ -259,6 +259,9 @@ class SimFiles(Files):
             return UNBOUNDED_BYTES
         return max(0, self.capacity_bytes - self._disk.used_bytes())
 
+    def total_bytes(self, path: str) -> int:
+        return UNBOUNDED_BYTES if self.capacity_bytes is None else self.capacity_bytes
+
     def close(self) -> None:
         """Let the memory go; no file of this disk can be used afterwards."""
         self._disk.release()

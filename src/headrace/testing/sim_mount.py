@@ -53,3 +53,6 @@ class Mounted(Files):
 
     def free_bytes(self, path: str) -> int:
         return self._alive(path).free_bytes(path)
+
+    def total_bytes(self, path: str) -> int:
+        return self._alive(path).total_bytes(path)

@@ -12,14 +12,18 @@ MIB = 1024 * 1024
 
 
 class Disk(MemoryFiles):
-    def __init__(self, free: int) -> None:
+    def __init__(self, free: int, total: int | None = None) -> None:
         super().__init__()
         self.free = free
+        self.total = free if total is None else total
         self.asked = 0
 
     def free_bytes(self, path: str) -> int:
         self.asked += 1
         return self.free
+
+    def total_bytes(self, path: str) -> int:
+        return self.total
 
 
 def fill(reserve: DiskReserve, disk: Disk, batch: int) -> int:
@@ -90,3 +94,16 @@ def test_room_is_not_short_and_enough_in_turns_at_the_brink() -> None:
     assert not reserve.is_short(was_short=False)
     disk.free = 2 * reserve.reserve_bytes
     assert not reserve.is_short(was_short=True)
+
+
+@pytest.mark.parametrize("free", [0, 1, 40 * MIB])
+def test_start_on_a_full_disk_rejects_the_first_batch(free: int, caplog: pytest.LogCaptureFixture) -> None:
+    disk = Disk(free, total=1_000 * MIB)
+    reserve = DiskReserve(disk, "/data")
+    assert reserve.is_short(was_short=False)
+    for _ in range(100):
+        with pytest.raises(DiskFull):
+            reserve.check(1)
+    assert len(caplog.records) == 1, "one line per state change, not one per batch"
+    disk.free = 500 * MIB
+    reserve.check(1)

@@ -48,12 +48,13 @@ CLIENT_ID = "replica"
 class Followed:
     """A partition that we fetch, and for how long not, after a refusal."""
 
-    __slots__ = ("_bytes_min", "_wanted", "_wanted_for", "bytes_max", "not_before_s", "partition", "pause_s")
+    __slots__ = ("_bytes_min", "_wanted", "_wanted_for", "bytes_max", "error", "not_before_s", "partition", "pause_s")
 
     def __init__(self, partition: Partition, bytes_max: int) -> None:
         self.partition = partition
         self.pause_s = 0.0
         self.not_before_s = 0.0
+        self.error: type[HeadraceError] | None = None  # of the last append, if it failed
         self._bytes_min = self.bytes_max = bytes_max
         self._wanted: WantedPartition | None = None
         self._wanted_for = (0, 0, 0, 0)
@@ -256,8 +257,7 @@ class Fetcher:
                 if len(row.records) >= YIELD_BYTES:
                     await asyncio.sleep(0)  # producers and consumers are served between two large pieces
             except HeadraceError as error:
-                log.warning("%s cannot be copied from broker %d: %s", followed.partition, self._leader, error)
-                self._set_back(followed)
+                self._append_failed(followed, error)
         for partition in touched:
             if partition.failure is None:
                 await partition.on_disk()
@@ -273,9 +273,9 @@ class Fetcher:
         if row.error != ErrorCode.NONE:
             self._set_back(followed)
             return
-        followed.pause_s = 0.0
         if row.diverging is not None:
             cut(self._broker.partitions, partition, EpochEnd(*row.diverging))
+            followed.pause_s = 0.0
             return
         if row.records:
             followed.got(len(row.records))
@@ -283,6 +283,7 @@ class Fetcher:
             if not await self._append(followed, row.records):
                 return
         learn(partition, row.high_watermark, row.log_start_offset)
+        followed.pause_s, followed.error = 0.0, None
 
     async def _append(self, followed: Followed, records: memoryview) -> bool:
         """Run by run, with turns for others in between. False: the facts have moved on meanwhile."""
@@ -295,6 +296,13 @@ class Fetcher:
                     return False
             append_run(partition, run, self._clock.wall_ms())
         return True
+
+    def _append_failed(self, followed: Followed, error: HeadraceError) -> None:
+        """Retries with a growing pause. Logs the first of equal errors: a full disk fails every append."""
+        if followed.error is not type(error):
+            followed.error = type(error)
+            log.warning("%s cannot be copied from broker %d: %s", followed.partition, self._leader, error)
+        self._set_back(followed)
 
     def _set_back(self, followed: Followed) -> None:
         followed.pause_s = min(max(2 * followed.pause_s, REFUSED_PAUSE_S), REFUSED_PAUSE_S_MAX)

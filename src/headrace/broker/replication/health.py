@@ -52,7 +52,7 @@ class Health:
                 await self._look_at_copies()
                 if number % LOOKS_PER_SEARCH == 0:
                     await self.leave_damaged()
-                await self._look_at_disk()
+                await self.look_at_disk()
             except HeadraceError as error:
                 log.warning("the others cannot be told how this broker is: %s", error)
             except Exception:
@@ -100,9 +100,13 @@ class Health:
             partition.copied_anew_in = partition.leader_epoch + 1
         return partition.counts or partition.leader_epoch < partition.copied_anew_in
 
-    async def _look_at_disk(self) -> None:
+    async def look_at_disk(self) -> None:
+        """Also called before the session begins: a broker that starts on a full disk must not be elected."""
         is_full = self._broker.reserve.is_short(self._was_full)
         if is_full != self._was_full:
             await self._session.say_leading(not is_full)
             self._was_full = is_full
-            log.warning("this broker %s", "has no room and leaves leading to others" if is_full else "has room again")
+            if is_full:
+                log.warning("Insufficient disk space; this broker gives up leadership where another replica can lead")
+            else:
+                log.warning("Enough disk space again; this broker can lead partitions")

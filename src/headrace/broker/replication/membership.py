@@ -43,6 +43,7 @@ class Membership:
     async def start(self) -> None:
         self._watch = asyncio.create_task(self._broker.controller.follow(), name="watch")
         await self._health.leave_damaged()
+        await self._health.look_at_disk()
         await self._session.begin()
         self._session.keep(self.superseded.set)
         self._is_working = True
