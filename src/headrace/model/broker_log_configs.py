@@ -133,6 +133,9 @@ LOG_CONFIGS: tuple[ConfigDef, ...] = (
         doc="Default of the topic config segment.bytes."),
     broker_config("log.segment.delete.delay.ms", LONG, 60_000, Range(0), dynamic=True,
         doc="Default of the topic config file.delete.delay.ms."),
+    broker_config("log.stray.retention.ms", LONG, 7 * DAY_MS, Range(-1),
+        doc="How long a directory is kept (`-stray`) whose replica was moved while the broker was away, or whose topic "
+            "the cluster's metadata does not know. -1 keeps it for ever. headrace's own key."),
     broker_config("message.max.bytes", INT, MESSAGE_BYTES_MAX, Range(0), dynamic=True,
         doc="Default of the topic config max.message.bytes."),
     broker_config("min.insync.replicas", INT, 1, Range(1), dynamic=True,

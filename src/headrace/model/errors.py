@@ -5,7 +5,10 @@
     ├── RequestError                  the peer asked for something we refuse: answered with its code
     │   └── NotLeader, UnknownTopic, …
     └── StorageError                  the disk failed us: the partition goes offline, nothing is acked
-        ├── DiskFull                  no room: produce is refused, reading goes on
+        ├── PassingStorageError       nothing has changed: the partition stays online, a later attempt can succeed
+        │   ├── DiskFull              no room: produce is refused, reading goes on
+        │   └── ResourceShortage      no file descriptor or no memory
+        ├── MissingFile               a file or directory is not there; a FileNotFoundError, too
         └── CorruptLog                bytes that were once good are not any more
 
 `broker/dispatch.py` alone turns an exception into a response.
@@ -191,6 +194,13 @@ class UnknownLeaderEpoch(RequestError):
     retriable = True
 
 
+class LookupInterrupted(RequestError):
+    """The log changed while a record was looked up by its timestamp; the client should retry."""
+
+    code = ErrorCode.LEADER_NOT_AVAILABLE  # of the retriable codes, the one that clients of every version retry
+    retriable = True
+
+
 class OffsetOutOfRange(RequestError):
     code = ErrorCode.OFFSET_OUT_OF_RANGE
 
@@ -327,8 +337,20 @@ class StorageError(HeadraceError):
     retriable = True
 
 
-class DiskFull(StorageError):
+class PassingStorageError(StorageError):
+    """The operation failed before it changed anything, and can succeed later without a restart."""
+
+
+class ResourceShortage(PassingStorageError):
+    """The process or the host is out of file descriptors or memory. The file itself is not in doubt."""
+
+
+class DiskFull(PassingStorageError):
     """No room below the reserve. Produce is refused; fetch, delete and retention go on, so it heals."""
+
+
+class MissingFile(StorageError, FileNotFoundError):
+    """A file or directory that should be there is not. Callers that expect this catch FileNotFoundError."""
 
 
 class CorruptLog(StorageError):

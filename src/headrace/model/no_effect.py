@@ -5,6 +5,8 @@ should believe that they work. A test compares this list with what the source re
 neither grow stale nor stay behind.
 """
 
+from collections.abc import Mapping
+
 from headrace.model.topic_configs import TOPIC_CONFIGS
 
 _TOPIC_KEYS = frozenset(
@@ -23,7 +25,6 @@ _BROKER_KEYS = frozenset(
         "num.replica.fetchers",
         "replica.alter.log.dirs.io.max.bytes.per.second",
         "replica.fetch.backoff.ms",
-        "replica.high.watermark.checkpoint.interval.ms",
         "replica.socket.receive.buffer.bytes",
         "replication.quota.window.num",
         "replication.quota.window.size.seconds",
@@ -62,7 +63,6 @@ _COORDINATOR_KEYS = frozenset(
         "group.share.partition.max.record.locks",
         "group.share.record.lock.duration.ms",
         "group.share.session.timeout.ms",
-        "offsets.commit.timeout.ms",
         "offsets.load.buffer.size",
         "offsets.topic.compression.codec",
         "share.coordinator.append.linger.ms",
@@ -74,10 +74,16 @@ _COORDINATOR_KEYS = frozenset(
         "share.coordinator.write.timeout.ms",
         "transaction.abort.timed.out.transaction.cleanup.interval.ms",
         "transaction.state.log.load.buffer.size",
-        "transaction.state.log.min.isr",
         "transaction.two.phase.commit.enable",
     }
 )
 _BROKER_DEFAULTS_OF_TOPIC_KEYS = frozenset(synonym for key in _TOPIC_KEYS for synonym in TOPIC_CONFIGS[key].synonyms)
 
-NO_EFFECT_YET: frozenset[str] = _TOPIC_KEYS | _BROKER_KEYS | _BROKER_DEFAULTS_OF_TOPIC_KEYS | _COORDINATOR_KEYS
+# What to set instead of a key that will never have an effect.
+INSTEAD: Mapping[str, str] = {
+    "memtx_dir": "here: all data is in one directory; set storage_path",
+    "vinyl_dir": "here: all data is in one directory; set storage_path",
+}
+NO_EFFECT_YET: frozenset[str] = frozenset(
+    _TOPIC_KEYS | _BROKER_KEYS | _BROKER_DEFAULTS_OF_TOPIC_KEYS | _COORDINATOR_KEYS | INSTEAD.keys()
+)

@@ -36,12 +36,19 @@ _GATEWAY = GatewaySettings()
 _TELEMETRY = TelemetrySettings()
 
 ELECTION_MS_MAX = 50_000  # etcd refuses to wait longer
+ELECTION_MS_MIN = 10  # of the cap: five heartbeats of 2 ms
 
 # fmt: off
 _OWN = (
     ConfigDef("storage", STRING, "disk",
         "Where partitions live: `disk`, or `memory` (nothing touches the disk, all is gone at the end; "
         "also: --memory).", OneOf(STORAGE_KINDS)),
+    ConfigDef("memtx_dir", STRING, None,
+        "Accepted for config files of systems that keep an index in a directory of its own; all data is in "
+        "storage_path."),
+    ConfigDef("vinyl_dir", STRING, None,
+        "Accepted for config files of systems that keep messages in a directory of their own; all data is in "
+        "storage_path."),
     ConfigDef("cluster.id", STRING, None,
         "The cluster's id. Unset: one is made up at the first start and kept in the data directory."),
     ConfigDef("metadata", STRING, None,
@@ -61,7 +68,8 @@ _CLUSTER_ROWS = (
     ConfigDef("raft.heartbeat_interval_ms", INT, _CLUSTER.heartbeat_interval_ms,
         "How often etcd's leader reports; at most a fifth of the election timeout is used.", Range(1)),
     ConfigDef("raft.election_timeout_min_ms", INT, _CLUSTER.election_timeout_min_ms,
-        "Shortest silence after which etcd elects a new leader.", Range(1, ELECTION_MS_MAX)),
+        "Shortest silence after which etcd elects a new leader, up to etcd.election_timeout_cap_ms.",
+        Range(1, ELECTION_MS_MAX)),
     ConfigDef("raft.election_timeout_max_ms", INT, _CLUSTER.election_timeout_max_ms,
         "Longest such silence; etcd itself takes twice the shortest.", Range(1)),
 )
@@ -72,6 +80,10 @@ _ETCD_ROWS = (
     ConfigDef("etcd.client_addr", STRING, None,
         "Where this node's etcd member serves brokers; port 0 is any free one. Unset: rpc_addr with its port "
         "raised by 10000."),
+    ConfigDef("etcd.election_timeout_cap_ms", INT, _ETCD.election_timeout_cap_ms,
+        "Longest election timeout that this node's etcd member gets, whatever raft.* allows: failover waits for etcd. "
+        "Raise it where ten round trips between members, or one sync of a member's disk, take longer.",
+        Range(ELECTION_MS_MIN, ELECTION_MS_MAX)),
     ConfigDef("etcd.user", STRING, None,
         "As whom to log in to etcd."),
     ConfigDef("etcd.password_file", STRING, None,
@@ -91,11 +103,11 @@ _GATEWAY_ROWS = (
     ConfigDef("host", STRING, _GATEWAY.host,
         "Where HTTP is served: 127.0.0.1 is this machine only, 0.0.0.0 everywhere."),
     ConfigDef("port", INT, _GATEWAY.port,
-        "The HTTP port.", Range(0, PORT_MAX)),
+        "The HTTP port. Unset: 8080, or the next free one.", Range(0, PORT_MAX)),
     ConfigDef("grpc.host", STRING, _GATEWAY.grpc_host,
         "Where gRPC is served: 127.0.0.1 is this machine only, 0.0.0.0 everywhere (also: --grpc)."),
     ConfigDef("grpc.port", INT, _GATEWAY.grpc_port,
-        "The gRPC port.", Range(0, PORT_MAX)),
+        "The gRPC port. Unset: 9090, or the next free one that is no broker's.", Range(0, PORT_MAX)),
     ConfigDef("acks", STRING, _GATEWAY.acks,
         "What a message that came over HTTP or gRPC waits for: `all` replicas, the `leader`, or `none`.",
         OneOf(("all", "leader", "none"))),
@@ -111,7 +123,7 @@ _GATEWAY_ROWS = (
         "How long the gateway waits for more messages, to send them to the broker together. While many come over HTTP "
         "at once, up to three times as long on top, 10 ms at most.", Range(0, 1000)),
     ConfigDef("gateway.body.max.bytes", INT, _GATEWAY.body_bytes_max,
-        "The largest HTTP request that is not a stream.", Range(1024, INT_MAX)),
+        "The largest HTTP request that is not a stream, and the largest gRPC request.", Range(1024, INT_MAX)),
     ConfigDef("gateway.nice", INT, _GATEWAY.nice,
         "How far HTTP and gRPC step back on busy processors, for the broker and for everybody else: what is added to "
         "the broker's own `nice`. 5 leaves them a third of what others get; 0 makes all equal.", Range(0, 19)),

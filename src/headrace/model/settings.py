@@ -87,6 +87,9 @@ class EtcdSettings:
 
     program: str = "etcd"
     client_addr: str = ""  # of our own member; empty: beside `rpc_addr`
+    # Failover waits for etcd: no session is shorter than 1.5 election timeouts, and an election takes up to two. One
+    # second is etcd's own default, and allows sessions of two.
+    election_timeout_cap_ms: int = 1000
     user: str = ""
     password_file: str = ""
     ca_file: str = ""
@@ -103,6 +106,9 @@ class GatewaySettings:
     port: int = 8080
     grpc_host: str = "127.0.0.1"
     grpc_port: int = 9090
+    # Whether a port that is in use is replaced by the next free one: those that no setting names.
+    port_moves: bool = False
+    grpc_port_moves: bool = False
     acks: str = "all"
     retries: int = 3
     retry_backoff_ms: int = 100
@@ -160,6 +166,14 @@ class Settings:
     def runs_etcd(self) -> bool:
         """Whether this node has an etcd member of its own: it is listed, and no other store is named."""
         return not self.metadata and any(one.node_id == self.node_id for one in self.cluster.initial_members)
+
+    @property
+    def broker_ports(self) -> frozenset[int]:
+        """Those of this broker's listeners and of the cluster's members, as far as they are known."""
+        members = [address for one in self.cluster.initial_members for address in (one.api_addr, one.rpc_addr)]
+        addresses = [*members, self.cluster.rpc_addr, self.etcd.client_addr]
+        known = {split_address(address)[1] for address in addresses if address}
+        return frozenset(known | {one.port for one in self.listeners})
 
     def config(self, name: str) -> ConfigValue:
         """The value of a broker config at start: what was set, else the default."""

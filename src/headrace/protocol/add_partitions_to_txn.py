@@ -4,6 +4,7 @@ Clients use the older versions. The newer ones are for brokers, which ask on beh
 them; their request and response have other fields, so none can be read as the other.
 """
 
+from collections import Counter
 from collections.abc import Sequence
 from struct import Struct
 from typing import NamedTuple
@@ -73,6 +74,15 @@ def _transaction(reader: Reader, version: int) -> TransactionToAdd:
 
 def failure(error: ErrorCode) -> AddPartitionsToTxnResponse:
     return AddPartitionsToTxnResponse(error=error)
+
+
+def count_errors(version: int, response: AddPartitionsToTxnResponse, counts: Counter[int]) -> None:
+    if response.error and version >= MANY_FROM:
+        counts[response.error] += 1
+    for result in response.results:
+        for _, error in result.errors:
+            if error:
+                counts[error] += 1
 
 
 def encode_response(version: int, response: AddPartitionsToTxnResponse) -> bytes:

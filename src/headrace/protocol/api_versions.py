@@ -4,6 +4,7 @@ Advertises exactly what `api.SERVED` holds. A request of a version above ours is
 one body that every client can read whatever it asked for.
 """
 
+from collections import Counter
 from collections.abc import Sequence
 from struct import Struct
 from typing import NamedTuple
@@ -59,6 +60,11 @@ def decode_request(reader: Reader, version: int) -> ApiVersionsRequest:
     reader.skip_tags()
     reader.expect_end()
     return request
+
+
+def count_errors(version: int, response: ApiVersionsResponse, counts: Counter[int]) -> None:
+    if response.error:
+        counts[response.error] += 1
 
 
 def encode_response(version: int, response: ApiVersionsResponse) -> bytes:

@@ -1,5 +1,6 @@
 """CreateTopics, versions 2 to 7, by hand: in tests it stands between a fresh broker and its first record."""
 
+from collections import Counter
 from collections.abc import Sequence
 from struct import Struct
 from typing import NamedTuple
@@ -94,6 +95,13 @@ def _decode_config(reader: FrugalReader) -> tuple[str, str | None]:
     config = reader.string(), reader.nullable_string()
     reader.skip_tags()
     return config
+
+
+def count_errors(version: int, response: CreateTopicsResponse, counts: Counter[int]) -> None:
+    """Why a topic has no configs is not counted: it was created."""
+    for topic in response.topics:
+        if topic.error:
+            counts[topic.error] += 1
 
 
 def encode_response(version: int, response: CreateTopicsResponse) -> bytes:

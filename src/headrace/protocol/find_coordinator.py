@@ -1,5 +1,6 @@
 """FindCoordinator, versions 0 to 6, by hand: the newer versions ask for many keys at once, the older for one."""
 
+from collections import Counter
 from collections.abc import Sequence
 from typing import NamedTuple
 
@@ -45,6 +46,12 @@ def decode_request(body: Reader, version: int) -> FindCoordinatorRequest:
     reader.skip_tags()
     reader.expect_end()
     return FindCoordinatorRequest(key_type, keys)
+
+
+def count_errors(version: int, response: FindCoordinatorResponse, counts: Counter[int]) -> None:
+    for row in response.coordinators:
+        if row.error:
+            counts[row.error] += 1
 
 
 def encode_response(version: int, response: FindCoordinatorResponse) -> bytes:

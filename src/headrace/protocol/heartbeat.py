@@ -1,5 +1,6 @@
 """Heartbeat, versions 0 to 4, by hand: every member of every classic group sends one every few seconds."""
 
+from collections import Counter
 from typing import NamedTuple
 
 from headrace.model.errors import ErrorCode
@@ -32,6 +33,11 @@ def decode_request(reader: Reader, version: int) -> HeartbeatRequest:
     reader.skip_tags()
     reader.expect_end()
     return HeartbeatRequest(group_id, generation, member_id, instance_id)
+
+
+def count_errors(version: int, response: HeartbeatResponse, counts: Counter[int]) -> None:
+    if response.error:
+        counts[response.error] += 1
 
 
 def encode_response(version: int, response: HeartbeatResponse) -> bytes:

@@ -1,5 +1,6 @@
 """InitProducerId, versions 0 to 5, by hand: what an idempotent producer asks before its first batch."""
 
+from collections import Counter
 from struct import Struct
 from typing import NamedTuple
 
@@ -41,6 +42,11 @@ def decode_request(reader: Reader, version: int) -> InitProducerIdRequest:
 
 def failure(error: ErrorCode) -> InitProducerIdResponse:
     return InitProducerIdResponse(error)
+
+
+def count_errors(version: int, response: InitProducerIdResponse, counts: Counter[int]) -> None:
+    if response.error:
+        counts[response.error] += 1
 
 
 def encode_response(version: int, response: InitProducerIdResponse) -> bytes:

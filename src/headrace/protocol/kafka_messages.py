@@ -9,6 +9,7 @@ imported late.
 import builtins
 import importlib
 import sys
+from collections import Counter
 from functools import cache
 from importlib.util import find_spec, module_from_spec
 from types import ModuleType
@@ -19,6 +20,7 @@ from headrace.protocol.api import SERVED, ApiKey
 from headrace.protocol.frugal import FrugalReader, body_reader
 
 if TYPE_CHECKING:
+    from headrace.protocol.error_counts import CountErrors, ErrorCounts
     from headrace.protocol.schema_reader import Read
     from headrace.protocol.schema_writer import Write
 
@@ -51,6 +53,7 @@ def load_codec(api: ApiKey, version: int) -> None:
     else:
         _reader(api, version)
         _writer(api, version)
+        _error_counter(api)
 
 
 def read_request(api: ApiKey, version: int, body: memoryview) -> Any:
@@ -74,15 +77,27 @@ def write_response(api: ApiKey, version: int, response: Any) -> bytes:
     return bytes(out)
 
 
+def count_errors(api: ApiKey, version: int, response: Any, counts: "ErrorCounts") -> None:
+    """Add the error codes that `write_response` writes, each as often as it stands in the response."""
+    if api in BY_HAND:
+        _codec_by_hand(api).count_errors(version, response, counts)
+    else:
+        _error_counter(api)(response, counts)
+
+
 def encode_element(api: ApiKey, version: int, array: str, element: Any) -> bytes:
     """One element of an array of structs in a response, ready to stand in its place.
 
     For long responses: a handler encodes them bit by bit and lets others run in between. An array inside an array
     is named with a dot: "results.topics".
     """
+    from headrace.protocol.error_counts import encoded
+
     out = bytearray()
     _element_writer(api, version, array)(out, element)
-    return bytes(out)
+    errors: Counter[int] = Counter()
+    _element_error_counter(api, array)(element, errors)
+    return encoded(bytes(out), errors)
 
 
 def error_response(api: ApiKey, version: int, code: ErrorCode) -> bytes | None:
@@ -121,18 +136,34 @@ def _writer(api: ApiKey, version: int) -> "Write":
 
 @cache
 def _element_writer(api: ApiKey, version: int, array: str) -> "Write":
-    from headrace.protocol.schema import describe
     from headrace.protocol.schema_writer import compile_writer
 
-    def struct_of(message: type[Any]) -> type[Any]:
-        for name in array.split("."):
-            struct = next(field.struct for field in describe(message) if field.name == name)
-            assert struct is not None, f"{array} of {api.name} holds no structs"
-            message = struct
-        return message
+    return compile_writer(_element_class(api, version, array), _element_class(api, SERVED[api].highest, array))
 
-    older, newest = (message_class(api, one, "response") for one in (version, SERVED[api].highest))
-    return compile_writer(struct_of(older), struct_of(newest))
+
+@cache
+def _error_counter(api: ApiKey) -> "CountErrors":
+    from headrace.protocol.error_counts import compile_counter
+
+    return compile_counter(message_class(api, SERVED[api].highest, "response"))
+
+
+@cache
+def _element_error_counter(api: ApiKey, array: str) -> "CountErrors":
+    from headrace.protocol.error_counts import compile_counter
+
+    return compile_counter(_element_class(api, SERVED[api].highest, array))
+
+
+def _element_class(api: ApiKey, version: int, array: str) -> type[Any]:
+    from headrace.protocol.schema import describe
+
+    message = message_class(api, version, "response")
+    for name in array.split("."):
+        struct = next(field.struct for field in describe(message) if field.name == name)
+        assert struct is not None, f"{array} of {api.name} holds no structs"
+        message = struct
+    return message
 
 
 def message_class(api: ApiKey, version: int, direction: str) -> type[Any]:

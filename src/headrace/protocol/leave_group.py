@@ -1,5 +1,6 @@
 """LeaveGroup, versions 0 to 5, by hand: the newer versions let many members leave, the older one."""
 
+from collections import Counter
 from collections.abc import Sequence
 from typing import NamedTuple
 
@@ -60,6 +61,14 @@ def _member(reader: FrugalReader, version: int) -> LeavingMember:
     reason = reader.nullable_string() if version >= REASON_FROM else None
     reader.skip_tags()
     return LeavingMember(member_id, instance_id, reason)
+
+
+def count_errors(version: int, response: LeaveGroupResponse, counts: Counter[int]) -> None:
+    if response.error:
+        counts[response.error] += 1
+    for member in response.members:
+        if member.error:
+            counts[member.error] += 1
 
 
 def encode_response(version: int, response: LeaveGroupResponse) -> bytes:

@@ -1,5 +1,6 @@
 """ListOffsets, versions 1 to 11, by hand: a consumer's way to its first fetch."""
 
+from collections import Counter
 from collections.abc import Sequence
 from struct import Struct
 from typing import NamedTuple
@@ -103,6 +104,13 @@ def _decode_partition(reader: FrugalReader, version: int) -> PartitionQuery:
         query = PartitionQuery(partition, NO_EPOCH, timestamp)
     reader.skip_tags()
     return query
+
+
+def count_errors(version: int, response: ListOffsetsResponse, counts: Counter[int]) -> None:
+    for _, answers in response.topics:
+        for answer in answers:
+            if answer.error:
+                counts[answer.error] += 1
 
 
 def encode_response(version: int, response: ListOffsetsResponse) -> bytes:

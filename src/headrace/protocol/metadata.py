@@ -4,7 +4,8 @@ A reply is put together from blocks, one for each topic, that the caller keeps a
 change: encoding 10,000 partitions takes tens of milliseconds, joining their blocks less than one.
 """
 
-from collections.abc import Iterable, Sequence
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
 from functools import cache
 from struct import Struct
 from typing import NamedTuple
@@ -29,6 +30,7 @@ CLUSTER_OPERATIONS_UNTIL = 10
 BY_ID_FROM = 12
 TOP_LEVEL_ERROR_FROM = 13
 
+NO_ERRORS: Mapping[int, int] = {}
 OPERATIONS_NOT_ASKED = -(2**31)
 
 _NO_ID = bytes(16)
@@ -74,6 +76,7 @@ class MetadataResponse(NamedTuple):
     cluster_operations: int = OPERATIONS_NOT_ASKED
     error: int = ErrorCode.NONE
     throttle_ms: int = 0
+    topic_errors: Mapping[int, int] = NO_ERRORS  # in the blocks: how often each code stands there
 
 
 def decode_request(body: Reader, version: int) -> MetadataRequest:
@@ -121,6 +124,13 @@ def _decode_topic(reader: FrugalReader, version: int) -> str | UUID:
     if name is None:
         raise ProtocolError("a topic with neither name nor id")
     return name
+
+
+def count_errors(version: int, response: MetadataResponse, counts: Counter[int]) -> None:
+    if response.error and version >= TOP_LEVEL_ERROR_FROM:
+        counts[response.error] += 1
+    if response.topic_errors:
+        counts.update(response.topic_errors)
 
 
 def encode_response(version: int, response: MetadataResponse) -> bytes:

@@ -1,5 +1,6 @@
 """OffsetCommit, versions 2 to 10, by hand: what consumers send most after Fetch. Version 10 names topics by id."""
 
+from collections import Counter
 from collections.abc import Sequence
 from struct import Struct
 from typing import NamedTuple
@@ -98,6 +99,13 @@ def _partition(reader: FrugalReader, version: int) -> PartitionCommit:
     metadata = reader.nullable_string()
     reader.skip_tags()
     return _new_tuple(PartitionCommit, (partition, offset, leader_epoch, metadata))
+
+
+def count_errors(version: int, response: OffsetCommitResponse, counts: Counter[int]) -> None:
+    for topic in response.topics:
+        for _, error in topic.rows:
+            if error:
+                counts[error] += 1
 
 
 def encode_response(version: int, response: OffsetCommitResponse) -> bytes:

@@ -1,5 +1,6 @@
 """OffsetFetch, versions 1 to 10, by hand: from 8 on for many groups at once, from 10 on with topic ids."""
 
+from collections import Counter
 from collections.abc import Sequence
 from struct import Struct
 from typing import NamedTuple
@@ -105,6 +106,16 @@ def _topic(reader: FrugalReader, version: int) -> TopicWish:
     partitions = tuple([reader.int32() for _ in reader.elements(INT32.size, POINTER_WEIGHT + INT_WEIGHT)])
     reader.skip_tags()
     return TopicWish(topic, partitions)
+
+
+def count_errors(version: int, response: OffsetFetchResponse, counts: Counter[int]) -> None:
+    for group in response.groups:
+        if group.error and version >= GROUP_ERROR_FROM:
+            counts[group.error] += 1
+        for _, rows in group.topics:
+            for row in rows:
+                if row.error:
+                    counts[row.error] += 1
 
 
 def encode_response(version: int, response: OffsetFetchResponse) -> bytes:

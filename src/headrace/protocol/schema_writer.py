@@ -165,7 +165,7 @@ def _unless_encoded(write: Write) -> Write:
     """Elements that somebody has encoded before are copied: see `kafka_messages.encode_element`."""
 
     def write_element(out: bytearray, value: Any) -> None:
-        if type(value) is bytes:
+        if isinstance(value, bytes):
             out += value
         else:
             write(out, value)

@@ -1,5 +1,6 @@
 """UpdateFeatures, versions 0 to 2, by hand: the older versions answer for each feature, the newest with one error."""
 
+from collections import Counter
 from collections.abc import Sequence
 from typing import NamedTuple
 
@@ -56,6 +57,14 @@ def _update(reader: FrugalReader) -> FeatureUpdate:
     reader.int8()  # whether a lower level is meant, as a truth value in version 0: no level can be changed here
     reader.skip_tags()
     return FeatureUpdate(feature, level)
+
+
+def count_errors(version: int, response: UpdateFeaturesResponse, counts: Counter[int]) -> None:
+    if version >= ONE_ERROR_FROM:
+        response = _with_first_refusal(response)._replace(rows=())
+    for error in (response.error, *(row.error for row in response.rows)):
+        if error:
+            counts[error] += 1
 
 
 def encode_response(version: int, response: UpdateFeaturesResponse) -> bytes:

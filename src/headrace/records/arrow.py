@@ -13,9 +13,9 @@ import pyarrow as pa
 
 from headrace.model.errors import CorruptBatch
 from headrace.records.arrow_arrays import array_of, array_with_nulls
-from headrace.records.batch import HEADER_BYTES, BatchHeader
+from headrace.records.batch import HEADER_BYTES, RECORD_BYTES_MIN, BatchHeader
 from headrace.records.compression import DECOMPRESSED_BYTES_MAX, decompress
-from headrace.records.record import FORMAT_VERSION, RECORD_BYTES_MIN
+from headrace.records.record import FORMAT_VERSION
 from headrace.records.spans import Int64s, Spans, locate, record_starts, varints
 
 KEY, VALUE, OFFSET, TIMESTAMP, TIMESTAMP_TYPE, HEADERS = (

@@ -29,6 +29,7 @@ from headrace.model.errors import (
     UnsupportedCompression,
     UnsupportedMessageFormat,
 )
+from headrace.records.compression import decompressed_bytes_limit
 from headrace.records.crc import crc32c
 
 HEADER = Struct(">qiibIhiqqqhii")
@@ -47,6 +48,8 @@ TIMESTAMP_TYPE_FLAG = 0x08
 TRANSACTIONAL_FLAG = 0x10
 CONTROL_FLAG = 0x20
 DELETE_HORIZON_FLAG = 0x40
+
+RECORD_BYTES_MIN = 7  # seven fields of at least one byte each
 
 NO_TIMESTAMP = -1
 NO_SEQUENCE = -1
@@ -158,9 +161,23 @@ def produced_batch(records: memoryview) -> BatchHeader:
         raise InvalidRecord(
             f"a batch of {header.record_count} records cannot end at offset delta {header.last_offset_delta}"
         )
+    if header.record_count * RECORD_BYTES_MIN > size - HEADER_BYTES:
+        _check_count_fits(header, size - HEADER_BYTES)
+    if header.producer_id < 0 and header.attributes & TRANSACTIONAL_FLAG:
+        raise InvalidRecord("a transactional batch needs a producer id")
     if header.producer_id >= 0 and header.base_sequence < 0:
         raise InvalidRecord(f"producer {header.producer_id} sent a batch without a sequence number")
     return header
+
+
+def _check_count_fits(header: BatchHeader, packed_bytes: int) -> None:
+    """Rejects a record count that the smallest records would not fit: it would take that many offsets."""
+    plain_bytes_max = decompressed_bytes_limit(packed_bytes) if header.codec else packed_bytes
+    if header.record_count * RECORD_BYTES_MIN > plain_bytes_max:
+        raise InvalidRecord(
+            f"Found invalid number of records in batch header: {header.record_count} records of at least "
+            f"{RECORD_BYTES_MIN} bytes in at most {plain_bytes_max} bytes"
+        )
 
 
 def patch_offset_and_epoch(batch: memoryview, base_offset: int, leader_epoch: int) -> None:

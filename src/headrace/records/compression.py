@@ -63,7 +63,7 @@ class Codec(IntEnum):
 def decompress(codec: int, data: Buffer, *, bytes_max: int, ratio_max: int = RATIO_MAX) -> bytes:
     """The plain bytes of `data`; CorruptBatch if it is damaged, MessageTooLarge if it is a bomb."""
     view = memoryview(data)
-    limit = min(bytes_max, max(RATIO_FREE_BYTES, ratio_max * len(view)))
+    limit = decompressed_bytes_limit(len(view), bytes_max=bytes_max, ratio_max=ratio_max)
     match codec:
         case Codec.NONE:
             plain = bytes(view) if len(view) <= limit else _too_large(limit)
@@ -78,6 +78,13 @@ def decompress(codec: int, data: Buffer, *, bytes_max: int, ratio_max: int = RAT
         case _:
             raise UnsupportedCompression(f"there is no compression codec {codec}")
     return plain
+
+
+def decompressed_bytes_limit(
+    compressed_bytes: int, *, bytes_max: int = DECOMPRESSED_BYTES_MAX, ratio_max: int = RATIO_MAX
+) -> int:
+    """The largest output that `decompress` returns for an input of this size."""
+    return min(bytes_max, max(RATIO_FREE_BYTES, ratio_max * compressed_bytes))
 
 
 def compress(codec: int, data: Buffer, level: int | None = None) -> bytes:

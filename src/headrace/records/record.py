@@ -16,7 +16,7 @@ from collections.abc import Iterator
 from typing import NamedTuple
 
 from headrace.model.errors import CorruptBatch
-from headrace.records.batch import HEADER_BYTES, BatchHeader, parse_header
+from headrace.records.batch import HEADER_BYTES, RECORD_BYTES_MIN, BatchHeader, parse_header
 from headrace.records.compression import DECOMPRESSED_BYTES_MAX, Buffer, decompress
 from headrace.records.varint import rest_of_varint, unzigzag, wrap_int64
 
@@ -28,7 +28,6 @@ Placed = tuple[int, int, bytes | None, int, int, int, int]
 NO_VALUE = -1
 
 FORMAT_VERSION = 2
-RECORD_BYTES_MIN = 7  # seven fields of at least one byte each: a count beyond section / 7 is a lie
 
 _NULL = 1  # the zigzag form of -1
 _INT64_MIN, _INT64_MAX = -(1 << 63), (1 << 63) - 1

@@ -1,6 +1,5 @@
 """Metadata by hand, judged by kio and kafka-python."""
 
-import time
 from typing import Any
 from uuid import UUID
 
@@ -166,21 +165,6 @@ def test_broken_requests_are_protocol_errors(broken: str) -> None:
 def test_a_layout_has_the_same_bytes_in_all_its_versions() -> None:
     for version in VERSIONS:
         assert encode_partitions(version, ROWS) == encode_partitions(partition_layout(version), ROWS)
-
-
-def test_ten_thousand_partitions_cost_less_than_5_ms_while_their_blocks_are_kept() -> None:
-    rows = [PartitionRow(number, 1, 5, (1,), (1,)) for number in range(100)]
-    topics = b"".join(
-        encode_topic(12, f"topic-{number}", UUID(int=number + 1), encode_partitions(9, rows)) for number in range(100)
-    )
-    response = MetadataResponse([Node(1, "localhost", 9092, None)], "c", 1, 100, topics)
-
-    def took() -> float:
-        start = time.perf_counter()
-        encode_response(12, response)
-        return time.perf_counter() - start
-
-    assert min(took() for _ in range(5)) < 0.005
 
 
 def test_a_response_of_ten_thousand_partitions_is_whole() -> None:

@@ -10,6 +10,7 @@ from headrace.model.errors import (
 )
 from headrace.records.batch import (
     HEADER_BYTES,
+    RECORD_BYTES_MIN,
     batch_crc,
     parse_header,
     patch_offset_and_epoch,
@@ -17,6 +18,7 @@ from headrace.records.batch import (
     walk,
 )
 from headrace.records.builder import NewRecord, build_batch, sealed
+from headrace.records.compression import Codec, decompressed_bytes_limit
 
 MAGIC_AT = 16
 
@@ -109,9 +111,47 @@ def test_rule_27_a_codec_that_no_reader_knows_is_refused(codec: int):
         produced_batch(memoryview(sealed(header, batch[HEADER_BYTES:])))
 
 
+def counted(batch: bytes, count: int) -> memoryview:
+    """The batch with another record count in its header, and a valid checksum."""
+    header = parse_header(batch)._replace(record_count=count, last_offset_delta=count - 1)
+    return memoryview(sealed(header, batch[HEADER_BYTES:]))
+
+
+def test_rule_27_smallest_records_are_accepted():
+    batch = build_batch([NewRecord(1_000, None, None)] * 64)
+    assert len(batch) == HEADER_BYTES + 64 * RECORD_BYTES_MIN
+    assert produced_batch(memoryview(batch)).record_count == 64
+    assert produced_batch(memoryview(a_batch(codec=Codec.ZSTD, count=10_000))).record_count == 10_000
+
+
+@pytest.mark.parametrize("count", [65, 2**31 - 1])
+def test_rule_27_more_records_than_bytes_can_hold_are_rejected(count: int):
+    batch = build_batch([NewRecord(1_000, None, None)] * 64)
+    with pytest.raises(InvalidRecord, match="invalid number of records"):
+        produced_batch(counted(batch, count))
+
+
+@pytest.mark.parametrize("codec", [Codec.GZIP, Codec.SNAPPY, Codec.LZ4, Codec.ZSTD])
+def test_rule_27_more_records_than_decompression_returns_are_rejected(codec: Codec):
+    batch = a_batch(codec=codec)
+    limit = decompressed_bytes_limit(len(batch) - HEADER_BYTES) // RECORD_BYTES_MIN
+    assert produced_batch(counted(batch, limit)).record_count == limit
+    for count in (limit + 1, 2**31 - 1):
+        with pytest.raises(InvalidRecord, match="invalid number of records"):
+            produced_batch(counted(batch, count))
+
+
 def test_rule_27_a_producer_id_comes_with_a_sequence():
     with pytest.raises(InvalidRecord):
         produced_batch(memoryview(a_batch(producer_id=4, producer_epoch=0)))
+
+
+@pytest.mark.parametrize("producer_id", [-1, -2, -(2**63)])
+def test_transactional_batch_without_producer_id_is_rejected(producer_id: int):
+    """No marker could end its transaction."""
+    batch = a_batch(producer_id=producer_id, producer_epoch=0, base_sequence=0, transactional=True)
+    with pytest.raises(InvalidRecord, match="producer id"):
+        produced_batch(memoryview(batch))
 
 
 def test_walk_finds_each_whole_batch_and_stops_before_a_partial_one():
