@@ -1,71 +1,209 @@
 """The aborted transactions of one segment: its `.txnindex`, open only while the segment is written.
 
-Most segments never see a transaction and have no such file.
+Most segments never see a transaction and have no such file. A file that is missing or altered would expose aborted
+records, or hide committed ones. So `sum` says which entries were written: producer snapshots keep it
+(`snapshot_appendix.py`), and the file is held against it when the log is opened, before compaction and by the scrubber.
 """
 
 import os
+from collections.abc import Sequence
+from typing import NamedTuple
 
-from headrace.storage.files import Files
-from headrace.storage.txn_index import SUFFIX, AbortedTxn, TxnIndex
+from headrace.model.errors import CorruptLog, StorageError
+from headrace.storage.files import Durable, Files, NewName, write_synced
+from headrace.storage.txn_index import NO_ENTRIES, SUFFIX, AbortedTxn, IndexSum, TxnIndex, pack_entries
+
+PREPARED_SUFFIX = ".tmp"  # the next start removes it
+
+
+class PreparedIndex(NamedTuple):
+    """For `adopt`: a new file that is synced, or None if the index is right as it is; and what it then holds."""
+
+    path: str | None
+    sum: IndexSum
 
 
 class AbortedTransactions:
-    __slots__ = ("_base_offset", "_files", "_has_new_name", "_open", "_path")
+    __slots__ = ("_base_offset", "_files", "_has_new_name", "_open", "_sum_before", "path", "sum")
 
     def __init__(self, files: Files, stem: str, base_offset: int) -> None:
         self._files = files
-        self._path = stem + SUFFIX
+        self.path = stem + SUFFIX
         self._base_offset = base_offset
         self._open: TxnIndex | None = None
         self._has_new_name = False  # which the disk may not know of yet
+        self.sum: IndexSum | None = None  # of what was written; None until a log that is opened has been checked
+        self._sum_before = NO_ENTRIES  # without the entry that was noted last
 
     def note(self, txn: AbortedTxn) -> None:
         """A marker in this segment aborts a transaction: live and at recovery alike."""
         if self._open is None:
-            self._has_new_name = not self._files.exists(self._path)
-            self._open = TxnIndex(self._files, self._path)
+            self._has_new_name = not self._files.exists(self.path)
+            self._open = TxnIndex(self._files, self.path)
         self._open.append(txn)
+        if self.sum is not None:
+            self._sum_before, self.sum = self.sum, self.sum.plus(pack_entries([txn]))
+
+    def remove_last(self) -> None:
+        """Remove the entry that was noted last, because its marker could not be written.
+
+        Raises StorageError if that fails, never DiskFull: the entry may still be there, so the log needs recovery.
+        """
+        assert self._open is not None, "an entry was noted"
+        try:
+            self._open.remove_last()
+        except StorageError as error:
+            raise StorageError(f"cannot remove the entry of a failed append from {self.path}: {error}") from error
+        if self.sum is not None:
+            self.sum = self._sum_before
+
+    def entries_from(self, offset: int) -> list[AbortedTxn]:
+        """Of markers at or past the offset, in log order."""
+        if not self._files.exists(self.path):
+            return []
+        index = TxnIndex(self._files, self.path)
+        try:
+            return [txn for txn in index.entries() if txn.last_offset >= offset]
+        finally:
+            index.close()
+
+    def rewrite_from(self, offset: int, txns: Sequence[AbortedTxn]) -> None:
+        """Makes `txns` the entries of markers at or past the offset.
+
+        Atomic where the index has other entries: an entry may be all that is left of a corrupt marker, so a crash
+        must not lose it. Entries that only have to be added are appended.
+        """
+        entries = self.entries_from(0)
+        kept = [txn for txn in entries if txn.last_offset < offset]
+        known = [txn for txn in entries if txn.last_offset >= offset]
+        added = txns[len(known) :]
+        if [*known, *added] != [*txns]:
+            self.close()
+            self._files.replace(self.path, pack_entries([*kept, *txns]))
+            added = ()
+        if txns and self._open is None:
+            self._open = TxnIndex(self._files, self.path)
+            self._has_new_name = True  # the last process may have made the file and not synced its name
+        for txn in added:
+            self.note(txn)
+        self.sum = NO_ENTRIES.plus(pack_entries([*kept, *txns]))
+
+    def prepare_rewrite(self, offset: int, end_offset: int, txns: Sequence[AbortedTxn]) -> PreparedIndex:
+        """Makes `txns` the entries from `offset` up to `end_offset`, in a new file that is synced.
+
+        No file if the index has these entries already. May run in a thread.
+        """
+        try:
+            self.check()
+            known = [txn for txn in self.entries_from(0) if txn.last_offset < end_offset]
+            wanted = [*[txn for txn in known if txn.last_offset < offset], *txns]
+            if wanted == known:
+                return PreparedIndex(None, NO_ENTRIES.plus(pack_entries(wanted)))
+        except CorruptLog:
+            wanted = [*txns]
+        path, data = self.path + PREPARED_SUFFIX, pack_entries(wanted)
+        write_synced(self._files, path, data)
+        return PreparedIndex(path, NO_ENTRIES.plus(data))
+
+    def adopt(self, prepared: PreparedIndex, txns: Sequence[AbortedTxn]) -> None:
+        """Replaces the index by the prepared file, if there is one; the next snapshot waits until it is synced.
+
+        Waits for no disk. The prepared file is on disk, so a power loss leaves the former entries or the new ones.
+        """
+        if prepared.path is not None:
+            self.close()
+            self._files.rename(prepared.path, self.path)
+        self.sum = prepared.sum
+        if txns and self._open is None:
+            self._open = TxnIndex(self._files, self.path)
+            self._has_new_name = True
 
     def forget_from(self, offset: int) -> None:
-        """Before the log is read again from this offset on: its markers are about to be noted anew."""
+        """Removes the entries of markers at or past the offset."""
         self.close()
-        if not self._files.exists(self._path):
-            return
         if offset <= self._base_offset:
-            self._files.remove(self._path)
-        else:
-            self._open = TxnIndex(self._files, self._path)
+            self.sum = NO_ENTRIES if self.sum is not None else None
+            if self._files.exists(self.path):
+                self._files.remove(self.path)
+        elif self._files.exists(self.path):
+            self._open = TxnIndex(self._files, self.path)
+            is_intact = self._open.sum_of_first(len(self._open)) == self.sum
             self._open.truncate(offset)
+            if is_intact:  # else the sum stays, and the index does not pass for a good one
+                self.sum = self._open.sum_of_first(len(self._open))
+
+    def forget_past(self, log_end_offset: int) -> None:
+        """Remove entries of markers that are not in the log, if there are any."""
+        if self.last_offset() >= log_end_offset:
+            self.forget_from(log_end_offset)
+
+    def last_offset(self) -> int:
+        """Of the last marker that is indexed; -1 if none is."""
+        if self._open is not None:
+            return self._open.last_offset
+        if not self._files.exists(self.path):
+            return -1
+        index = TxnIndex(self._files, self.path)
+        try:
+            return index.last_offset
+        finally:
+            index.close()
 
     def check(self) -> None:
-        """CorruptLog if the index cannot be the one of this segment."""
-        if self._files.exists(self._path):
-            index = TxnIndex(self._files, self._path)
+        """CorruptLog if the index is not the one that was written, or cannot be the one of this segment.
+
+        Opens the file for itself, so that it may run in a thread.
+        """
+        self.check_as(self.sum)
+
+    def check_as(self, expected: IndexSum | None, *, may_go_on: bool = False) -> None:
+        """As `check`, for what a snapshot says. None: only whether it can be the index of this segment."""
+        index = TxnIndex(self._files, self.path)
+        try:
+            index.check(self._base_offset, expected, may_go_on=may_go_on)
+        finally:
+            index.close()
+
+    def trust(self, expected: IndexSum | None) -> None:
+        """The file was checked; without an expected sum, that of what it holds is taken."""
+        if expected is None:
+            index = TxnIndex(self._files, self.path)
             try:
-                index.check(self._base_offset)
+                expected = index.sum_of_first(len(index))
             finally:
                 index.close()
+        self.sum = expected
 
     def between(self, first_offset: int, upper_bound: int) -> tuple[list[AbortedTxn], bool]:
-        """Those that touch the offsets, and whether later segments cannot hold more of them."""
+        """Those that touch the offsets, and whether later segments cannot hold more of them.
+
+        CorruptLog if the file is not the one that was written, as far as a read shows that.
+        """
         if self._open is not None:
             return self._open.overlapping(first_offset, upper_bound)
-        if not self._files.exists(self._path):
+        if self.sum == NO_ENTRIES:
             return [], False
-        index = TxnIndex(self._files, self._path)
+        index = TxnIndex(self._files, self.path)
         try:
+            if self.sum is not None:
+                index.check_briefly(self.sum)
             return index.overlapping(first_offset, upper_bound)
         finally:
             index.close()
 
-    def seal(self) -> None:
-        """On disk before the snapshot that follows: recovery reads markers only from that snapshot on."""
-        if self._open is not None:
-            self._open.sync()
-            if self._has_new_name:
-                self._files.sync_dir(os.path.dirname(self._path))
-                self._has_new_name = False
-            self.close()
+    def seal(self) -> list[Durable]:
+        """No more markers. Returns what has to be on disk before the snapshot that follows is written.
+
+        Recovery reads markers only from that snapshot on, so it relies on the index below it.
+        """
+        if self._open is None:
+            return []
+        unsynced: list[Durable] = [self._open]
+        if self._has_new_name:
+            unsynced.append(NewName(self._files, os.path.dirname(self.path)))
+            self._has_new_name = False
+        self._open = None  # its file is closed with the last reference, after the sync
+        return unsynced
 
     def close(self) -> None:
         if self._open is not None:

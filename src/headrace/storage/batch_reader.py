@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from itertools import islice
 from typing import NamedTuple
 
-from headrace.model.errors import CorruptBatch, CorruptLog
+from headrace.model.errors import CorruptBatch, CorruptLog, HeadraceError
 from headrace.records.batch import HEADER_BYTES, BatchHeader, batch_crc, parse_header
 from headrace.records.compression import Codec
 from headrace.records.record import FORMAT_VERSION, Placed, placed_records, records_section
@@ -22,6 +22,10 @@ READ_BYTES = 256 * 1024
 RECORDS_PER_SLICE = 400
 # Longer calls into a codec leave the loop: 32 KiB take gzip 2 ms, and most batches are smaller.
 CODEC_BYTES_ON_LOOP_MAX = 32 * 1024
+
+
+class RecordsNotReadable(HeadraceError):
+    """An intact batch cannot be decompressed: its codec is unknown, or the records exceed the limit."""
 
 
 class FoundBatch(NamedTuple):
@@ -72,13 +76,15 @@ def is_small(batch: memoryview, header: BatchHeader) -> bool:
 
 
 def plain_records(batch: memoryview, header: BatchHeader) -> Task[bytes]:
-    """The bytes of the records, not compressed."""
+    """Returns the decompressed records. Raises CorruptLog or RecordsNotReadable, both with the offset of the batch."""
     try:
         if header.codec == Codec.NONE or is_small(batch, header):
             return records_section(batch, header)
         return (yield from off_loop(lambda: records_section(batch, header)))
     except CorruptBatch as damage:
         raise _unreadable(header, damage) from damage
+    except HeadraceError as error:
+        raise RecordsNotReadable(_cannot_be_read(header, error)) from error
 
 
 def records_in_slices(section: bytes, header: BatchHeader) -> Iterator[list[Placed]]:
@@ -92,4 +98,8 @@ def records_in_slices(section: bytes, header: BatchHeader) -> Iterator[list[Plac
 
 
 def _unreadable(header: BatchHeader, damage: CorruptBatch) -> CorruptLog:
-    return CorruptLog(f"the records of the batch at offset {header.base_offset} cannot be read: {damage}")
+    return CorruptLog(_cannot_be_read(header, damage))
+
+
+def _cannot_be_read(header: BatchHeader, cause: HeadraceError) -> str:
+    return f"the records of the batch at offset {header.base_offset} cannot be read: {cause}"

@@ -28,9 +28,21 @@ class CheckedRanges:
                 return end <= checked_end
         return start >= end
 
+    def end_from(self, start: int) -> int:
+        """Up to where it is known to be right from `start` on; `start` if nothing is known there."""
+        for checked_start, checked_end in reversed(self._ranges):
+            if checked_start <= start:
+                return max(start, checked_end)
+        return start
+
     def cut(self, position: int) -> None:
         """The file ends here now."""
         self._ranges = [(start, min(end, position)) for start, end in self._ranges if start < position]
+
+    def forget(self, start: int, end: int) -> None:
+        """The bytes between these two boundaries are to be checked again."""
+        before = [(one, min(stop, start)) for one, stop in self._ranges if one < start]
+        self._ranges = before + [(max(one, end), stop) for one, stop in self._ranges if stop > end]
 
     def clear(self) -> None:
         self._ranges = []

@@ -6,6 +6,7 @@
     cleaner-offset-checkpoint              up to where compaction has come
     .kafka_cleanshutdown                   there after a clean stop, gone while we run
     .headrace_boot                         in which run of the machine the last process was; Kafka knows no such file
+    .headrace_registrations                how often the broker has registered with this directory; Kafka has none
     meta.properties                        cluster, node and directory id
 
 Decides only the bytes, which are Kafka's but for one; a file is always replaced as a whole.
@@ -27,6 +28,7 @@ HIGH_WATERMARKS = "replication-offset-checkpoint"
 CLEANED = "cleaner-offset-checkpoint"
 CLEAN_SHUTDOWN = ".kafka_cleanshutdown"
 BOOT = ".headrace_boot"
+REGISTRATIONS = ".headrace_registrations"
 META_PROPERTIES = "meta.properties"
 
 CHECKPOINT_VERSION = 0
@@ -55,10 +57,10 @@ def read_rows(files: Files, path: str, columns: int) -> list[list[str]]:
     return rows
 
 
-def write_rows(files: Files, path: str, rows: Iterable[str]) -> None:
+def write_rows(files: Files, path: str, rows: Iterable[str], *, sync: bool = True) -> None:
     body = list(rows)
     lines = [str(CHECKPOINT_VERSION), str(len(body)), *body, ""]
-    files.replace(path, "\n".join(lines).encode())
+    files.replace(path, "\n".join(lines).encode(), sync=sync)
 
 
 def read_offsets(files: Files, path: str) -> dict[TopicPartition, int]:
@@ -102,10 +104,7 @@ def clean_shutdown_epoch(files: Files, directory: str) -> int | None:
 
 
 def clear_clean_shutdown(files: Files, directory: str) -> None:
-    """Before the first write: from here on a stop is unclean until proven otherwise.
-
-    Also makes last what a process that was killed left half done: what this start reads, the next one must find.
-    """
+    """Removes the mark durably: from here on a stop is unclean until `mark_clean_shutdown`."""
     with suppress(FileNotFoundError):
         files.remove(f"{directory}/{CLEAN_SHUTDOWN}")
     files.sync_dir(directory)
@@ -121,6 +120,21 @@ def boot_before(files: Files, directory: str) -> str:
 
 def write_boot(files: Files, directory: str, boot_id: str) -> None:
     files.replace(f"{directory}/{BOOT}", boot_id.encode())
+
+
+def read_registrations(files: Files, directory: str) -> int:
+    """How often a broker has registered with this directory; 0 if earlier versions wrote it."""
+    path = f"{directory}/{REGISTRATIONS}"
+    try:
+        return int(files.read(path).decode())
+    except FileNotFoundError:
+        return 0
+    except ValueError as error:
+        raise CorruptLog(f"{path} is not a number") from error
+
+
+def write_registrations(files: Files, directory: str, count: int) -> None:
+    files.replace(f"{directory}/{REGISTRATIONS}", str(count).encode())
 
 
 # ── meta.properties ──

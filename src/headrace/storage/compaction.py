@@ -9,6 +9,7 @@ log, and when, is decided by whoever asks `cleanable.py`.
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
+from headrace.model.errors import CorruptLog
 from headrace.records.batch import BatchHeader, parse_header
 from headrace.storage.batch_filter import BatchFilter, marker_of
 from headrace.storage.batch_reader import (
@@ -25,7 +26,8 @@ from headrace.storage.log import Log
 from headrace.storage.segment import Segment
 from headrace.storage.segment_swap import NewSegment, Replaced, refuse_unfinished_swap, swap_in
 from headrace.storage.slices import Step, Task, off_loop
-from headrace.storage.txn_index import AbortedTxn
+from headrace.storage.snapshot_refresh import vouch_for_indexes
+from headrace.storage.txn_index import NO_ENTRIES, AbortedTxn
 
 # Work is counted, not timed, so that every run takes the same steps. In units of a record, 1.7 µs: a batch costs
 # 10 µs besides its records, a KiB read, checked and written about 1 µs.
@@ -65,6 +67,7 @@ class Cleaner:
     def run(self) -> Task[Cleaned]:
         """The round, a step at a time. It ends early, with `cleaned_to` as it was, if segments leave the log."""
         refuse_unfinished_swap(self._log.files, self._log.directory)
+        yield from self._check_indexes()
         yield from self._map_dirty_keys()
         end = self._keys.latest + 1
         if (yield from self._clean_up_to(end)):
@@ -78,6 +81,16 @@ class Cleaner:
         if self._units >= UNITS_PER_SLICE:
             self._units = 0
             yield None
+
+    def _check_indexes(self) -> Task[None]:
+        """What is removed by a damaged index is gone for good: CorruptLog before anything changes."""
+        for segment in self._log.segments[:-1]:
+            if segment.aborted.sum != NO_ENTRIES:
+                try:
+                    yield from off_loop(segment.aborted.check)
+                except CorruptLog:
+                    if segment in self._log.segments:
+                        raise
 
     # ── where each key was last seen ──
 
@@ -160,6 +173,8 @@ class Cleaner:
             new.discard_unless_swapped()
         if replaced is None:
             return False
+        if any(segment.aborted.sum for segment in group):
+            yield from vouch_for_indexes(log)
         self.cleaned.replaced.extend(replaced)
         self.cleaned = self.cleaned._replace(
             bytes_before=self.cleaned.bytes_before + sum(segment.size for segment in group),
@@ -178,7 +193,7 @@ class Cleaner:
                     batch,
                     header,
                     ends_segment=ends_file and segment is group[-1],
-                    keep_aborted=new.txn_index.append,
+                    keep_aborted=new.segment.aborted.note,
                 )
                 if kept is not None:
                     new.segment.append(kept, header if kept is batch else parse_header(kept))

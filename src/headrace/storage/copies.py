@@ -9,6 +9,7 @@ from headrace.model.errors import OffsetOutOfRange
 from headrace.records.batch import LENGTH_OVERHEAD, BatchHeader
 from headrace.storage.log import Log
 from headrace.storage.runs import append_as_one, takes_as_one
+from headrace.storage.segment import Segment
 
 
 def append_copies(log: Log, batches: memoryview, headers: Sequence[BatchHeader], now_ms: int) -> None:
@@ -34,16 +35,24 @@ def append_copy(log: Log, batch: memoryview, header: BatchHeader, now_ms: int) -
         )
     segment = log.segment_for(header, now_ms)
     if header.leader_epoch > log.epochs.latest:
-        log.epochs.assign(header.leader_epoch, header.base_offset)
-    segment.append(batch, header)
-    if not header.is_control:
-        log.appended(segment, header, None)
-        return
+        # From the end of this log: where the leader has compacted the first batches of the epoch, its first offset is
+        # not known. A replica with unreplicated records of the epoch before must not keep them.
+        log.begin_epoch(header.leader_epoch, log.log_end_offset)
+    if header.is_control:
+        _append_control(log, segment, batch, header)
+    else:
+        segment.append(batch, header)
+        if header.producer_id >= 0:
+            log.producers.applied(header)
+    log.appended(segment, header)
+
+
+def _append_control(log: Log, segment: Segment, batch: memoryview, header: BatchHeader) -> None:
     from headrace.records.control import read_marker
 
     marker = read_marker(batch, header)
     if marker is not None:
-        log.appended(segment, header, marker)
-        return
-    log.producers.applied_emptied_marker(header)
-    log.appended(segment, header._replace(producer_id=-1), None)
+        log.write_marker(segment, batch, header, marker)
+    else:
+        segment.append(batch, header)
+        log.producers.applied_emptied_marker(header)

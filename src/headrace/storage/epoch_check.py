@@ -33,10 +33,22 @@ def read_epochs(files: Files, directory: str) -> LeaderEpochs | None:
 
 
 def confirmed_epochs(
-    files: Files, directory: str, segments: Sequence[Segment], log_start: int, epochs: LeaderEpochs | None
+    files: Files,
+    directory: str,
+    segments: Sequence[Segment],
+    log_start: int,
+    epochs: LeaderEpochs | None,
+    *,
+    unsynced_from: int | None = None,
 ) -> LeaderEpochs:
-    """The epochs of a log whose segments are open; their file is written anew if it does not fit."""
-    if epochs is not None and _fit(epochs, segments, log_start) and not _is_behind(epochs, segments):
+    """The epochs of a log whose segments are open; their file is written anew if it does not fit.
+
+    `unsynced_from` is the recovery point, after a power loss: a batch from there on may be on disk although the file
+    with its epoch was not synced yet.
+    """
+    if epochs is not None and _fit(epochs, segments, log_start) and not _is_behind(epochs, segments, log_start):
+        if unsynced_from is not None:
+            _add_unsynced(epochs, segments, unsynced_from)
         return epochs
     log.error("%s/%s does not fit the batches; it is written anew from what they say", directory, FILE_NAME)
     write_rows(files, f"{directory}/{FILE_NAME}", (f"{epoch} {start}" for epoch, start in _from_batches(segments)))
@@ -44,7 +56,10 @@ def confirmed_epochs(
 
 
 def _fit(epochs: LeaderEpochs, segments: Sequence[Segment], log_start: int) -> bool:
-    """Looks at both sides of every beginning of an epoch, and at the end of the log."""
+    """Whether no batch contradicts the file. Looks at both sides of every first offset, and at the end of the log.
+
+    An epoch without a batch is no contradiction: compaction may have removed all of its records.
+    """
     log_end = segments[-1].next_offset
     last_epoch = next((segment.last_epoch for segment in reversed(segments) if segment.size), UNKNOWN)
     if epochs.entries() == [(last_epoch, log_start)] and segments[0].first_epoch == last_epoch:
@@ -55,34 +70,55 @@ def _fit(epochs: LeaderEpochs, segments: Sequence[Segment], log_start: int) -> b
         rows.insert(0, (NO_EPOCH, log_start))  # batches from before there were epochs
     previous = None
     for epoch, start in rows:
-        if epoch not in _epochs_from(segments, start):
+        following = list(islice(_headers_from(segments, start), 2))
+        if not _one_agrees(epochs, following):
             return False
         if previous is not None and (
-            _epochs_from(segments, start - 1)[:1] == [epoch] or _epochs_from(segments, start)[:1] == [previous]
+            _holds_earlier_offset(segments, start, epoch) or _epochs_of(following[:1]) == [previous]
         ):
             return False
         previous = epoch
-    return previous is None or previous in _last_epochs(segments)
+    return _one_agrees(epochs, [header for header in _last_headers(segments) if header.next_offset > log_start])
 
 
-def _is_behind(epochs: LeaderEpochs, segments: Sequence[Segment]) -> bool:
+def _one_agrees(epochs: LeaderEpochs, headers: Sequence[BatchHeader]) -> bool:
+    """Of two batches one may be damaged: the epoch in a batch has no checksum."""
+    return not headers or any(header.leader_epoch == epochs.epoch_of(header.base_offset) for header in headers)
+
+
+def _holds_earlier_offset(segments: Sequence[Segment], start: int, epoch: int) -> bool:
+    """Whether the last batch before `start` is of `epoch` already."""
+    before = next(_headers_from(segments, start - 1), None)
+    return before is not None and before.base_offset < start and before.leader_epoch == epoch
+
+
+def _is_behind(epochs: LeaderEpochs, segments: Sequence[Segment], log_start: int) -> bool:
     """Whether a batch that recovery has just accepted is of an epoch that the file has not heard of."""
+    if segments[-1].next_offset <= log_start:
+        return False  # all records are deleted, and recovery has truncated their epochs
     if not any(segment.checked and segment.last_epoch > epochs.latest for segment in segments):
         return False
-    # The epoch of a batch has no checksum, and ours are in the file before the batch is: one batch proves nothing.
-    return all(epoch > epochs.latest for epoch in _last_epochs(segments))
+    # The epoch of a batch has no checksum, and is in the file before the batch is: one batch proves nothing.
+    return all(epoch > epochs.latest for epoch in _epochs_of(_last_headers(segments)))
 
 
-def _epochs_from(segments: Sequence[Segment], offset: int) -> list[int]:
-    """Of the batch that holds the offset, and of the next: one of them may be damaged."""
-    return [header.leader_epoch for header in islice(_headers_from(segments, offset), 2)]
+def _add_unsynced(epochs: LeaderEpochs, segments: Sequence[Segment], unsynced_from: int) -> None:
+    """Adds the epochs of the last batches that recovery accepted: without them they would count as corrupt later."""
+    for epoch, start in list(_from_batches([segment for segment in segments if segment.checked])):
+        if epoch > epochs.latest and start >= unsynced_from:
+            for durable in epochs.assign(epoch, start):
+                durable.sync()
 
 
-def _last_epochs(segments: Sequence[Segment]) -> list[int]:
-    last: deque[int] = deque(maxlen=2)
+def _epochs_of(headers: Sequence[BatchHeader]) -> list[int]:
+    return [header.leader_epoch for header in headers]
+
+
+def _last_headers(segments: Sequence[Segment]) -> list[BatchHeader]:
+    last: deque[BatchHeader] = deque(maxlen=2)
     for segment in segments[-2:]:
         entry = segment.offset_index.last_before_position(max(segment.size // 2, segment.size - NEAR_END_BYTES))
-        last.extend(header.leader_epoch for header in _headers_of(segment, entry[1] if entry else 0))
+        last.extend(_headers_of(segment, entry[1] if entry else 0))
     return list(last)
 
 
@@ -102,13 +138,22 @@ def _headers_of(segment: Segment, position: int) -> Iterator[BatchHeader]:
 
 
 def _from_batches(segments: Sequence[Segment]) -> Iterator[tuple[int, int]]:
-    latest, doubtful = NO_EPOCH, None
+    """Each epoch from the end of the batches of the one before.
+
+    Compaction may have removed the first batches of an epoch. A start that is too low makes a follower truncate records
+    that it fetches again; with one that is too high it would keep records that the leader never had.
+    """
+    latest, doubtful, end = NO_EPOCH, None, segments[0].base_offset if segments else 0
     for segment in segments:
         for header in _headers_of(segment, 0):
             # An epoch above that of the next batch is damage.
             if doubtful is not None and doubtful.leader_epoch <= header.leader_epoch:
                 latest = doubtful.leader_epoch
-                yield latest, doubtful.base_offset
+                yield latest, end
+            if doubtful is not None:
+                end = doubtful.next_offset
             doubtful = header if header.leader_epoch > latest else None
+            if doubtful is None:
+                end = header.next_offset
     if doubtful is not None:
-        yield doubtful.leader_epoch, doubtful.base_offset
+        yield doubtful.leader_epoch, end

@@ -8,23 +8,28 @@ import errno
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
-from headrace.model.errors import DiskFull, StorageError
+from headrace.model.errors import DiskFull, MissingFile, ResourceShortage, StorageError
 
 Bytes = bytes | bytearray | memoryview
 
 NO_ROOM = {errno.ENOSPC, errno.EDQUOT}
+NO_RESOURCES = {errno.EMFILE, errno.ENFILE, errno.ENOMEM}
 # What room is filled with. Read as the length of a batch, it is more than any room has: so whoever reads a log, Kafka's
 # tools among them, takes it for half a batch, with which a log may end. Zeros are no length, and an error to them.
 ROOM_FILL = 0x01
 BOOT_ID = "/proc/sys/kernel/random/boot_id"  # Linux makes a new one each time it starts
 
 
+REWRITE_BYTES = 1024 * 1024  # a read and a write at a time: bounds the memory
+
+
 def room_of(length: int) -> bytes:
     return bytes([ROOM_FILL]) * length
 
 
+@runtime_checkable
 class File(Protocol):
     """One open file that grows at its end. `size` counts what was appended, without asking the disk."""
 
@@ -48,6 +53,12 @@ class File(Protocol):
     def sync(self) -> None:
         """Returns when what was appended is on disk. May be called from another thread."""
 
+    def write_again(self) -> None:
+        """Writes the content over itself after a failed sync, so that a later sync brings it to disk."""
+
+    def modified_ms(self) -> int:
+        """When it was last written to, in wall-clock time."""
+
     def fileno(self) -> int: ...
 
     def close(self) -> None: ...
@@ -68,7 +79,11 @@ class Files(Protocol):
 
     def remove(self, path: str) -> None: ...
 
-    def exists(self, path: str) -> bool: ...
+    def exists(self, path: str) -> bool:
+        """True also for a symbolic link whose target is missing: its disk may not be mounted.
+
+        Raises StorageError if the disk cannot tell: a missing index means that nothing was aborted.
+        """
 
     def list(self, directory: str) -> list[str]: ...
 
@@ -88,6 +103,9 @@ class Files(Protocol):
 
         A process that is killed leaves what it wrote with the kernel. Only with the machine does that go.
         """
+
+    def identity(self, path: str) -> str:
+        """Tells a file of this host from every copy of it; empty if that is unknown."""
 
 
 class Durable(Protocol):
@@ -124,15 +142,30 @@ class NewName:
 def _disk_errors(path: str) -> Iterator[None]:
     try:
         yield
-    except FileNotFoundError:
-        raise
     except OSError as error:
         raise as_storage_error(error, path) from error
+
+
+@contextmanager
+def _sync_errors(path: str) -> Iterator[None]:
+    try:
+        yield
+    except OSError as error:
+        raise as_sync_error(error, path) from error
+
+
+def as_sync_error(error: OSError, path: str) -> StorageError:
+    """A sync that fails is never DiskFull: the kernel has dropped the pages, so no retry can bring them to disk."""
+    return StorageError(f"cannot sync {path}: {error.strerror}")
 
 
 def as_storage_error(error: OSError, path: str) -> StorageError:
     if error.errno in NO_ROOM:
         return DiskFull(f"no room left for {path}: free some space or lower the topic's retention")
+    if error.errno in NO_RESOURCES:
+        return ResourceShortage(f"{path}: {error.strerror}; raise the limit with `ulimit -n`, or free memory")
+    if error.errno in (errno.ENOENT, errno.ENOTDIR):
+        return MissingFile(f"{path}: {error.strerror}")
     return StorageError(f"{path}: {error.strerror}")
 
 
@@ -151,14 +184,22 @@ class OsFile:
         length = len(data)
         try:
             written = os.pwrite(self._descriptor, data, self.size)
-            while written < length:
-                written += os.pwrite(self._descriptor, memoryview(data)[written:], self.size + written)
+            if written < length:
+                self._write_rest(memoryview(data), self.size, written)
         except OSError as error:
             self._forget_partial_write()
             if error.errno in NO_ROOM:
                 raise DiskFull(f"no room left for {self.path}") from error
             raise StorageError(f"cannot write {self.path}: {error.strerror}") from error
         self.size += length
+
+    def _write_rest(self, data: memoryview, position: int, written: int) -> None:
+        """After a short write: the next one goes on, or says why it cannot."""
+        while written < len(data):
+            count = os.pwrite(self._descriptor, data[written:], position + written)
+            if not count:
+                raise OSError(errno.EIO, "the file system takes no more bytes")
+            written += count
 
     def _forget_partial_write(self) -> None:
         # Half a batch past the end would be cut at recovery; cutting it now keeps size and disk in agreement.
@@ -172,7 +213,19 @@ class OsFile:
         if self.room_end > self.size:
             length = max(0, min(length, self.size - position))
         with _disk_errors(self.path):
-            return os.pread(self._descriptor, length, position)
+            data = os.pread(self._descriptor, length, position)
+            if len(data) < length and position + len(data) < self.size:
+                return self._read_rest(data, position, length)
+        return data
+
+    def _read_rest(self, data: bytes, position: int, length: int) -> bytes:
+        """After a short read within the file. It must not pass for the end, where recovery would truncate the log."""
+        while len(data) < length:
+            more = os.pread(self._descriptor, length - len(data), position + len(data))
+            if not more:
+                break
+            data += more
+        return data
 
     def truncate(self, size: int) -> None:
         with _disk_errors(self.path):
@@ -193,20 +246,34 @@ class OsFile:
         return True
 
     def sync(self) -> None:
-        with _disk_errors(self.path):
+        with _sync_errors(self.path):
             os.fdatasync(self._descriptor)
+
+    def write_again(self) -> None:
+        position = 0
+        while data := self.read(position, min(REWRITE_BYTES, self.size - position)):
+            with _disk_errors(self.path):
+                self._write_rest(memoryview(data), position, 0)
+            position += len(data)
+
+    def modified_ms(self) -> int:
+        with _disk_errors(self.path):
+            return os.fstat(self._descriptor).st_mtime_ns // 1_000_000
 
     def fileno(self) -> int:
         return self._descriptor
 
     def close(self) -> None:
-        if self._descriptor >= 0:
-            os.close(self._descriptor)
-            self._descriptor = -1
+        # The kernel releases the descriptor also where close reports an error: another file may get its number.
+        descriptor, self._descriptor = self._descriptor, -1
+        if descriptor >= 0:
+            with _disk_errors(self.path):
+                os.close(descriptor)
 
     def __del__(self) -> None:
         # A reply on its way may still read a segment that retention has removed: the last user closes the file.
-        OsFile.close(self)
+        with suppress(StorageError):
+            OsFile.close(self)
 
 
 class DiskFiles:
@@ -228,10 +295,10 @@ class DiskFiles:
                 file.write(data)
                 file.flush()
                 if sync:
-                    os.fsync(file.fileno())
+                    os.fsync(file.fileno())  # may be tried again: that writes the whole file again
             os.rename(temporary, path)
-            if sync:
-                self.sync_dir(os.path.dirname(path))
+        if sync:
+            self.sync_dir(os.path.dirname(path))
 
     def rename(self, old: str, new: str) -> None:
         with _disk_errors(old):
@@ -242,7 +309,13 @@ class DiskFiles:
             os.unlink(path)
 
     def exists(self, path: str) -> bool:
-        return os.path.exists(path)
+        try:
+            os.lstat(path)
+        except (FileNotFoundError, NotADirectoryError):
+            return False
+        except OSError as error:
+            raise as_storage_error(error, path) from error
+        return True
 
     def list(self, directory: str) -> list[str]:
         with _disk_errors(directory):
@@ -253,18 +326,25 @@ class DiskFiles:
             os.makedirs(path, exist_ok=True)
 
     def remove_tree(self, path: str) -> None:
+        """Follows no symbolic link: one that stands in the place of the directory is removed itself."""
         with _disk_errors(path):
-            for folder, _, names in os.walk(path, topdown=False):
-                for name in names:
+            if os.path.islink(path):
+                os.unlink(path)
+                return
+            for folder, below, names in os.walk(path, topdown=False):
+                links = [name for name in below if os.path.islink(os.path.join(folder, name))]
+                for name in [*names, *links]:
                     os.unlink(os.path.join(folder, name))
                 os.rmdir(folder)
 
     def sync_dir(self, path: str) -> None:
         with _disk_errors(path):
             descriptor = os.open(path or ".", os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-            try:
+        try:
+            with _sync_errors(path):
                 os.fsync(descriptor)
-            finally:
+        finally:
+            with _disk_errors(path):
                 os.close(descriptor)
 
     def free_bytes(self, path: str) -> int:
@@ -283,3 +363,21 @@ class DiskFiles:
                 return file.read().strip()
         except OSError:
             return ""
+
+    def identity(self, path: str) -> str:
+        try:
+            state = os.stat(path)
+        except OSError:
+            return ""
+        return f"{state.st_dev}:{state.st_ino}"
+
+
+def write_synced(files: Files, path: str, data: bytes) -> None:
+    """Writes and syncs a file whose name does not count yet. May run in a thread."""
+    file = files.open(path, create=True)
+    try:
+        file.truncate(0)
+        file.append(data)
+        file.sync()
+    finally:
+        file.close()

@@ -2,8 +2,10 @@
 
 Kept in `leader-epoch-checkpoint`, one row an epoch. Decides nothing about leadership; knows no batch.
 
-A new epoch is on disk when `assign` returns. Rows that truncation removes are written later, by `flush`: an
-opened log truncates to its real start and end again, so a row too many does no harm and an fsync is saved.
+A new epoch is in its file when `assign` returns, so it survives a process crash. It survives a power loss after the
+next sync of the log, which includes what `assign` returns: no batch of the epoch is acknowledged before. Appends run on
+the event loop, which waits for no fsync. Rows that truncation removes are written later, by `flush`: an opened log
+truncates to its real start and end again, so a row too many does no harm.
 """
 
 from bisect import bisect_left, bisect_right
@@ -11,7 +13,7 @@ from bisect import bisect_left, bisect_right
 from headrace.model.errors import CorruptLog, StorageError
 from headrace.model.ids import NO_EPOCH
 from headrace.storage.checkpoints import read_rows, write_rows
-from headrace.storage.files import Files
+from headrace.storage.files import Durable, Files, NewFile, NewName
 
 FILE_NAME = "leader-epoch-checkpoint"
 UNKNOWN_OFFSET = -1
@@ -20,10 +22,11 @@ UNKNOWN_OFFSET = -1
 class LeaderEpochs:
     """Epochs and their first offsets, both strictly ascending. `latest` is NO_EPOCH while there is none."""
 
-    __slots__ = ("_dirty", "_epochs", "_files", "_path", "_starts", "latest")
+    __slots__ = ("_directory", "_dirty", "_epochs", "_files", "_path", "_starts", "latest")
 
     def __init__(self, files: Files, directory: str) -> None:
         self._files = files
+        self._directory = directory
         self._path = f"{directory}/{FILE_NAME}"
         self._epochs: list[int] = []
         self._starts: list[int] = []
@@ -43,15 +46,17 @@ class LeaderEpochs:
     def entries(self) -> list[tuple[int, int]]:
         return list(zip(self._epochs, self._starts, strict=True))
 
-    def assign(self, epoch: int, start_offset: int) -> None:
-        """Batches from `start_offset` on are of this epoch. Asked for each batch, written once an epoch."""
+    def assign(self, epoch: int, start_offset: int) -> list[Durable]:
+        """Batches from `start_offset` on are of this epoch. Written once an epoch; returns what needs a sync then."""
         before = self._epochs[:], self._starts[:], self.latest
-        if self._assign(epoch, start_offset):
-            try:
-                self._write()
-            except StorageError:
-                self._epochs, self._starts, self.latest = before  # else nobody would try to write it again
-                raise
+        if not self._assign(epoch, start_offset):
+            return []
+        try:
+            self._write(sync=False)
+        except StorageError:
+            self._epochs, self._starts, self.latest = before  # else the next append would not write it again
+            raise
+        return [NewFile(self._files, self._path), NewName(self._files, self._directory)]
 
     def _assign(self, epoch: int, start_offset: int) -> bool:
         if self._epochs and epoch == self.latest and start_offset >= self._starts[-1]:
@@ -109,6 +114,6 @@ class LeaderEpochs:
         if self._dirty:
             self._write()
 
-    def _write(self) -> None:
-        write_rows(self._files, self._path, (f"{epoch} {start}" for epoch, start in self.entries()))
+    def _write(self, *, sync: bool = True) -> None:
+        write_rows(self._files, self._path, (f"{epoch} {start}" for epoch, start in self.entries()), sync=sync)
         self._dirty = False

@@ -10,18 +10,24 @@ import logging
 from typing import TYPE_CHECKING
 
 from headrace.model.configs import LogConfig
+from headrace.model.errors import StorageError
 from headrace.records.batch import LENGTH_OVERHEAD, BatchHeader, parse_header, patch_offset_and_epoch
 from headrace.records.crc import crc32c
-from headrace.storage.files import Durable, Files, NewName
+from headrace.storage.due_snapshots import DueSnapshots
+from headrace.storage.files import Bytes, Durable, File, Files, NewName
+from headrace.storage.held_replicas import ReplicaMark
 from headrace.storage.leader_epochs import LeaderEpochs
 from headrace.storage.log_reading import aborted_transactions, read
 from headrace.storage.log_values import Appended, LogSlice, Producer
-from headrace.storage.producer_state import ProducerStates
+from headrace.storage.producer_entry import COORDINATOR_EPOCH_MAX
+from headrace.storage.producer_snapshot import encode_snapshot, snapshot_path
+from headrace.storage.producer_state import CompletedTxn, ProducerStates
 from headrace.storage.room import RoomAhead
-from headrace.storage.segment import Segment, segment_name
+from headrace.storage.segment import Segment
 from headrace.storage.segment_check import Hole
 from headrace.storage.segment_files import remove_segment_files
-from headrace.storage.txn_index import AbortedTxn
+from headrace.storage.snapshot_appendix import Appendix
+from headrace.storage.txn_index import AbortedTxn, TxnIndex
 
 if TYPE_CHECKING:
     from headrace.records.control import EndMarker
@@ -61,7 +67,6 @@ class Log:
         for segment in segments:
             segment.epochs = epochs
         self.holes = holes or []  # ranges of offsets whose bytes are gone altogether
-        self.was_opened_without_segments = False  # whether any were ever there, no checkpoint may know
         # Most logs never see a transaction; their readers need not look for aborted ones.
         self.has_aborted = any(name.endswith(".txnindex") for name in files.list(directory))
         self._unsynced: list[Durable] = unsynced or []
@@ -69,7 +74,9 @@ class Log:
         self._rounds_stale = 0  # those of them that are about bytes which were cut since
         self.has_changed = False  # since it was opened; an untouched log is closed without a write
         self.recent_ends: dict[int, tuple[Segment, int]] = {}
-        self._room = RoomAhead()
+        self.room = RoomAhead()
+        self._due_snapshots = DueSnapshots(files, directory)
+        self.mark: ReplicaMark | None = None  # says that the replica has records, behind the first that are synced
 
     @classmethod
     def create(
@@ -116,7 +123,14 @@ class Log:
         return self._write(batch, header, leader_epoch, now_ms)
 
     def append_marker(
-        self, marker: "EndMarker", producer: Producer, leader_epoch: int, now_ms: int, *, epoch_was_bumped: bool
+        self,
+        marker: "EndMarker",
+        producer: Producer,
+        leader_epoch: int,
+        now_ms: int,
+        *,
+        epoch_was_bumped: bool,
+        newest_coordinator_epoch: int = COORDINATOR_EPOCH_MAX,
     ) -> Appended:
         """The end of a producer's transaction; it takes one offset."""
         from headrace.records.control import build_marker_batch
@@ -129,7 +143,12 @@ class Log:
             )
         )
         header = parse_header(batch)
-        self.producers.check_marker(header, marker.coordinator_epoch, epoch_was_bumped=epoch_was_bumped)
+        self.producers.check_marker(
+            header,
+            marker.coordinator_epoch,
+            epoch_was_bumped=epoch_was_bumped,
+            newest_coordinator_epoch=newest_coordinator_epoch,
+        )
         return self._write(batch, header, leader_epoch, now_ms, marker)
 
     def _write(
@@ -139,19 +158,47 @@ class Log:
         header = header.placed(base_offset, leader_epoch)
         segment = self.segment_for(header, now_ms)
         if leader_epoch > self.epochs.latest:
-            # First, because it can fail: an epoch without a batch is forgotten, a batch without its place is not.
-            self.epochs.assign(leader_epoch, base_offset)
+            self.begin_epoch(leader_epoch, base_offset)
         patch_offset_and_epoch(batch, base_offset, leader_epoch)
-        segment.append(batch, header)
-        return self.appended(segment, header, marker)
+        if marker is None:
+            segment.append(batch, header)
+            if header.producer_id >= 0:
+                self.producers.applied(header)
+        else:
+            self.write_marker(segment, batch, header, marker)
+        return self.appended(segment, header)
 
-    def appended(self, segment: Segment, header: BatchHeader, marker: "EndMarker | None") -> Appended:
-        """A batch is in the segment: everything else follows it."""
+    def begin_epoch(self, epoch: int, start_offset: int) -> None:
+        """The next batch is the first of this leader epoch.
+
+        Before the batch, because this can fail: an epoch without a batch is forgotten, a batch without its epoch is
+        not. The next sync brings the epoch to disk before the batch.
+        """
+        self.sync_first(self.epochs.assign(epoch, start_offset))
+        self.has_changed = True
+
+    def write_marker(self, segment: Segment, batch: Bytes, header: BatchHeader, marker: "EndMarker") -> None:
+        """Write the marker and, for an abort, its `.txnindex` entry: both, or neither and a StorageError.
+
+        The entry is written first. An entry without its marker is removed here or by recovery; a marker without its
+        entry would expose aborted records, and a retry would write a second marker at the same offset.
+        """
+        ended = None if marker.commits else self.producers.ended_by(header, aborted=True)
+        if ended is None:
+            segment.append(batch, header)
+        else:
+            segment.aborted.note(aborted_txn(ended))
+            self.has_aborted = True
+            try:
+                segment.append(batch, header)
+            except StorageError:
+                segment.aborted.remove_last()
+                raise
+        self.producers.applied_marker(header, aborted=not marker.commits, coordinator_epoch=marker.coordinator_epoch)
+
+    def appended(self, segment: Segment, header: BatchHeader) -> Appended:
+        """A batch is in the segment, and the producers' state includes it: the log ends behind it."""
         next_offset = segment.next_offset
-        if marker is not None:
-            self.has_aborted |= note_marker(self.producers, segment, header, marker)
-        elif header.producer_id >= 0:
-            self.producers.applied(header)
         self.grown_to(next_offset, segment)
         return Appended(header.base_offset, next_offset, duplicate=False)
 
@@ -198,8 +245,7 @@ class Log:
         counts as written. A snapshot that a power loss tears is passed over for the one before.
         """
         self.active.seal()
-        self._give_back_room()
-        self.write_producer_snapshot(sync=False)
+        self.give_back_room()
         fresh = Segment(
             self.files,
             self.directory,
@@ -208,13 +254,15 @@ class Log:
             create=True,
             now_ms=now_ms,
         )
+        # From here on nothing fails: an empty segment that is not in the log must not be left among longer ones.
+        self._snapshot_after(self._seal_aborted())
         self._unsynced.append(NewName(self.files, self.directory))
         fresh.epochs = self.epochs
         self.segments.append(fresh)
         return fresh
 
-    def _give_back_room(self) -> None:
-        """The active segment gets no more appends: its file ends where its batches do, for good with the next sync."""
+    def give_back_room(self) -> None:
+        """The file of the active segment ends where its batches do, durably with the next sync."""
         file = self.active.file
         if not file.give_back_room():
             return
@@ -222,9 +270,34 @@ class Log:
         if file not in self._unsynced:
             self._unsynced.append(file)
 
+    def _seal_aborted(self) -> list[Durable]:
+        """What has to be on disk before a producer snapshot at the end of the log is written.
+
+        The indexes of older segments are among them where recovery or a truncation has written them again.
+        """
+        return [unsynced for segment in self.segments for unsynced in segment.aborted.seal()]
+
+    def _snapshot_after(self, aborted: list[Durable]) -> None:
+        """Write the producers' snapshot at the end of the log, not before these are on disk.
+
+        A snapshot that waits for an index makes all later ones wait, because they vouch for the same index.
+        """
+        if aborted or self._due_snapshots:
+            due = self._due_snapshots.add(self.log_end_offset, self._snapshot())
+            self._unsynced += [*aborted, due]
+            return
+        try:
+            self.write_producer_snapshot(sync=False)
+        except StorageError as error:
+            log.warning("%s: no producer snapshot; recovery uses an older one: %s", self.directory, error)
+
     def write_producer_snapshot(self, *, sync: bool = True) -> None:
-        path = f"{self.directory}/{segment_name(self.log_end_offset)}.snapshot"
-        self.files.replace(path, self.producers.to_snapshot(), sync=sync)
+        path = snapshot_path(self.directory, self.log_end_offset)
+        self.files.replace(path, self._snapshot(), sync=sync)
+
+    def _snapshot(self) -> bytes:
+        sums = {one.base_offset: one.aborted.sum for one in self.segments if one.aborted.sum}
+        return encode_snapshot(self.producers.rows(), Appendix(sums, self.producers.idle_ms()))
 
     # Syncing
 
@@ -235,12 +308,14 @@ class Log:
     def begin_round(self) -> tuple[list[Durable], int]:
         """As `unsynced`, for one of many syncs: the appends behind it may find room in the file."""
         if self.segments:  # else it was abandoned since it became dirty
-            self._room.round_begins(self.active.base_offset, self.active.file, self.config.segment_bytes)
+            self.room.round_begins(self.active.base_offset, self.active.file, self.config.segment_bytes)
         return self.unsynced()
 
     def unsynced(self) -> tuple[list[Durable], int]:
         """What to sync, and the offset that will be on disk once it is. Forgets it: the caller has it now."""
         work, self._unsynced = self._unsynced, []
+        if self.mark is not None and self.log_end_offset > 0 and not self.mark.is_made:
+            work.append(self.mark.begin())
         self._rounds_out += 1
         return work, self.log_end_offset
 
@@ -251,10 +326,12 @@ class Log:
             self._rounds_stale -= 1
             return False
         self.recovery_point = max(self.recovery_point, offset)
+        if self._due_snapshots:
+            self._due_snapshots.write()
         return True
 
-    def cut_unsynced(self) -> None:
-        """After a failed sync: let go of what is not on disk for sure.
+    def cut_unsynced(self) -> list[Durable]:
+        """After a failed sync: let go of what is not on disk for sure. Returns what makes that last, once synced.
 
         The kernel has marked those pages as clean. The next start would find them in its cache, take them for
         written, and lose them at the next power cut.
@@ -266,9 +343,18 @@ class Log:
             self.active.truncate(self.active.position_of(end) if end > self.active.base_offset else 0, end)
         self.log_end_offset = end
         self._unsynced, self.recent_ends = [], {}
+        self._due_snapshots.clear()
         # For good: else it could come back after a start that did not find it.
-        self.files.sync_dir(self.directory)
-        self.active.file.sync()
+        return [NewName(self.files, self.directory), self.active.file]
+
+    def write_unsynced_again(self) -> None:
+        """After a failed sync of records that are acknowledged: a sync after the next start brings them to disk.
+
+        The kernel has marked their pages as clean, so that sync would succeed without writing them.
+        """
+        for segment in self.segments:
+            if segment.next_offset > self.recovery_point:
+                segment.file.write_again()
 
     # Reading: see log_reading.py; finding by time: time_lookup.py
 
@@ -291,7 +377,24 @@ class Log:
         gone: list[Segment] = []
         while len(self.segments) > 1 and self.segments[1].base_offset <= self.log_start_offset:
             gone.append(self.segments.pop(0))
+        if gone:
+            self.release_former_segments()
         return gone
+
+    def release_former_segments(self) -> None:
+        """Keeps no reference to segments that have left the log: the last response that sends one closes its file.
+
+        The disk space of a file is free when it is closed, so that a log without appends must not keep any open.
+        """
+        segments = {id(segment) for segment in self.segments}
+        self.recent_ends = {offset: found for offset, found in self.recent_ends.items() if id(found[0]) in segments}
+        files = {id(segment.file) for segment in self.segments}
+        indexes = {segment.aborted.path for segment in self.segments}
+        self._unsynced = [
+            one
+            for one in self._unsynced
+            if (one.path in indexes if isinstance(one, TxnIndex) else not isinstance(one, File) or id(one) in files)
+        ]
 
     def ends_at(self, offset: int) -> None:
         """Its segments have been cut (`truncation.py`): what was known of the rest is forgotten."""
@@ -299,6 +402,8 @@ class Log:
         self.recovery_point = min(self.recovery_point, offset)
         self.has_changed = True
         self.recent_ends = {}
+        self._due_snapshots.clear()
+        self.release_former_segments()
         self._unsynced = [*self._unsynced, self.active.file]  # so that what was cut stays cut
         self._rounds_stale = max(self._rounds_out, 0)
 
@@ -314,26 +419,27 @@ class Log:
         self.segments = []
         self.recent_ends = {}
         self._unsynced = []
+        self._due_snapshots.clear()
 
     def close(self) -> None:
         """Everything to disk; after this nothing needs recovery."""
-        self._give_back_room()
+        self.give_back_room()
         if self.has_changed:
             work, end = self.unsynced()
             for item in work:
                 item.sync()
             self.synced(end)
             self.active.seal()
+            for item in self._seal_aborted():
+                item.sync()
             self.write_producer_snapshot()
+        elif self.producers.idle_ms():
+            # Else a producer id never expires where every run of the broker is shorter than that takes.
+            self.write_producer_snapshot(sync=False)
         self.epochs.flush()
         for segment in self.segments:
             segment.close()
 
 
-def note_marker(producers: ProducerStates, segment: Segment, header: BatchHeader, marker: "EndMarker") -> bool:
-    """A marker is in the segment: live and at recovery alike. Whether it aborted a transaction with records here."""
-    ended = producers.applied_marker(header, aborted=not marker.commits, coordinator_epoch=marker.coordinator_epoch)
-    if ended is None or not ended.aborted:
-        return False
-    segment.aborted.note(AbortedTxn(ended.producer_id, ended.first_offset, ended.last_offset, ended.last_stable_offset))
-    return True
+def aborted_txn(ended: CompletedTxn) -> AbortedTxn:
+    return AbortedTxn(ended.producer_id, ended.first_offset, ended.last_offset, ended.last_stable_offset)

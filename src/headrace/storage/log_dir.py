@@ -7,35 +7,64 @@ log-start-offset-checkpoint           below these offsets everything is deleted
 replication-offset-checkpoint         high watermarks
 .kafka_cleanshutdown                  the last process closed every log
 .headrace_boot                        in which run of the machine it was
+.headrace_registrations               how often the broker has registered with this directory
+.headrace_replicas                    which replicas have had records in this directory
+.headrace_unsynced                    topics with records that may have been acknowledged before they were synced
 <topic>-<partition>/                  a partition
 <topic>-<partition>.<uuid>-delete/    a partition on its way out
-<topic>-<partition>.<uuid>-stray/     a partition that no topic claims; kept for a person to look at
+<topic>-<partition>.<uuid>-stray/     a partition that no topic claims; see `strays.py`
 """
 
 import logging
 import os
+import re
 import threading
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import suppress
 from uuid import UUID
 
 from headrace.model.configs import LogConfig
-from headrace.model.errors import CorruptLog, StorageError
+from headrace.model.errors import CorruptLog, PassingStorageError, StorageError
 from headrace.model.ids import TopicPartition
 from headrace.records.crc import crc32c
 from headrace.storage import checkpoints
+from headrace.storage.aside_names import DELETE_SUFFIX, AsideName, parse_aside_name
 from headrace.storage.files import Durable, Files, NewFile, NewName
+from headrace.storage.held_replicas import HeldReplicas
 from headrace.storage.log import Log
 from headrace.storage.partition_metadata import FILE_NAME as METADATA_FILE
-from headrace.storage.partition_metadata import read_topic_id, write_topic_id
+from headrace.storage.partition_metadata import has_segment, holds_partition, read_topic_id, write_topic_id
 from headrace.storage.recovery import Checkpoint, open_log
+from headrace.storage.room import always
+from headrace.storage.strays import StrayTotals
+from headrace.storage.unsynced_topics import UnsyncedTopics
 
 log = logging.getLogger(__name__)
 
-DELETE_SUFFIX = "-delete"
-STRAY_SUFFIX = "-stray"
+LOCK = ".lock"
+_PARTITION_NAME = re.compile(r"([A-Za-z0-9._-]+)-(0|[1-9][0-9]*)")
 # The row that tells a checkpoint as it was written from one with a flipped bit: a log start that is wrong by a digit
 # would delete records. No topic can have this name, and Kafka passes over rows of topics that it does not know.
 CHECKSUM_ROW = TopicPartition("#crc32c", 0)
+
+
+class _Unwritten:
+    """Counts changes in memory against those that are durable. A write covers the changes made before it began."""
+
+    def __init__(self) -> None:
+        self._made = self._durable = 0
+
+    def add(self) -> None:
+        self._made += 1
+
+    def begin_write(self) -> int:
+        return self._made
+
+    def end_write(self, begun: int) -> None:
+        self._durable = max(self._durable, begun)
+
+    def __bool__(self) -> bool:
+        return self._durable < self._made
 
 
 class LogDir:
@@ -45,17 +74,27 @@ class LogDir:
         self.files = files
         self.path = path.rstrip("/")
         files.make_dir(self.path)
+        self.may_preallocate: Callable[[int], bool] = always  # asked by every log before it takes room ahead
         self._writing = threading.Lock()  # checkpoints are written from several threads, each file as a whole
-        self._has_forgotten = False  # rows that the files still hold, of partitions that are gone
+        self._lowered = _Unwritten()  # rows that were removed or lowered
+        self._renamed = _Unwritten()  # directories
+        self.strays = StrayTotals(0, 0)  # as of the last look at them
         self._recovery_points = self._read(checkpoints.RECOVERY_POINTS)
         self._log_starts = self._read(checkpoints.LOG_STARTS)
         self._cleaned = self._read(checkpoints.CLEANED)
-        self._watermarks = self._read(checkpoints.HIGH_WATERMARKS)  # as they were at the last stop
+        self._watermarks = self._read(checkpoints.HIGH_WATERMARKS)
+        self._checkpoints = (self._recovery_points, self._log_starts, self._cleaned, self._watermarks)
+        self._named_before = frozenset(one for rows in self._checkpoints for one, offset in rows.items() if offset > 0)
         self._forget_absent()
+        self.replicas = HeldReplicas(files, self.path)
         self.was_clean = checkpoints.clean_shutdown_epoch(files, self.path) is not None
         self._boot_before = checkpoints.boot_before(files, self.path)
-        # From here on a crash is possible again.
-        checkpoints.clear_clean_shutdown(files, self.path)
+        self.registrations = self._registrations()
+        self.is_recovered = self.was_clean or self.keeps_unsynced  # whether `end_recovery` has nothing to do
+        self.unsynced_topics = UnsyncedTopics(files, self.path)
+        self.acked_unsynced_before = self.unsynced_topics.as_recorded()  # by the last process
+        # What a process that was killed left unsynced becomes durable: the next start must read what this one read.
+        files.sync_dir(self.path)
 
     def _named(self, name: str) -> str:
         return f"{self.path}/{name}"
@@ -89,72 +128,148 @@ class LogDir:
     # Partition folders
 
     def folders(self) -> Iterator[tuple[TopicPartition, UUID | None]]:
-        """Every partition folder with the topic id that it was made for."""
+        """What has the name of a partition, with the topic id that it was made for; see also `is_partition`."""
         for name in self.files.list(self.path):
-            topic, _, index = name.rpartition("-")
-            if topic and index.isdigit():
-                yield TopicPartition(topic, int(index)), self._topic_id_of(name)
+            found = _PARTITION_NAME.fullmatch(name)
+            if found is not None:
+                partition = TopicPartition(found[1], int(found[2]))
+                yield partition, self.topic_id_of(partition)
 
-    def _topic_id_of(self, name: str) -> UUID | None:
+    def is_partition(self, name: TopicPartition) -> bool:
+        """Whether the directory of this name was made for a partition; raises StorageError if it cannot be read."""
+        return holds_partition(self.files.list(self._named(str(name))))
+
+    def has_segments(self, name: TopicPartition) -> bool:
+        """Whether the partition has a directory with a segment; true also if the disk cannot tell."""
+        directory = self._named(str(name))
         try:
-            return read_topic_id(self.files, self._named(name))
+            return self.files.exists(directory) and has_segment(self.files.list(directory))
+        except (StorageError, OSError):
+            return True
+
+    def was_named(self, name: TopicPartition) -> bool:
+        """Whether a checkpoint had an offset above 0 for the partition when this process began."""
+        return name in self._named_before
+
+    def topic_id_of(self, partition: TopicPartition) -> UUID | None:
+        """The topic id that the directory was made for; None if it cannot be read."""
+        try:
+            return read_topic_id(self.files, self._named(str(partition)))
         except StorageError as damage:
             log.error("%s", damage)
             return None
 
-    def restore_topic_id(self, partition: TopicPartition, topic_id: UUID) -> None:
-        write_topic_id(self.files, self._named(str(partition)), topic_id)
+    def restore_topic_id(self, partition: TopicPartition, topic_id: UUID, *, sync: bool = True) -> None:
+        write_topic_id(self.files, self._named(str(partition)), topic_id, sync=sync)
 
     def create(self, partition: TopicPartition, topic_id: UUID, config: LogConfig, *, now_ms: int) -> Log:
-        """An empty partition. The first commit syncs its files and names: ten thousand folders cost no fsync now."""
+        """An empty partition. The first commit syncs its files and names: ten thousand folders cost no fsync now.
+
+        Raises StorageError if the name is in use: its checkpoint rows describe what is there. They are removed before
+        the directory is made, because a process that was killed in between would leave both.
+        """
+        directory = self._named(str(partition))
+        if self.files.exists(directory):
+            raise StorageError(f"{directory} exists already")
         self._forget(partition)
         self.settle_forgotten()
-        directory = self._named(str(partition))
         self.files.make_dir(directory)
         write_topic_id(self.files, directory, topic_id, sync=False)
         metadata = NewFile(self.files, f"{directory}/{METADATA_FILE}")
         names: list[Durable] = [metadata, NewName(self.files, self.path)]
-        return Log.create(self.files, directory, config, now_ms=now_ms, unsynced=names)
+        return self._preallocating(Log.create(self.files, directory, config, now_ms=now_ms, unsynced=names))
 
     def open(self, partition: TopicPartition, config: LogConfig, *, now_ms: int) -> Log:
         checkpoint = Checkpoint(
             recovery_point=self._recovery_points.get(partition, 0),
             log_start_offset=self._log_starts.get(partition, 0),
             clean=self.was_clean,
+            keeps_unsynced=self.keeps_unsynced,
         )
-        return open_log(self.files, self._named(str(partition)), config, checkpoint, now_ms=now_ms)
+        return self._preallocating(open_log(self.files, self._named(str(partition)), config, checkpoint, now_ms=now_ms))
+
+    def _preallocating(self, opened: Log) -> Log:
+        opened.room.may_take = self.may_preallocate
+        return opened
 
     def set_aside(self, partition: TopicPartition, unique: UUID, suffix: str) -> str:
-        """Rename the folder so that its name is free; returns the new path. The rename is the deletion's commit."""
-        aside = self._named(f"{partition}.{unique.hex}{suffix}")
+        """Rename the folder so that its name is free; returns the new path.
+
+        The rename is the deletion's commit, and is durable after `settle_forgotten`.
+        """
+        aside = self._named(str(AsideName(partition, unique, suffix)))
         self.files.rename(self._named(str(partition)), aside)
-        self.files.sync_dir(self.path)
+        self._renamed.add()
         self._forget(partition)
         return aside
 
+    def forget(self, partitions: Iterable[TopicPartition]) -> None:
+        """Partitions of these names are about to be created; `settle_forgotten` makes it durable."""
+        for partition in partitions:
+            self._forget(partition)
+
+    def lower(self, partition: TopicPartition, offset: int) -> None:
+        """The partition's log will end at `offset`: no checkpoint may exceed it once `settle_forgotten` returns.
+
+        A row above the end would be taken for a statement about the records that are appended there next: for records
+        that were synced, deleted, compacted or committed.
+        """
+        for offsets in self._checkpoints:
+            self._lower(offsets, partition, offset)
+
+    def opened_to(self, partition: TopicPartition, end_offset: int) -> None:
+        """The partition was opened, and ends there: rows above describe records that the log no longer has.
+
+        A recovery point or log start above the end stays. It says which offsets were used before.
+        """
+        self._lower(self._watermarks, partition, end_offset)
+        self._lower(self._cleaned, partition, end_offset)
+
+    def _lower(self, offsets: dict[TopicPartition, int], partition: TopicPartition, offset: int) -> None:
+        if offsets.get(partition, 0) > offset:
+            offsets[partition] = offset
+            self._lowered.add()
+
+    @property
+    def is_settled(self) -> bool:
+        """Whether `settle_forgotten` has nothing to do."""
+        return not (self._lowered or self._renamed) and self.replicas.is_settled
+
     def _forget(self, partition: TopicPartition) -> None:
-        self._watermarks.pop(partition, None)
-        for offsets in (self._recovery_points, self._log_starts, self._cleaned):
+        for offsets in self._checkpoints:
             if offsets.pop(partition, None) is not None:
-                self._has_forgotten = True
+                self._lowered.add()
 
     def _forget_absent(self) -> None:
         folders = set(self.files.list(self.path))
-        for offsets in (self._recovery_points, self._log_starts, self._cleaned):
-            for partition in [one for one in offsets if str(one) not in folders]:
-                self._forget(partition)
+        for partition in {one for offsets in self._checkpoints for one in offsets if str(one) not in folders}:
+            self._forget(partition)
 
     def settle_forgotten(self) -> None:
-        """No checkpoint speaks of a partition that is gone: the next one with its name starts from nothing."""
-        if self._has_forgotten:
-            self._has_forgotten = False
+        """Returns when no checkpoint on disk has a row that was forgotten or lowered before the call.
+
+        A row names no topic id. It belongs to the directory of its name, because the row of a former directory is
+        durably removed before a directory of that name is created.
+        Waits for the disk: while the broker serves, called in a thread, once for all partitions of a change.
+        """
+        if self._renamed:
+            begun = self._renamed.begin_write()
+            self.files.sync_dir(self.path)
+            self._renamed.end_write(begun)
+        if self._lowered:
+            begun = self._lowered.begin_write()
             self.write_recovery_points()
             self.write_log_starts()
             self.write_cleaned()
+            self.write_high_watermarks()
+            self._lowered.end_write(begun)
+        if not self.replicas.is_settled:
+            self.replicas.write()
 
     def set_aside_before(self) -> list[str]:
         """Folders that an earlier process meant to remove and did not get to."""
-        return [self._named(name) for name in self.files.list(self.path) if name.endswith(DELETE_SUFFIX)]
+        names = [parse_aside_name(name) for name in self.files.list(self.path)]
+        return [self._named(str(name)) for name in names if name is not None and name.suffix == DELETE_SUFFIX]
 
     # Checkpoints
 
@@ -170,11 +285,31 @@ class LogDir:
     def write_log_starts(self) -> None:
         self._write(checkpoints.LOG_STARTS, self._log_starts)
 
-    def write_high_watermarks(self, watermarks: Iterable[tuple[TopicPartition, int]]) -> None:
-        self._write(checkpoints.HIGH_WATERMARKS, dict(watermarks))
+    def write_log_starts_on_full_disk(self) -> None:
+        """As `write_log_starts`, in the space of the high watermark checkpoint, which is written again afterwards.
+
+        Log starts cannot be learned from the logs: without them a crash would bring deleted records back. A high
+        watermark can, and the next interval or stop writes it if it does not fit now.
+        """
+        with suppress(FileNotFoundError):
+            self.files.remove(self._named(checkpoints.HIGH_WATERMARKS))
+        self.write_log_starts()
+        try:
+            self.write_high_watermarks()
+        except StorageError as error:
+            log.warning("High watermarks not written: %s", error)
+
+    def note_high_watermark(self, partition: TopicPartition, offset: int) -> None:
+        self._watermarks[partition] = offset
+
+    def write_high_watermarks(self) -> None:
+        self._write(checkpoints.HIGH_WATERMARKS, self._watermarks)
+
+    def high_watermarks(self) -> dict[TopicPartition, int]:
+        return dict(self._watermarks)
 
     def high_watermark_of(self, partition: TopicPartition) -> int:
-        """As far as it was known at the last checkpoint."""
+        """As far as it was known at the last checkpoint; the log may end below."""
         return self._watermarks.get(partition, 0)
 
     def cleaned_to(self, partition: TopicPartition) -> int:
@@ -209,13 +344,67 @@ class LogDir:
         """Whether also what the last process had not synced is here: it was killed, perhaps, but the machine ran on."""
         return self._boot_before != "" and self._boot_before == self.files.boot_id()
 
-    def note_boot(self) -> None:
-        """From now on records are written.
+    @property
+    def incarnation(self) -> str:
+        """Of two processes with the same incarnation, the earlier one is dead; empty if that cannot be known.
 
-        Not before everybody knows what the last process may have lost: else the next start would take it for there.
+        Both held the lock of this very directory, on this host, since it booted. A copy of the directory has another
+        lock file, and a copy of the whole disk is used by a host with another boot id.
         """
-        if not self.keeps_unsynced:
+        boot, lock = self.files.boot_id(), self.files.identity(self._named(LOCK))
+        return f"{boot} {lock}" if boot and lock else ""
+
+    def _registrations(self) -> int:
+        try:
+            return checkpoints.read_registrations(self.files, self.path)
+        except CorruptLog as damage:
+            log.error("%s; the data directory is treated as an older copy", damage)
+            return 0
+
+    def count_registration(self, known: int) -> int:
+        """Raise the count in this directory above `known`, the count in the metadata; returns the count on disk.
+
+        Call before the registration with that count is committed. A count below the metadata's then means that an
+        older copy has replaced this directory; a count above it means that a start failed before its commit.
+        """
+        count = max(self.registrations, known) + 1
+        try:
+            checkpoints.write_registrations(self.files, self.path, count)
+            self.registrations = count
+        except PassingStorageError as error:
+            log.warning(
+                "Registration not counted; an older copy of the data directory might not be recognised: %s", error
+            )
+        return self.registrations
+
+    def begin_writing(self) -> None:
+        """Call once, before the first change of a partition: from here on a stop is unclean unless `mark_clean` ran.
+
+        Not before the registration is committed: a start that fails until then leaves the directory as it was, clean
+        or unclean. Afterwards the cluster knows what an unclean stop may have lost. After a clean stop, the boot id is
+        written first. A crash between the two writes would otherwise pass for a host restart that lost unsynced
+        records.
+        """
+        if self.was_clean and not self.keeps_unsynced:
+            self._write_boot()
+        checkpoints.clear_clean_shutdown(self.files, self.path)
+
+    def end_recovery(self) -> None:
+        """Call when every log has been opened: recovery has synced what it left. Only the first call has an effect.
+
+        A process that is killed earlier leaves logs as the host restart before it left them. The next start must not
+        expect their unsynced records, nor take half a write in them for corruption.
+        """
+        if not self.is_recovered:
+            self._write_boot()
+            self.is_recovered = True
+
+    def _write_boot(self) -> None:
+        try:
             checkpoints.write_boot(self.files, self.path, self.files.boot_id())
+        except PassingStorageError as error:
+            # Safe without it: after a crash, the next start assumes that unsynced records are lost.
+            log.warning("Boot id not written; a crash before the next restart counts as a host restart: %s", error)
 
     def mark_clean(self) -> None:
         """Every log is closed: the next start trusts what it finds."""

@@ -11,6 +11,10 @@ from headrace.storage.txn_index import AbortedTxn
 if TYPE_CHECKING:
     from headrace.storage.log import Log
 
+# A read checks so much at once, and returns what it has checked. Small batches cost most: 4 MiB of batches of 110 bytes
+# took 0.7 s on a loaded machine. Checking all that a fetch may get could take the session of a broker.
+CHECK_BYTES_MAX = 1024 * 1024
+
 
 def read(log: "Log", offset: int, bytes_max: int, limit: int) -> LogSlice | None:
     """Whole batches from the one that holds `offset`, below the offset `limit`; at least one batch.
@@ -33,10 +37,25 @@ def read(log: "Log", offset: int, bytes_max: int, limit: int) -> LogSlice | None
     return None
 
 
+def read_again(log: "Log", offset: int, bytes_max: int, found: LogSlice | None) -> LogSlice | None:
+    """Up to the end of the log, from batches that are checked again; `found` is what a reader has rejected.
+
+    Offset, leader epoch and length of a batch are outside its checksum: bits of them that have changed since the append
+    show when they are compared with the batches around them.
+    """
+    first = max(bisect_right(log.segments, offset, key=lambda segment: segment.base_offset) - 1, 0)
+    for segment in log.segments[first:]:
+        if found is not None and segment.file is found.file:
+            segment.check_again(found.position, found.position + found.length)
+            break
+        segment.check_again(segment.size, segment.size)
+    return read(log, offset, bytes_max, log.log_end_offset)
+
+
 def _place_of(log: "Log", offset: int) -> tuple[int, int]:
     """Number of the segment and position in it from which to read `offset`."""
     recent = log.recent_ends.get(offset)
-    if recent is not None and recent[0] is log.segments[-1]:
+    if recent is not None and recent[0] is log.segments[-1] and not recent[0].is_in_hole(recent[1]):
         return len(log.segments) - 1, recent[1]
     for hole in log.holes:
         if hole.base_offset <= offset < hole.next_offset:
@@ -64,12 +83,14 @@ def _slice(segment: Segment, position: int, end: int, offset: int, bytes_max: in
         end = segment.last_boundary(position, position + bytes_max)
     if segment.holes:
         end = segment.before_hole(position, end)
-    if not segment.checked.cover(position, end):
-        good = segment.check(position, end)
-        if good <= position:
-            raise CorruptLog(f"{segment.path}: offset {offset} cannot be read: its batch is damaged")
-        end = min(end, good)
-    return LogSlice(segment.file, position, end - position)
+    if segment.checked.cover(position, end):
+        return LogSlice(segment.file, position, end - position)
+    # The ranges that are checked end at batch boundaries.
+    cold = segment.checked.end_from(position)
+    good = segment.check(cold, min(end, cold + CHECK_BYTES_MAX))
+    if good <= position:
+        raise CorruptLog(f"{segment.path}: offset {offset} cannot be read: its batch is damaged")
+    return LogSlice(segment.file, position, min(end, good) - position, good - cold)
 
 
 def aborted_transactions(log: "Log", offset: int, records: LogSlice) -> list[AbortedTxn]:

@@ -11,6 +11,7 @@ class LogSlice(NamedTuple):
     file: File
     position: int
     length: int
+    checked_bytes: int = 0  # that were read and checked for it, because this process had not read them before
 
     def read(self) -> bytes:
         return self.file.read(self.position, self.length)

@@ -1,9 +1,10 @@
 """Files in memory: nothing touches the disk, and `sendfile` works all the same."""
 
-import errno
 import os
+import threading
 
-from headrace.storage.files import File, OsFile
+from headrace.model.errors import MissingFile
+from headrace.storage.files import File, OsFile, as_storage_error
 
 
 class MemoryFile(OsFile):
@@ -14,11 +15,22 @@ class MemoryFile(OsFile):
     def sync(self) -> None:
         """Memory has nothing to wait for."""
 
+    def write_again(self) -> None:
+        """No sync of memory fails."""
+
     def make_room(self, end: int) -> None:
         """Nothing is gained by it where nothing is synced."""
 
     def close(self) -> None:
         """The descriptor is the file: it goes when the last holder of this object goes."""
+
+
+def _new_file(path: str) -> MemoryFile:
+    try:
+        # The kernel takes a label of 249 bytes at most.
+        return MemoryFile(os.memfd_create(os.path.basename(path)[:200]), path)
+    except OSError as error:
+        raise as_storage_error(error, path) from error
 
 
 class MemoryFiles:
@@ -33,69 +45,84 @@ class MemoryFiles:
 
     def __init__(self) -> None:
         self._dirs: dict[str, dict[str, MemoryFile | bytes]] = {}
+        # The loop and threads use the directories at once. No call waits for anything while it holds the lock.
+        self._lock = threading.Lock()
 
     def _entry(self, path: str) -> MemoryFile | bytes:
+        """With the lock held."""
         folder, name = os.path.split(path)
         try:
             return self._dirs[folder][name]
         except KeyError:
-            raise FileNotFoundError(errno.ENOENT, "no such file in memory", path) from None
+            raise MissingFile(f"{path}: no such file in memory") from None
 
     def open(self, path: str, *, create: bool = False) -> File:
         folder, name = os.path.split(path)
-        if create and name not in self._dirs.setdefault(folder, {}):
-            # The kernel takes a label of 249 bytes at most.
-            self._dirs[folder][name] = MemoryFile(os.memfd_create(name[:200]), path)
-        entry = self._entry(path)
-        if isinstance(entry, bytes):
-            file = MemoryFile(os.memfd_create(name[:200]), path)
-            file.append(entry)
-            self._dirs[folder][name] = entry = file
-        return entry
+        with self._lock:
+            if create and name not in self._dirs.setdefault(folder, {}):
+                self._dirs[folder][name] = _new_file(path)
+            entry = self._entry(path)
+            if isinstance(entry, bytes):
+                file = _new_file(path)
+                file.append(entry)
+                self._dirs[folder][name] = entry = file
+            return entry
 
     def read(self, path: str) -> bytes:
-        entry = self._entry(path)
+        with self._lock:
+            entry = self._entry(path)
         return entry if isinstance(entry, bytes) else entry.read(0, entry.size)
 
     def replace(self, path: str, data: bytes, *, sync: bool = True) -> None:
         folder, name = os.path.split(path)
-        self._dirs.setdefault(folder, {})[name] = bytes(data)
+        with self._lock:
+            self._dirs.setdefault(folder, {})[name] = bytes(data)
 
     def rename(self, old: str, new: str) -> None:
-        if old in self._dirs:
-            self._dirs[new] = self._dirs.pop(old)
-            return
-        entry = self._entry(old)
-        folder, name = os.path.split(new)
-        self._dirs.setdefault(folder, {})[name] = entry
-        folder, name = os.path.split(old)
-        del self._dirs[folder][name]
+        with self._lock:
+            if old in self._dirs:
+                self._dirs[new] = self._dirs.pop(old)
+                return
+            entry = self._entry(old)
+            folder, name = os.path.split(new)
+            self._dirs.setdefault(folder, {})[name] = entry
+            folder, name = os.path.split(old)
+            del self._dirs[folder][name]
 
     def remove(self, path: str) -> None:
-        self._entry(path)
         folder, name = os.path.split(path)
-        del self._dirs[folder][name]
+        with self._lock:
+            self._entry(path)
+            del self._dirs[folder][name]
 
     def exists(self, path: str) -> bool:
         folder, name = os.path.split(path)
-        return path in self._dirs or name in self._dirs.get(folder, {})
+        with self._lock:
+            return path in self._dirs or name in self._dirs.get(folder, {})
 
     def list(self, directory: str) -> list[str]:
-        below = {os.path.basename(path) for path in self._dirs if os.path.dirname(path) == directory}
-        return sorted(below | set(self._dirs.get(directory, {})))
+        with self._lock:
+            below = {os.path.basename(path) for path in self._dirs if os.path.dirname(path) == directory}
+            return sorted(below | set(self._dirs.get(directory, {})))
 
     def make_dir(self, path: str) -> None:
-        self._dirs.setdefault(path, {})
+        with self._lock:
+            self._dirs.setdefault(path, {})
 
     def remove_tree(self, path: str) -> None:
-        for folder in [name for name in self._dirs if name == path or name.startswith(path + "/")]:
-            del self._dirs[folder]
+        with self._lock:
+            removed = [name for name in self._dirs if name == path or name.startswith(path + "/")]
+            folders = [self._dirs.pop(folder) for folder in removed]
+        del folders  # closes the files, without the lock
 
     def sync_dir(self, path: str) -> None:
         """A directory in memory is never behind."""
 
     def boot_id(self) -> str:
         return ""  # nothing of it outlives the process
+
+    def identity(self, path: str) -> str:
+        return ""
 
     def free_bytes(self, path: str) -> int:
         return self.FREE_BYTES

@@ -4,7 +4,9 @@ A topic deleted and created again has the same name and another id; this file te
 Also the text form of ids in all of Kafka's files: base64 of the 16 bytes, URL alphabet, no padding.
 """
 
+import re
 from base64 import urlsafe_b64decode, urlsafe_b64encode
+from collections.abc import Iterable
 from uuid import UUID
 
 from headrace.model.errors import CorruptLog
@@ -13,6 +15,18 @@ from headrace.storage.files import Files
 
 FILE_NAME = "partition.metadata"
 VERSION = 0
+
+
+_SEGMENT = re.compile(r"[0-9]{20}\.log")
+
+
+def holds_partition(names: Iterable[str]) -> bool:
+    """Whether a directory with files of these names was made for a partition: it has its metadata or a segment."""
+    return any(name == FILE_NAME or _SEGMENT.fullmatch(name) for name in names)
+
+
+def has_segment(names: Iterable[str]) -> bool:
+    return any(map(_SEGMENT.fullmatch, names))
 
 
 def uuid_to_text(uuid: UUID) -> str:

@@ -19,6 +19,7 @@ from headrace.storage.producer_snapshot import NONE, SnapshotRow
 BATCHES_REMEMBERED = 5  # as Kafka: clients keep at most five requests in flight, so none older is sent again
 SEQUENCE_MASK = 0x7FFFFFFF  # sequences count to 2^31-1 and go on at 0
 NO_COORDINATOR_EPOCH = -1
+COORDINATOR_EPOCH_MAX = 2**31 - 1
 
 
 class BatchMeta(NamedTuple):
@@ -35,6 +36,8 @@ class ProducerEntry:
         "batches",
         "coordinator_epoch",
         "epoch",
+        "idle_before_ms",
+        "idle_since_ms",
         "last_timestamp",
         "next_sequence",
         "producer_id",
@@ -47,6 +50,9 @@ class ProducerEntry:
         self.batches: list[BatchMeta] = []  # a list of five moves faster and weighs a fifth of a deque
         self.next_sequence = 0
         self.last_timestamp = NO_TIMESTAMP
+        # When an expiry check first found that nothing was appended since the check before; None until then.
+        self.idle_since_ms: int | None = None
+        self.idle_before_ms = 0  # in the process that wrote the snapshot, if nothing was appended since
         self.coordinator_epoch = NO_COORDINATOR_EPOCH
         self.txn_first_offset: int | None = None
 
@@ -57,6 +63,10 @@ class ProducerEntry:
     @property
     def last_data_offset(self) -> int:
         return self.batches[-1].last_offset if self.batches else NONE
+
+    def note_append(self, timestamp: int) -> None:
+        self.last_timestamp = timestamp
+        self.idle_since_ms, self.idle_before_ms = None, 0
 
     def begin_epoch(self, epoch: int) -> None:
         """Sequences start over, so what was remembered can only mislead. An open transaction stays open."""

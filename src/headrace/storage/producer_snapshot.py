@@ -17,7 +17,8 @@ business. The layout is Kafka's:
 
 Kafka writes one row a producer, for the last batch. Here every remembered batch gets a row, oldest first:
 Kafka's reader lets a later row of a producer replace the earlier, so it sees what it would have written
-itself, while our own restart forgets none of the batches that a client may still send again.
+itself, while our own restart forgets none of the batches that a client may still send again. Behind the rows
+stands an appendix that Kafka's reader passes over (`snapshot_appendix.py`).
 """
 
 import logging
@@ -27,13 +28,14 @@ from typing import NamedTuple
 
 from headrace.model.errors import CorruptLog
 from headrace.records.crc import crc32c
+from headrace.storage.file_names import OFFSET_DIGITS, parse_file_name
 from headrace.storage.files import Files
+from headrace.storage.snapshot_appendix import Appendix, decode_appendix, encode_appendix
 
 log = logging.getLogger(__name__)
 
 SNAPSHOT_VERSION = 1
 SNAPSHOT_SUFFIX = ".snapshot"
-OFFSET_DIGITS = 20  # zero-padded to the longest int64, so that names sort as their offsets do
 _HEAD = Struct(">hIi")
 _CRC_END = 6  # the checksum covers the count and the rows
 _COUNT = Struct(">i")
@@ -53,15 +55,27 @@ class SnapshotRow(NamedTuple):
     txn_first_offset: int
 
 
-def encode_snapshot(rows: Collection[SnapshotRow]) -> bytes:
+class Snapshot(NamedTuple):
+    offset: int  # the state is the one before this offset
+    rows: list[SnapshotRow]
+    appendix: Appendix | None  # None: Kafka or an earlier version wrote it
+
+
+def encode_snapshot(rows: Collection[SnapshotRow], appendix: Appendix | None = None) -> bytes:
     body = bytearray(_COUNT.pack(len(rows)))
     for row in rows:
         body += _ROW.pack(*row)
+    if appendix is not None:
+        body += encode_appendix(appendix)
     return _HEAD.pack(SNAPSHOT_VERSION, crc32c(body), len(rows)) + body[_COUNT.size :]
 
 
 def decode_snapshot(data: bytes) -> list[SnapshotRow]:
     """The rows in file order; CorruptLog if a single bit is not as it was written."""
+    return decode_with_appendix(data)[0]
+
+
+def decode_with_appendix(data: bytes) -> tuple[list[SnapshotRow], Appendix | None]:
     if len(data) < _HEAD.size:
         raise CorruptLog(f"a producer snapshot cannot have only {len(data)} bytes")
     version, crc, count = _HEAD.unpack_from(data)
@@ -69,9 +83,11 @@ def decode_snapshot(data: bytes) -> list[SnapshotRow]:
         raise CorruptLog(f"unknown version {version} of a producer snapshot")
     if crc != crc32c(memoryview(data)[_CRC_END:]):
         raise CorruptLog("the checksum of a producer snapshot is wrong")
-    if count * _ROW.size != len(data) - _HEAD.size:
+    end = _HEAD.size + count * _ROW.size
+    if not 0 <= count <= end <= len(data):
         raise CorruptLog(f"a producer snapshot of {len(data)} bytes cannot hold {count} rows")
-    return [SnapshotRow._make(row) for row in _ROW.iter_unpack(memoryview(data)[_HEAD.size :])]
+    rows = [SnapshotRow._make(row) for row in _ROW.iter_unpack(memoryview(data)[_HEAD.size : end])]
+    return rows, decode_appendix(memoryview(data)[end:])
 
 
 def snapshot_path(directory: str, offset: int) -> str:
@@ -80,26 +96,28 @@ def snapshot_path(directory: str, offset: int) -> str:
 
 def snapshot_offsets(files: Files, directory: str) -> list[int]:
     """The offsets of the snapshots in a partition's folder, ascending."""
-    return sorted(
-        int(name[:OFFSET_DIGITS])
-        for name in files.list(directory)
-        if name.endswith(SNAPSHOT_SUFFIX)
-        and len(name) == OFFSET_DIGITS + len(SNAPSHOT_SUFFIX)
-        and name[:OFFSET_DIGITS].isdecimal()
-    )
+    names = [parse_file_name(name) for name in files.list(directory)]
+    return sorted(name.offset for name in names if name is not None and name.kind == SNAPSHOT_SUFFIX)
 
 
-def newest_snapshot(files: Files, directory: str, at_most: int) -> tuple[int, list[SnapshotRow]] | None:
-    """Offset and rows of the newest readable snapshot not past `at_most`; unreadable ones are removed."""
+def newest_snapshot(
+    files: Files, directory: str, at_most: int, *, at_least: int = 0, removes_unreadable: bool = True
+) -> Snapshot | None:
+    """Returns the newest readable snapshot in `at_least`..`at_most`; removes unreadable ones.
+
+    `at_least` is where the first segment begins. A state from below misses the records in between, which are deleted:
+    it would reject the next sequence of a producer, and keep a transaction open that has ended.
+    """
     for offset in reversed(snapshot_offsets(files, directory)):
-        if offset > at_most:
+        if not at_least <= offset <= at_most:
             continue
         path = snapshot_path(directory, offset)
         try:
-            return offset, decode_snapshot(files.read(path))
+            return Snapshot(offset, *decode_with_appendix(files.read(path)))
         except CorruptLog as damage:
-            log.error("%s: %s; it is removed, and an older one is used", path, damage)
-            files.remove(path)
+            log.error("%s: %s; an older one is used", path, damage)
+            if removes_unreadable:
+                files.remove(path)
     return None
 
 

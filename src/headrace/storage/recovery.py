@@ -1,8 +1,10 @@
 """Opening a partition's folder: what can be trusted, what is checked, what is cut.
 
-Below the recovery point everything was on disk once: a batch that is bad there is damage, kept as a hole and said
-aloud, never cut. Past it, a crash may have left half a write: the log ends before the first bad batch, and what was
-cut is logged. After a clean shutdown the recovery point is the end of the log.
+Below the recovery point everything was on disk once: a batch that is bad there is corrupt. It is kept as a hole, logged
+as an error, and never truncated. Past it, a crash may have left half a write: the log ends before the first bad batch,
+and what was truncated is logged. After a power loss that may be any batch, because pages reach the disk in any order.
+After a process crash it can only be the last one: a bad batch with a valid one behind it is corrupt there, too. After a
+clean shutdown the recovery point is the end of the log.
 """
 
 import logging
@@ -10,17 +12,19 @@ import os
 from dataclasses import dataclass
 
 from headrace.model.configs import LogConfig
-from headrace.model.errors import CorruptLog
-from headrace.records.batch import NO_SEQUENCE, BatchHeader, batch_crc
+from headrace.model.errors import CorruptLog, StorageError
 from headrace.storage.epoch_check import confirmed_epochs, read_epochs
+from headrace.storage.file_names import parse_file_name
 from headrace.storage.files import Durable, Files, NewFile, NewName
-from headrace.storage.log import Log, note_marker
+from headrace.storage.leader_epochs import FILE_NAME as EPOCHS_FILE
+from headrace.storage.log import Log
 from headrace.storage.partition_metadata import FILE_NAME as METADATA_FILE
-from headrace.storage.producer_snapshot import newest_snapshot, remove_snapshots, remove_stray_snapshots
+from headrace.storage.producer_recovery import rebuild_producers
+from headrace.storage.producer_snapshot import remove_snapshots, remove_stray_snapshots, snapshot_path
 from headrace.storage.producer_state import ProducerStates
 from headrace.storage.segment import Segment, segment_name
 from headrace.storage.segment_check import UNKNOWN, Bounds, Hole, check_segment, header_at
-from headrace.storage.segment_files import SEGMENT_SUFFIXES
+from headrace.storage.segment_files import INDEX_SUFFIXES, SEGMENT_SUFFIXES
 from headrace.storage.segment_loading import load_indexes
 from headrace.storage.segment_swap import finish_swaps
 
@@ -28,6 +32,7 @@ log = logging.getLogger(__name__)
 
 # What a crash in the middle of replacing a file leaves behind; the file itself is the old one then.
 TEMPORARY_SUFFIX = ".tmp"
+TEMPORARY_FILES = {name + TEMPORARY_SUFFIX for name in (EPOCHS_FILE, METADATA_FILE)}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -37,6 +42,7 @@ class Checkpoint:
     recovery_point: int = 0
     log_start_offset: int = 0
     clean: bool = False
+    keeps_unsynced: bool = True  # whether what the last process wrote without a sync is still there
 
 
 def open_log(files: Files, directory: str, config: LogConfig, checkpoint: Checkpoint, *, now_ms: int) -> Log:
@@ -46,8 +52,12 @@ def open_log(files: Files, directory: str, config: LogConfig, checkpoint: Checkp
     names = _names_of(files, directory, checkpoint)
     if checkpoint.clean:
         opened.sync_first(names)
+        # The snapshot of the clean stop was corrupt, or spoke of an index that was: the next stop writes it again.
+        has_snapshot = files.exists(snapshot_path(directory, opened.log_end_offset))
+        opened.has_changed = opened.log_end_offset > opened.log_start_offset and not has_snapshot
     elif opened.log_end_offset <= checkpoint.recovery_point:
         opened.sync_first([*names, opened.active.file])  # half a write that was cut is cut for good
+        opened.has_changed = True  # also if the log is closed before the next append
     else:
         _sync(opened, names, checkpoint)
     if opened.holes if checkpoint.clean else files.list(directory) != names_before:
@@ -74,16 +84,20 @@ def _sync(opened: Log, names: list[Durable], checkpoint: Checkpoint) -> None:
         name.sync()
     for segment in opened.segments:
         if segment.next_offset > checkpoint.recovery_point:
-            segment.file.sync()
+            try:
+                segment.file.sync()
+            except StorageError:
+                # The pages that were not written are clean now. The next start would find them, and its sync would
+                # succeed without writing them.
+                segment.file.write_again()
+                raise
 
 
 def _open(files: Files, directory: str, config: LogConfig, checkpoint: Checkpoint, now_ms: int) -> Log:
     bases = _sweep_and_list(files, directory)
     if not bases:
         log.warning("%s has no segments; starting an empty log there", directory)
-        empty = _empty_log(files, directory, config, checkpoint, now_ms)
-        empty.was_opened_without_segments = True
-        return empty
+        return _empty_log(files, directory, config, checkpoint, now_ms)
     segments = [
         Segment(files, directory, base, index_interval_bytes=config.index_interval_bytes, create=False, now_ms=now_ms)
         for base in bases
@@ -104,7 +118,14 @@ def _open(files: Files, directory: str, config: LogConfig, checkpoint: Checkpoin
         log_start_offset=log_start,
         recovery_point=segments[-1].next_offset,
         producers=rebuild_producers(files, directory, segments),
-        epochs=confirmed_epochs(files, directory, segments, log_start, epochs),
+        epochs=confirmed_epochs(
+            files,
+            directory,
+            segments,
+            log_start,
+            epochs,
+            unsynced_from=None if checkpoint.keeps_unsynced else checkpoint.recovery_point,
+        ),
         holes=[lost] if lost is not None else [],
     )
     _doubt_first_batches(opened)
@@ -120,6 +141,7 @@ def _empty_log(files: Files, directory: str, config: LogConfig, checkpoint: Chec
     base = max(checkpoint.recovery_point, checkpoint.log_start_offset)
     lost = Hole(0, 0, checkpoint.log_start_offset, base, "its segments are gone")
     fresh = _segment_after(files, directory, base, config, now_ms)
+    remove_snapshots(files, directory, after=-1)  # of records that are gone: they must not describe the next ones
     return Log(
         files,
         directory,
@@ -141,10 +163,16 @@ def _sweep_and_list(files: Files, directory: str) -> list[int]:
     """Base offsets of the segments, ascending; interrupted work is completed or undone first."""
     finish_swaps(files, directory)
     names = files.list(directory)
+    found = {name: parsed for name in names if (parsed := parse_file_name(name)) is not None}
     for name in names:
-        if name.endswith(TEMPORARY_SUFFIX):
+        if name.endswith(TEMPORARY_SUFFIX) and (name in found or name in TEMPORARY_FILES):
             files.remove(f"{directory}/{name}")
-    return sorted(int(name[:-4]) for name in names if name.endswith(".log") and name[:-4].isdigit())
+    bases = {one.offset for one in found.values() if one.kind == ".log"}
+    for name, one in found.items():
+        # An interrupted removal leaves indexes without their log: the next segment of that name would go on with them.
+        if one.kind in INDEX_SUFFIXES and one.offset not in bases:
+            files.remove(f"{directory}/{name}")
+    return sorted(bases)
 
 
 def _remove_files_of(files: Files, directory: str, base_offset: int) -> None:
@@ -167,8 +195,16 @@ def _load_segments(
             _trust(segment, checkpoint, following, may_have_gaps=may_have_gaps)
             continue
         end = UNKNOWN if following is None else following
-        is_whole = check_segment(segment, Bounds(end, checkpoint.recovery_point, may_end_in_gap=may_have_gaps))
-        if not is_whole or (segment.next_offset < end and not may_have_gaps):
+        bounds = Bounds(
+            end,
+            checkpoint.recovery_point,
+            may_end_in_gap=may_have_gaps,
+            tears_last_write_only=checkpoint.keeps_unsynced,
+        )
+        is_whole = check_segment(segment, bounds)
+        if following is not None and checkpoint.keeps_unsynced:
+            _note_lost_end(segment, following, may_have_gaps=may_have_gaps)
+        elif not is_whole or (segment.next_offset < end and not may_have_gaps):
             _drop_after(files, segments, number)
             return segments[: number + 1]
     return segments
@@ -187,7 +223,12 @@ def _trust(segment: Segment, checkpoint: Checkpoint, following: int | None, *, m
         return
     log.warning("%s: checking it and building its indexes anew", segment.path)
     check_segment(segment, Bounds(end, end, may_be_cut=False, may_end_in_gap=may_have_gaps))
-    if following is not None and segment.next_offset < following and not may_have_gaps:
+    if following is not None:
+        _note_lost_end(segment, following, may_have_gaps=may_have_gaps)
+
+
+def _note_lost_end(segment: Segment, following: int, *, may_have_gaps: bool) -> None:
+    if segment.next_offset < following and not may_have_gaps:
         lost = Hole(segment.size, segment.size, segment.next_offset, following, "the file was longer once")
         log.error("%s: offsets %d to %d are lost: %s", segment.path, lost.base_offset, following - 1, lost.reason)
         segment.note_hole(lost)
@@ -228,67 +269,3 @@ def _lost_tail(last: Segment, checkpoint: Checkpoint) -> Hole | None:
     reason = f"the log ends at {last.next_offset}, but {reached} had been reached"
     log.error("%s: %s; the lost offsets are not handed out again", last.directory, reason)
     return Hole(last.size, last.size, last.next_offset, reached, reason)
-
-
-# Producers
-
-
-def rebuild_producers(files: Files, directory: str, segments: list[Segment]) -> ProducerStates:
-    """The newest snapshot that can be read, and every batch since; aborted transactions are indexed on the way."""
-    end = segments[-1].next_offset
-    remove_snapshots(files, directory, after=end)  # they speak of batches that were cut
-    bad = _first_bad_txn_index(segments)
-    if bad is not None:
-        # For good, and before the index goes: a later start that found one of them, and only a part of the new index on
-        # disk, would take that for all of it.
-        remove_snapshots(files, directory, after=bad.base_offset)
-        files.sync_dir(directory)
-        bad.aborted.forget_from(bad.base_offset)
-    snapshot = newest_snapshot(files, directory, end)
-    states, since = (ProducerStates.from_rows(snapshot[1]), snapshot[0]) if snapshot else (ProducerStates(), 0)
-    for segment in segments:
-        if segment.next_offset <= since:
-            continue
-        position = segment.position_of(since) if since > segment.base_offset else 0
-        segment.aborted.forget_from(max(since, segment.base_offset))
-        try:
-            for at, header in segment.headers(position):
-                if (header.producer_id >= 0 or header.is_transactional) and header.base_offset >= since:
-                    _replay(states, segment, at, header)
-        except CorruptLog as damage:
-            log.error("%s; producers that wrote after it are taken as new", damage)
-    return states
-
-
-def _first_bad_txn_index(segments: list[Segment]) -> Segment | None:
-    """The first whose index of aborted transactions makes no sense: from there on it is written again."""
-    for segment in segments:
-        try:
-            segment.aborted.check()
-        except CorruptLog as damage:
-            log.warning("%s; indexing the aborted transactions again", damage)
-            return segment
-    return None
-
-
-def _replay(states: ProducerStates, segment: Segment, position: int, header: BatchHeader) -> None:
-    if not header.is_control:
-        if header.base_sequence == NO_SEQUENCE or header.producer_id < 0:
-            _intact(segment, position, header)  # a coordinator's own; or a marker, or somebody's, before a bit flipped
-        states.applied(header)
-        return
-    from headrace.records.control import read_marker
-
-    marker = read_marker(_intact(segment, position, header), header)
-    if marker is None:
-        states.applied_emptied_marker(header)
-    else:
-        note_marker(states, segment, header, marker)
-
-
-def _intact(segment: Segment, position: int, header: BatchHeader) -> bytes:
-    """A batch that decides over many others: it is not believed when its bytes have changed."""
-    batch = segment.file.read(position, header.total_bytes)
-    if batch_crc(batch) != header.crc:
-        raise CorruptLog(f"{segment.path}: the batch at byte {position} fails its checksum")
-    return batch

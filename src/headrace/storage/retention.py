@@ -27,8 +27,8 @@ class SegmentFacts(Protocol):
         """Of its records; negative when none of them has one."""
 
     @property
-    def opened_ms(self) -> int:
-        """When this process began to use it."""
+    def modified_ms(self) -> int:
+        """When its file was last written to."""
 
 
 class Expired(NamedTuple):
@@ -106,5 +106,5 @@ def _too_old(segments: Sequence[SegmentFacts], removable: int, retention_ms: int
 
 
 def _youngest_ms(segment: SegmentFacts) -> int:
-    # Records without a timestamp are taken to be as young as they can be: kept too long rather than too short.
-    return segment.max_timestamp if segment.max_timestamp >= 0 else segment.opened_ms
+    # Records without a timestamp count from the last append, as in Kafka: none of them is removed too early.
+    return segment.max_timestamp if segment.max_timestamp >= 0 else segment.modified_ms

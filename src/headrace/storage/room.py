@@ -6,6 +6,8 @@ synced after every few bytes gets room ahead of its end. It is no part of the lo
 full or closed gives it back, and what a crash leaves of it is cut at the next start like half a write.
 """
 
+from collections.abc import Callable
+
 from headrace.storage.files import ROOM_FILL, File
 
 # It ends with a page, which is a block of most file systems, too; and so it can be told from half a write.
@@ -17,12 +19,17 @@ ROUND_BYTES_MAX = ROOM_BYTES // 8
 ROUNDS_MIN = 8
 
 
+def always(size: int) -> bool:
+    return True
+
+
 class RoomAhead:
     """Of one log: decides when there is to be room."""
 
-    __slots__ = ("_base_offset", "_rounds", "_size")
+    __slots__ = ("_base_offset", "_rounds", "_size", "may_take")
 
     def __init__(self) -> None:
+        self.may_take: Callable[[int], bool] = always  # whether the disk can spare so many bytes
         self._base_offset, self._rounds, self._size = -1, 0, 0
 
     def round_begins(self, base_offset: int, file: File, size_max: int) -> None:
@@ -34,7 +41,12 @@ class RoomAhead:
         # Before it is used up: else one sync would find a file that has grown, and the next one its room.
         if self._rounds >= ROUNDS_MIN and file.room_end - file.size < ROUND_BYTES_MAX:
             end = min(file.size + ROOM_BYTES, size_max)
-            file.make_room(end - end % ROOM_UNIT)
+            self._make_room(file, end - end % ROOM_UNIT)
+
+    def _make_room(self, file: File, end: int) -> None:
+        grows_by = end - max(file.size, file.room_end)
+        if grows_by > 0 and self.may_take(grows_by):
+            file.make_room(end)
 
 
 def is_room(file: File, position: int) -> bool:

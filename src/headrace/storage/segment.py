@@ -20,6 +20,7 @@ from headrace.storage.files import Bytes, File, Files
 from headrace.storage.index import OffsetIndex, TimeIndex
 from headrace.storage.leader_epochs import LeaderEpochs
 from headrace.storage.segment_check import FORMAT_VERSION, UNKNOWN, Bounds, Hole
+from headrace.storage.txn_index import NO_ENTRIES
 
 log = logging.getLogger(__name__)
 
@@ -72,6 +73,8 @@ class Segment:
         self.offset_index = OffsetIndex(files, f"{stem}.index")
         self.time_index = TimeIndex(files, f"{stem}.timeindex")
         self.aborted = AbortedTransactions(files, stem, base_offset)
+        if create:
+            self.aborted.sum = NO_ENTRIES
         self.next_offset = base_offset
         self.first_timestamp = -1
         self.max_timestamp = -1
@@ -85,6 +88,11 @@ class Segment:
     @property
     def size(self) -> int:
         return self.file.size
+
+    @property
+    def modified_ms(self) -> int:
+        """When its file was last written to. A system call: for retention, not for appends."""
+        return self.file.modified_ms()
 
     @property
     def path(self) -> str:
@@ -135,8 +143,10 @@ class Segment:
         )
 
     def seal(self) -> None:
-        """No more appends: the time index gets its closing entry and all indexes go to their files."""
-        self.aborted.seal()
+        """No more appends: the time index gets its closing entry, and both indexes go to their files.
+
+        May be repeated, and appends may follow, if no space is left for the next segment.
+        """
         if self.max_timestamp >= 0:
             self._note_time()
         self.persist_indexes()
@@ -160,7 +170,8 @@ class Segment:
         self.aborted.forget_from(next_offset)
         self.checked.cut(position)
         self.holes = [hole for hole in self.holes if hole.position < position]
-        self.refresh_max_timestamp()
+        if self.max_timestamp_offset >= next_offset:  # else it stays: not to be looked for in all of the file
+            self.refresh_max_timestamp()
 
     # Finding
 
@@ -240,6 +251,8 @@ class Segment:
                     raise CorruptLog(f"{self.path}: no batch header at byte {position + at}")
                 at += length + LENGTH_OVERHEAD
             position += at
+        if position > size:
+            raise CorruptLog(f"{self.path}: a batch header says that its batch ends at byte {position}")
         return size
 
     def last_boundary(self, start: int, limit: int) -> int:
@@ -269,6 +282,13 @@ class Segment:
             entry = self.offset_index.at_or_before(relative_offset)
         return entry[1] if entry else 0
 
+    def boundary_before(self, offset: int) -> int:
+        """A batch boundary at or before the offset's. Changes nothing, so that it may run in a thread."""
+        entry = self.offset_index.at_or_before(offset - self.base_offset) if offset > self.base_offset else None
+        if entry is None or (self.offset_index.was_loaded and not segment_check.says_what_is_there(self, entry)):
+            return 0
+        return entry[1]
+
     def start_for_time(self, timestamp: int) -> int:
         """The position from which to look for the first record that is at least as young."""
         entry = self.time_index.at_or_before(timestamp - 1)
@@ -292,10 +312,14 @@ class Segment:
         self.next_offset = end
 
     def next_offset_at(self, boundary: int) -> int:
-        """The offset that a batch at this boundary has or would have."""
+        """The offset after the batch before this boundary; if that is unknown, the end of the segment.
+
+        The batch behind the boundary is not asked: it may be corrupt.
+        """
         if boundary >= self.file.size:
             return self.next_offset
-        return next(header.base_offset for _, header in self.headers(boundary))
+        place = segment_check.place_at(self, boundary)
+        return self.next_offset if place.offset == UNKNOWN else place.offset
 
     # Checking
 
@@ -315,6 +339,17 @@ class Segment:
         if good > start:
             self.checked.add(start, good)
         return good
+
+    def check_again(self, position: int, end: int) -> None:
+        """Checks the batches right before `position` now, and those up to `end` when they are read next.
+
+        `position` is where a search has found an offset. It may have passed over a batch whose offset has changed.
+        """
+        entry = self.offset_index.last_before_position(position - 1)
+        start = entry[1] if entry else 0
+        self.checked.forget(start, end)
+        if start < position:
+            self.check(start, position)
 
     def inspect(self, start: int, bytes_max: int) -> tuple[int, Hole | None]:
         """Check about so many bytes from the boundary `start`; where to go on, and the damage it met.

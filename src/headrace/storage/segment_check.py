@@ -15,8 +15,9 @@ from struct import Struct
 from typing import TYPE_CHECKING, NamedTuple
 
 from headrace.model.errors import CorruptLog
-from headrace.records.batch import HEADER_BYTES, BatchHeader, batch_crc, parse_header
+from headrace.records.batch import CRC_START, HEADER_BYTES, BatchHeader, batch_crc, parse_header
 from headrace.storage.files import File
+from headrace.storage.range_checksums import RangeChecksums
 from headrace.storage.room import is_room
 
 if TYPE_CHECKING:
@@ -59,6 +60,7 @@ class Bounds(NamedTuple):
     may_be_cut: bool = True  # at the first bad batch past the recovery point
     may_end_in_gap: bool = True  # before its last batch, as compaction leaves one
     epochs_are_confirmed: bool = False  # the log's epochs have been held against its batches
+    tears_last_write_only: bool = False  # whether only the last batch of the log can be half a write
 
 
 class ReadAhead:
@@ -138,9 +140,10 @@ def _fits_epoch(segment: "Segment", place: Place, header: BatchHeader, bounds: B
 
 def hole_at(segment: "Segment", place: Place, reason: str, bounds: Bounds) -> Hole:
     """The damage that begins here, up to the next batch that is good, or to the end of the file."""
+    checksums = RangeChecksums(segment.file, place.position)
     for position in _where_to_go_on(segment, place):
-        header = _good_batch(segment, position, place.offset)
-        if header is not None and (bounds.end_offset == UNKNOWN or header.next_offset <= bounds.end_offset):
+        header = _good_batch(segment, position, place.offset, bounds.end_offset, checksums)
+        if header is not None:
             return Hole(place.position, position, place.offset, header.base_offset, reason)
     # Offsets that were handed out, or may have been, are not handed out again.
     next_offset = max(bounds.end_offset, bounds.recovery_point, place.offset)
@@ -172,18 +175,24 @@ def _where_to_go_on(segment: "Segment", place: Place) -> Iterator[int]:
         start += SEARCH_BYTES
 
 
-def _good_batch(segment: "Segment", position: int, after_offset: int) -> BatchHeader | None:
+def _good_batch(
+    segment: "Segment", position: int, after_offset: int, end_offset: int, checksums: RangeChecksums
+) -> BatchHeader | None:
+    """The header of a valid batch whose offsets are between these two, if one begins at the position."""
     header = header_at(segment.file, position)
-    if header is None or position + header.total_bytes > segment.size or header.base_offset < after_offset:
+    if header is None or not after_offset <= header.base_offset < header.next_offset:
         return None
-    return header if batch_crc(segment.file.read(position, header.total_bytes)) == header.crc else None
+    end = position + header.total_bytes
+    if end > segment.size or (end_offset != UNKNOWN and header.next_offset > end_offset):
+        return None
+    return header if checksums.of(position + CRC_START, end) == header.crc else None
 
 
 def check_segment(segment: "Segment", bounds: Bounds) -> bool:
     """Check every batch and index the good ones anew; False when the segment was cut, so nothing may follow it.
 
-    Past the recovery point a bad batch is half a write, and the log ends before it. Below, it is damage: kept, said
-    aloud, and not served.
+    Past the recovery point a bad batch is half a write, and the log ends before it; where only the last write can be
+    torn, only if no valid batch is behind it. Any other is corrupt: kept, logged as an error, and not served.
     """
     segment.begin_anew()
     bytes_ = ReadAhead(segment.file)
@@ -196,10 +205,14 @@ def check_segment(segment: "Segment", bounds: Bounds) -> bool:
                 # All that belongs here is here. Half a write that was cut before came back with a power cut.
                 _cut(segment, place.position, str(damage))
                 return True
-            if bounds.may_be_cut and segment.next_offset >= bounds.recovery_point:
+            may_be_torn = bounds.may_be_cut and segment.next_offset >= bounds.recovery_point
+            if may_be_torn and not bounds.tears_last_write_only:
                 _cut(segment, place.position, str(damage))
                 return False
             hole = hole_at(segment, place, str(damage), bounds)
+            if may_be_torn and _is_last_write(segment, hole, bounds):
+                _cut(segment, place.position, str(damage))
+                return False
             segment.note_hole(hole)
             say_damaged(segment, hole)
             segment.next_offset = hole.next_offset
@@ -209,6 +222,19 @@ def check_segment(segment: "Segment", bounds: Bounds) -> bool:
             place = Place(place.position + header.total_bytes, header.next_offset, header.leader_epoch)
     segment.persist_indexes()
     return True
+
+
+def _is_last_write(segment: "Segment", hole: Hole, bounds: Bounds) -> bool:
+    """Whether the bad batch is the end of the log, where a process was killed while it wrote."""
+    if bounds.end_offset != UNKNOWN:
+        return False  # the next segment was begun after this one was written
+    if hole.end == segment.size:
+        return True
+    header = header_at(segment.file, hole.position)
+    if header is None or header.base_offset != hole.base_offset:
+        return False
+    # What looks like a batch within half a batch is a record's value, unless it is the batch that has to follow.
+    return hole.end < hole.position + header.total_bytes and hole.next_offset != header.next_offset
 
 
 def _cut(segment: "Segment", position: int, reason: str) -> None:

@@ -6,7 +6,8 @@ from headrace.storage.files import Files
 from headrace.storage.segment import Segment, segment_name
 
 DELETED_SUFFIX = ".deleted"  # what an interrupted removal leaves with this suffix is removed at the next opening
-SEGMENT_SUFFIXES = (".log", ".index", ".timeindex", ".txnindex", ".snapshot")
+INDEX_SUFFIXES = (".index", ".timeindex", ".txnindex")
+SEGMENT_SUFFIXES = (".log", *INDEX_SUFFIXES, ".snapshot")
 
 
 def set_aside_segment_files(files: Files, segment: Segment) -> list[str]:

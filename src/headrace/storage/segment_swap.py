@@ -12,16 +12,17 @@ it replaces. The in-memory log changes in the same step as the names of the old 
 name never meets a name that has come to mean another file.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
-from headrace.model.errors import CorruptLog, StorageError
+from headrace.model.errors import CorruptLog, PassingStorageError, StorageError
+from headrace.storage.file_names import parse_file_name
 from headrace.storage.files import File, Files
-from headrace.storage.producer_snapshot import OFFSET_DIGITS, SNAPSHOT_SUFFIX
+from headrace.storage.producer_snapshot import SNAPSHOT_SUFFIX
 from headrace.storage.segment import Segment, segment_name
 from headrace.storage.slices import Task, off_loop
 from headrace.storage.txn_index import SUFFIX as TXN_SUFFIX
-from headrace.storage.txn_index import TxnIndex
 
 if TYPE_CHECKING:
     from headrace.storage.log import Log
@@ -71,6 +72,9 @@ class SuffixedFiles:
     def boot_id(self) -> str:
         return self._files.boot_id()
 
+    def identity(self, path: str) -> str:
+        return self._files.identity(path)
+
     def free_bytes(self, path: str) -> int:
         return self._files.free_bytes(path)
 
@@ -96,10 +100,10 @@ class NewSegment:
             create=True,
             now_ms=now_ms,
         )
-        self.txn_index = TxnIndex(self._suffixed, self._stem + TXN_SUFFIX)
 
     def seal_and_sync(self) -> None:
         self.segment.seal()
+        self.segment.aborted.close()
         for kind in FILES_OF_SEGMENT:
             if self._suffixed.exists(self._stem + kind):
                 file = self._suffixed.open(self._stem + kind)
@@ -120,11 +124,10 @@ class NewSegment:
             self.discard()
 
     def discard(self) -> None:
-        """The log file first: without it the others mean nothing."""
+        """The log file first: without it the others mean nothing. Some may have the suffix of a rename that failed."""
         self.segment.close()
-        self.txn_index.close()
-        names = [self._stem + kind + self._suffixed.suffix for kind in reversed(FILES_OF_SEGMENT)]
-        remove_if_there(self._files, *names)
+        for suffix in (self._suffixed.suffix, SWAP):
+            remove_if_there(self._files, *(self._stem + kind + suffix for kind in reversed(FILES_OF_SEGMENT)))
 
 
 class Replaced:
@@ -133,17 +136,21 @@ class Replaced:
     __slots__ = ("_paths", "segment")
 
     def __init__(self, segment: Segment, paths: Sequence[str]) -> None:
-        self.segment = segment
+        self.segment: Segment | None = segment
         self._paths = paths
 
     def remove(self, files: Files) -> None:
-        """For when nobody reads it any more: after `file.delete.delay.ms`."""
-        self.segment.close()
+        """After `file.delete.delay.ms`. The last user closes the file: a response, or a sync that is under way."""
+        self.segment = None
         remove_if_there(files, *self._paths)
 
 
 def swap_in(log: "Log", new: NewSegment, old: Sequence[Segment]) -> Task[list[Replaced] | None]:
-    """Steps 2 to 4. None, and nothing changed, if some of the old segments have left the log meanwhile."""
+    """Steps 2 to 4. None, and nothing changed, if some of the old segments have left the log meanwhile.
+
+    Raises PassingStorageError only if nothing has changed. A later failure leaves a swap that the next opening
+    completes.
+    """
     if not _are_in(log, old):
         return None
     new.rename(SWAP)
@@ -151,16 +158,28 @@ def swap_in(log: "Log", new: NewSegment, old: Sequence[Segment]) -> Task[list[Re
     if not _are_in(log, old):
         new.discard()
         return None
-    replaced = [Replaced(segment, _set_aside(log.files, segment, old[0].base_offset)) for segment in old]
+    with _interrupted(log.directory):
+        replaced = [Replaced(segment, _set_aside(log.files, segment, old[0].base_offset)) for segment in old]
     start = log.segments.index(old[0])
     log.segments[start : start + len(old)] = [new.segment]
+    log.release_former_segments()
     yield from off_loop(lambda: log.files.sync_dir(log.directory))
-    if new.segment in log.segments:
-        new.rename("")
-    else:
-        new.discard()  # the log's start has moved past it while we waited
+    with _interrupted(log.directory):
+        if new.segment in log.segments:
+            new.rename("")
+        else:
+            new.discard()  # the log's start has moved past it while we waited
     yield from off_loop(lambda: log.files.sync_dir(log.directory))
     return replaced
+
+
+@contextmanager
+def _interrupted(directory: str) -> Iterator[None]:
+    """Some files are renamed and others are not: also a full disk takes the partition offline."""
+    try:
+        yield
+    except PassingStorageError as error:
+        raise StorageError(f"{directory}: a swap of segments was interrupted: {error}") from error
 
 
 def _are_in(log: "Log", segments: Sequence[Segment]) -> bool:
@@ -195,13 +214,14 @@ def refuse_unfinished_swap(files: Files, directory: str) -> None:
 
 def finish_swaps(files: Files, directory: str) -> None:
     """Bring the folder to one side of every swap that was going on. To be called before segments are opened."""
-    names = files.list(directory)
+    names = [name for name in files.list(directory) if parse_file_name(name) is not None]
     cleaned = {name.split(".")[0] for name in names if name.endswith(CLEANED)}
     for name in names:
         stem = name.split(".")[0]
         if name == f"{stem}.log{SWAP}" and stem not in cleaned:
             _complete(files, directory, stem)
-    leftovers = [name for name in files.list(directory) if name.endswith((CLEANED, SWAP, DELETED))]
+    names = [name for name in files.list(directory) if parse_file_name(name) is not None]
+    leftovers = [name for name in names if name.endswith((CLEANED, SWAP, DELETED))]
     # A log file without its index is whole, an index without its log is nothing: the logs go first.
     leftovers.sort(key=lambda name: ".log." not in name)
     remove_if_there(files, *(f"{directory}/{name}" for name in leftovers))
@@ -212,10 +232,10 @@ def finish_swaps(files: Files, directory: str) -> None:
 def _complete(files: Files, directory: str, stem: str) -> None:
     base = int(stem)
     end = _end_of_swap(files, directory, base)
-    bases = {name[:OFFSET_DIGITS] for name in files.list(directory) if name[:OFFSET_DIGITS].isdecimal()}
-    for old in sorted(bases):
-        if base < int(old) < end:
-            _remove_files_of(files, f"{directory}/{old}", (*FILES_OF_SEGMENT, SNAPSHOT_SUFFIX))
+    found = [parse_file_name(name) for name in files.list(directory)]
+    for old in sorted({name.offset for name in found if name is not None}):
+        if base < old < end:
+            _remove_files_of(files, f"{directory}/{segment_name(old)}", (*FILES_OF_SEGMENT, SNAPSHOT_SUFFIX))
     # Both steps 3 and 4 rename the log last: while the old log has its name, all files of that name are old, and
     # after that they are new.
     if files.exists(f"{directory}/{stem}.log"):

@@ -17,7 +17,7 @@ from headrace.storage.memory_files import MemoryFiles
 from headrace.storage.recovery import Checkpoint, open_log
 from headrace.storage.segment_swap import finish_swaps
 from headrace.storage.slices import run_through
-from headrace.storage.txn_index import AbortedTxn, TxnIndex
+from headrace.storage.txn_index import AbortedTxn
 
 DIRECTORY = "/data/t-0"
 DELETE_RETENTION_MS = 1_000
@@ -61,11 +61,9 @@ def end_transaction(log: Log, producer_id: int, *, commit: bool, epoch: int = 0,
     completed = log.producers.applied_marker(header, aborted=not commit, coordinator_epoch=0)
     log.producers.high_watermark_advanced(log.log_end_offset)
     if completed is not None and completed.aborted:
-        index = TxnIndex(log.files, log.active.path.replace(".log", ".txnindex"))
-        index.append(
+        log.active.aborted.note(
             AbortedTxn(producer_id, completed.first_offset, completed.last_offset, completed.last_stable_offset)
         )
-        index.sync()
 
 
 def roll(log: Log) -> None:

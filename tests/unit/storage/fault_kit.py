@@ -9,6 +9,7 @@ from headrace.model.ids import TopicPartition
 from headrace.storage.log import Log
 from headrace.storage.log_dir import LogDir
 from headrace.storage.segment_files import remove_segment_files
+from headrace.storage.slices import run_through
 from headrace.storage.time_lookup import offset_at_or_after
 from headrace.testing import SimFiles
 from tests.unit.storage.log_kit import CONFIG, append, read_values
@@ -43,10 +44,12 @@ class Holder:
         self.files, self.promises, self.boot = files, promises, boot
         self.log_dir = LogDir(files, DATA)
         self.log_dir.claim("cluster", 1, UUID(int=1))
+        self.log_dir.begin_writing()
         if files.exists(FOLDER):
             self.log = self.log_dir.open(PARTITION, SEGMENT_CONFIG, now_ms=0)
         else:
             self.log = self.log_dir.create(PARTITION, TOPIC_ID, SEGMENT_CONFIG, now_ms=0)
+        self.log_dir.end_recovery()
 
     def write(self, count: int = 1, *, sync: bool = True) -> None:
         """One batch a record, one sequence number a batch: sequences and offsets are the same numbers."""
@@ -161,7 +164,7 @@ def check_lookups(log: Log, values: list[str]) -> None:
     """The indexes lead to where reading everything leads."""
     for offset in range(log.log_start_offset, log.log_end_offset):
         assert read_values(log, offset, limit=offset + 1) == [values[offset - log.log_start_offset]]
-        found = offset_at_or_after(log, 1_000 + offset)
+        found = run_through(offset_at_or_after(log, 1_000 + offset))
         assert found is not None
         assert (found.offset, found.timestamp) == (offset, 1_000 + offset)
 

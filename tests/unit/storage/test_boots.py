@@ -12,6 +12,8 @@ from headrace.testing import SimFiles
 @pytest.fixture
 def files() -> Iterator[SimFiles]:
     with SimFiles() as disk:
+        disk.make_dir("/data")
+        disk.sync_dir("/")
         yield disk
 
 
@@ -19,8 +21,15 @@ def test_a_folder_that_nobody_has_used_keeps_nothing(files: SimFiles) -> None:
     assert not LogDir(files, "/data").keeps_unsynced
 
 
+def recovered(files: SimFiles) -> None:
+    """A start that has opened every log."""
+    log_dir = LogDir(files, "/data")
+    log_dir.begin_writing()
+    log_dir.end_recovery()
+
+
 def test_a_process_that_is_killed_loses_nothing(files: SimFiles) -> None:
-    LogDir(files, "/data").note_boot()
+    recovered(files)
     files.boots += 1
     again = LogDir(files, "/data")
     assert not again.was_clean
@@ -28,30 +37,56 @@ def test_a_process_that_is_killed_loses_nothing(files: SimFiles) -> None:
 
 
 def test_a_power_cut_loses_what_was_not_synced(files: SimFiles) -> None:
-    LogDir(files, "/data").note_boot()
+    recovered(files)
     files.lose_power()
     assert not LogDir(files, "/data").keeps_unsynced
 
 
 def test_a_start_after_a_power_cut_that_told_nobody_is_not_the_last_to_tell(files: SimFiles) -> None:
     """It was killed before others knew what it had lost: the next start must not take that for there."""
-    LogDir(files, "/data").note_boot()
+    recovered(files)
     files.lose_power()
     LogDir(files, "/data")
     files.boots += 1
     second = LogDir(files, "/data")
     assert not second.keeps_unsynced
-    second.note_boot()
+    second.begin_writing()
+    second.end_recovery()
     files.boots += 1
     assert LogDir(files, "/data").keeps_unsynced
 
 
 def test_where_the_machine_does_not_say_nothing_is_kept(files: SimFiles, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(SimFiles, "boot_id", lambda self: "")
-    LogDir(files, "/data").note_boot()
+    recovered(files)
     files.boots += 1
     assert not LogDir(files, "/data").keeps_unsynced
 
 
 def test_linux_names_its_boots() -> None:
     assert DiskFiles().boot_id() == DiskFiles().boot_id() != ""
+
+
+def test_kill_before_recovery_finished_is_still_a_host_restart(files: SimFiles) -> None:
+    recovered(files)
+    files.lose_power()
+    LogDir(files, "/data").begin_writing()
+    files.boots += 1
+    again = LogDir(files, "/data")
+    assert not again.keeps_unsynced, "some logs are as the power loss left them"
+    again.begin_writing()
+    again.end_recovery()
+    files.boots += 1
+    assert LogDir(files, "/data").keeps_unsynced
+
+
+def test_kill_during_a_start_after_a_clean_stop_loses_nothing(files: SimFiles) -> None:
+    first = LogDir(files, "/data")
+    first.begin_writing()
+    first.mark_clean()
+    files.lose_power()  # a host restart
+    LogDir(files, "/data").begin_writing()
+    files.boots += 1
+    again = LogDir(files, "/data")
+    assert not again.was_clean
+    assert again.keeps_unsynced

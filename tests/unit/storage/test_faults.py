@@ -10,7 +10,9 @@ from typing import Any
 import pytest
 
 from headrace.model.errors import CorruptLog
+from headrace.storage.log import Log
 from headrace.storage.log_values import FoundOffset
+from headrace.storage.slices import run_through
 from headrace.storage.time_lookup import offset_at_or_after, offset_of_max_timestamp
 from headrace.testing import PowerLost, SimFiles
 from tests.unit.storage.fault_kit import (
@@ -117,7 +119,8 @@ def lived(files: SimFiles, *, clean: bool) -> Promises:
     holder.delete_records(2)
     holder.log_dir.note_cleaned(PARTITION, 1)
     holder.log_dir.write_cleaned()
-    holder.log_dir.write_high_watermarks([(PARTITION, 17)])
+    holder.log_dir.note_high_watermark(PARTITION, 17)
+    holder.log_dir.write_high_watermarks()
     holder.log.active.persist_indexes()
     if clean:
         holder.close()
@@ -152,16 +155,20 @@ def flips(path: str, size: int) -> list[tuple[int, int]]:
 def view(holder: Holder) -> dict[str, Any]:
     """Everything that a client could ask of the log."""
     log = holder.log
-    times = {offset: _or_error(partial(offset_at_or_after, log, 1_000 + offset)) for offset in range(2, 17)}
+    times = {offset: _or_error(partial(_first_at_or_after, log, 1_000 + offset)) for offset in range(2, 17)}
     return {
         "records": readable(log),
         "times": times,
-        "newest": _or_error(partial(offset_of_max_timestamp, log)),
+        "newest": _or_error(lambda: run_through(offset_of_max_timestamp(log))),
         "epochs": [log.epochs.end_offset_for(epoch, log.log_end_offset) for epoch in range(3)],
         "start": log.log_start_offset,
         "end": log.log_end_offset,
         "producer": [entry.next_sequence for entry in log.producers.active()],
     }
+
+
+def _first_at_or_after(log: Log, timestamp: int) -> FoundOffset | None:
+    return run_through(offset_at_or_after(log, timestamp))
 
 
 def _or_error(ask: Callable[[], object]) -> object:

@@ -1,5 +1,6 @@
 """A log gives back what it was given, from any offset, across segments, and says so when it cannot."""
 
+from collections.abc import Iterator
 from dataclasses import replace
 
 import pytest
@@ -7,8 +8,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from headrace.model.errors import CorruptLog, OffsetOutOfRange
-from headrace.records.batch import parse_header
+from headrace.records.batch import BatchHeader, parse_header
+from headrace.storage import log_reading
+from headrace.storage.log import Log
 from headrace.storage.memory_files import MemoryFiles
+from headrace.storage.slices import run_through
 from headrace.storage.time_lookup import offset_at_or_after, offset_of_max_timestamp
 from tests.unit.storage.log_kit import CONFIG, append, batch_of, new_log, read_values
 
@@ -99,20 +103,20 @@ def test_the_first_record_at_or_after_a_time_is_found() -> None:
     log = new_log(config=SMALL_SEGMENTS)
     for number in range(30):
         append(log, "x", "y", timestamp=number * 100)
-    found = offset_at_or_after(log, 1_501)
+    found = run_through(offset_at_or_after(log, 1_501))
     assert found is not None
     assert (found.offset, found.timestamp) == (31, 1_501)
-    assert offset_at_or_after(log, 99_999) is None
+    assert run_through(offset_at_or_after(log, 99_999)) is None
 
 
 def test_times_that_run_backwards_still_find_the_first_offset_that_is_young_enough() -> None:
     log = new_log()
     for timestamp in (500, 100, 400, 600, 200):
         append(log, "x", timestamp=timestamp)
-    found = offset_at_or_after(log, 450)
+    found = run_through(offset_at_or_after(log, 450))
     assert found is not None
     assert found.offset == 0
-    newest = offset_of_max_timestamp(log)
+    newest = run_through(offset_of_max_timestamp(log))
     assert newest is not None
     assert (newest.offset, newest.timestamp) == (3, 600)
 
@@ -178,3 +182,48 @@ def test_an_offset_that_no_index_has_room_for_does_not_keep_a_segment_from_being
         segment.index_batch(position, header._replace(length=10_000))
     segment.seal()
     assert (len(segment.offset_index), len(segment.time_index)) == (0, 0)
+
+
+def headers_of(data: bytes) -> Iterator[BatchHeader]:
+    position = 0
+    while position < len(data):
+        header = parse_header(data, position)
+        yield header
+        position += header.total_bytes
+
+
+def cold_log(count: int) -> Log:
+    """As after a restart: batches that this process has not read."""
+    log = new_log()
+    for number in range(count):
+        append(log, f"value {number}")
+    log.active.checked.clear()
+    return log
+
+
+def test_read_of_cold_bytes_checks_a_bounded_part_and_returns_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    log = cold_log(40)
+    batch_bytes = log.active.position_of(1)
+    monkeypatch.setattr(log_reading, "CHECK_BYTES_MAX", 3 * batch_bytes)
+    offset, lengths, checked = 0, [], []
+    while (piece := log.read(offset, 1_000_000, 40)) is not None:
+        lengths.append(piece.length)
+        checked.append(piece.checked_bytes)
+        offset += len([*headers_of(piece.read())])
+    assert offset == 40
+    assert max(checked) <= 4 * batch_bytes
+    assert sum(checked) == sum(lengths) == log.size_bytes
+    piece = log.read(0, 1_000_000, 40)
+    assert piece is not None
+    assert (piece.length, piece.checked_bytes) == (log.size_bytes, 0)
+
+
+def test_read_behind_checked_bytes_checks_only_the_rest(monkeypatch: pytest.MonkeyPatch) -> None:
+    log = cold_log(40)
+    batch_bytes = log.active.position_of(1)
+    monkeypatch.setattr(log_reading, "CHECK_BYTES_MAX", 3 * batch_bytes)
+    first, second = log.read(0, 1_000_000, 40), log.read(0, 1_000_000, 40)
+    assert first is not None
+    assert second is not None
+    assert first.length == first.checked_bytes
+    assert second.length == first.length + second.checked_bytes

@@ -12,8 +12,9 @@ from headrace.storage.files import Files
 from headrace.storage.log import Log
 from headrace.storage.log_values import Producer
 from headrace.storage.memory_files import MemoryFiles
-from headrace.storage.producer_snapshot import remove_snapshots
+from headrace.storage.producer_snapshot import remove_snapshots, snapshot_path
 from headrace.storage.recovery import Checkpoint, open_log
+from headrace.storage.truncation import truncate_log
 from headrace.storage.txn_index import AbortedTxn
 from headrace.testing import SimFiles
 from tests.unit.storage.log_kit import CONFIG, append, batch_of, new_log
@@ -73,6 +74,27 @@ def test_readers_are_told_of_aborted_transactions_that_touch_what_they_read() ->
     append(log, "later")
     assert aborted_from(log, 0) == [AbortedTxn(7, first, marker, 1)]
     assert aborted_from(log, marker + 1) == []
+
+
+@pytest.mark.parametrize("how", ["clean", "killed", "truncated", "from a snapshot"])
+def test_transactional_batch_without_producer_id_opens_no_transaction(how: str) -> None:
+    """Earlier versions accepted it. No marker could end that transaction."""
+    files = MemoryFiles()
+    log = new_log(files)
+    append(log, "plain")
+    write(log, -1, "a", "b", sequence=-1)
+    append(log, "behind")
+    if how == "truncated":
+        truncate_log(log, 3, 0)
+        assert log.producers.first_unstable_offset is None
+        assert log.log_end_offset == 3
+    if how == "from a snapshot":
+        log.producers.applied(parse_header(batch_of(["a", "b"], transactional=True, base_offset=1)))
+        assert log.producers.first_unstable_offset == 1
+    again = reopened(log, files, clean=how in ("clean", "from a snapshot"))
+    assert again.log_end_offset == log.log_end_offset
+    assert again.producers.first_unstable_offset is None
+    assert again.producers.get(-1) is None
 
 
 @pytest.mark.parametrize("clean", [True, False])
@@ -217,3 +239,49 @@ def opened_with(folder: Mapping[str, bytes], path: str, flipped_bit: int) -> Log
     damaged[flipped_bit // 8] ^= 1 << flipped_bit % 8
     files.replace(path, bytes(damaged))
     return open_log(files, "/data/t-0", CONFIG, Checkpoint(clean=True), now_ms=0)
+
+
+@pytest.mark.parametrize("is_truncated", [True, False])
+def test_snapshot_of_removed_records_is_not_used(is_truncated: bool) -> None:
+    """A clean stop leaves a snapshot past all segments. It describes none of the records that are written later."""
+    files = MemoryFiles()
+    log = new_log(files)
+    append(log, "of an earlier leader", producer_id=9, producer_epoch=0, base_sequence=0)
+    log = reopened(log, files, clean=True)
+    if is_truncated:
+        truncate_log(log, 0, now_ms=0)
+    else:
+        files.remove(LOG)
+        log = reopened(log, files)
+    write(log, 7, "aborted")
+    end(log, 7, ABORT)
+    again = reopened(log, files)
+    assert aborted_from(again, 0) == [AbortedTxn(7, 0, 1, 2)]
+    assert again.producers.get(9) is None
+
+
+@pytest.mark.parametrize("is_truncated", [True, False])
+@pytest.mark.parametrize("is_readable", [True, False])
+def test_snapshot_older_than_the_first_segment_is_not_used(is_truncated: bool, is_readable: bool) -> None:
+    """It lacks the deleted records in between: a producer's last sequence, or the end of a transaction."""
+    files = MemoryFiles()
+    log = new_log(files)
+    write(log, 7, "a")
+    append(log, "b", producer_id=9, producer_epoch=0, base_sequence=0)
+    log = reopened(log, files, clean=True)  # leaves a snapshot at offset 2
+    end(log, 7, COMMIT)
+    append(log, "c", producer_id=9, producer_epoch=0, base_sequence=1)
+    log.roll(0)  # at offset 4
+    append(log, "d", "e")
+    for gone in log.advance_log_start(4):
+        files.remove(gone.path)
+    newest = snapshot_path("/data/t-0", 4)
+    if not is_readable:
+        files.replace(newest, b"")  # as a power failure leaves a snapshot that was not synced
+    if is_truncated:
+        truncate_log(log, 5, now_ms=0)
+    else:
+        log = reopened(log, files)
+    append(log, "f", producer_id=9, producer_epoch=0, base_sequence=2)
+    assert log.producers.first_unstable_offset is None
+    assert aborted_from(log, 4) == []

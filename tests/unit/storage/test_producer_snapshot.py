@@ -85,14 +85,16 @@ def test_half_a_snapshot_is_noticed(written: list[SnapshotRow], data: st.DataObj
 def test_the_newest_readable_snapshot_not_past_the_bound_is_found(files: MemoryFiles) -> None:
     for offset in (10, 20, 30):
         write_snapshot(files, offset, encode_snapshot([row(offset)]))
-    assert newest_snapshot(files, DIRECTORY, at_most=29) == (20, [row(20)])
+    assert newest_snapshot(files, DIRECTORY, at_most=29) == (20, [row(20)], None)
     assert newest_snapshot(files, DIRECTORY, at_most=9) is None
+    assert newest_snapshot(files, DIRECTORY, at_most=19, at_least=10) == (10, [row(10)], None)
+    assert newest_snapshot(files, DIRECTORY, at_most=19, at_least=11) is None
 
 
 def test_an_unreadable_snapshot_is_removed_and_the_one_before_it_is_taken(files: MemoryFiles) -> None:
     write_snapshot(files, 10, encode_snapshot([row()]))
     write_snapshot(files, 20, encode_snapshot([row()])[:-1])
-    assert newest_snapshot(files, DIRECTORY, at_most=100) == (10, [row()])
+    assert newest_snapshot(files, DIRECTORY, at_most=100) == (10, [row()], None)
     assert snapshot_offsets(files, DIRECTORY) == [10]
 
 

@@ -150,12 +150,47 @@ def test_deciding_changes_nothing() -> None:
 # ── expiry ──
 
 
-def test_a_producer_is_forgotten_when_it_has_been_silent_long_enough_and_may_then_start_anywhere() -> None:
-    states = producers_after(batch(0, time=1_000), batch(0, pid=8, time=1_001))
-    assert states.expire(now_ms=2_000, expiration_ms=1_000) == 1
+NOW = 1_700_000_000_000
+
+
+@pytest.mark.parametrize("timestamp", [-1, 0, NOW - 1_000, NOW, NOW + 10**9])
+def test_producer_expires_by_append_time_and_not_by_timestamps(timestamp: int) -> None:
+    states = producers_after(batch(0, at=5, time=timestamp))
+    assert states.expire(now_ms=NOW, expiration_ms=1_000) == 0
+    assert states.expire(now_ms=NOW + 999, expiration_ms=1_000) == 0
+    assert states.check(batch(0)) == 5, "a retry is recognized until then"
+    assert states.expire(now_ms=NOW + 1_000, expiration_ms=1_000) == 1
     assert states.get(7) is None
-    assert states.get(8) is not None
-    assert states.check(batch(12345)) is None
+    assert states.check(batch(12345)) is None, "and then any sequence is accepted"
+
+
+@pytest.mark.parametrize("write", ["batch", "marker", "emptied marker"])
+def test_producer_that_writes_does_not_expire(write: str) -> None:
+    states = producers_after(batch(0), batch(0, pid=8))
+    states.expire(now_ms=NOW, expiration_ms=1_000)
+    if write == "batch":
+        states.applied(batch(10, at=10))
+    elif write == "marker":
+        states.applied_marker(marker(at=10), aborted=True, coordinator_epoch=0)
+    else:
+        states.applied_emptied_marker(marker(at=10))
+    assert states.expire(now_ms=NOW + 1_000, expiration_ms=1_000) == 1
+    assert [entry.producer_id for entry in states.active()] == [7]
+    assert states.expire(now_ms=NOW + 2_000, expiration_ms=1_000) == 1
+
+
+def test_clock_that_is_set_back_does_not_keep_producers_forever() -> None:
+    states = producers_after(batch(0))
+    states.expire(now_ms=NOW, expiration_ms=1_000)
+    states.expire(now_ms=5, expiration_ms=1_000)
+    assert states.expire(now_ms=1_005, expiration_ms=1_000) == 1
+
+
+def test_opened_log_starts_the_expiration_over() -> None:
+    states = ProducerStates.from_snapshot(producers_after(batch(0, at=5, time=0)).to_snapshot())
+    assert states.expire(now_ms=NOW, expiration_ms=1_000) == 0
+    assert states.check(batch(0)) == 5
+    assert states.expire(now_ms=NOW + 1_000, expiration_ms=1_000) == 1
 
 
 def test_a_producer_with_an_open_transaction_is_never_forgotten() -> None:

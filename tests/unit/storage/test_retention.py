@@ -1,13 +1,20 @@
 """Which segments go: by age, by size, by the log's start; and which never do."""
 
+import time
 from dataclasses import dataclass, replace
+from pathlib import Path
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from headrace.model.configs import LogConfig
+from headrace.storage.files import DiskFiles, Files
+from headrace.storage.log import Log
+from headrace.storage.memory_files import MemoryFiles
 from headrace.storage.retention import NOTHING, Expired, expired_segments
+from headrace.testing import SimFiles
+from tests.unit.storage.log_kit import append
 
 NOW = 100_000
 FOREVER = replace(LogConfig(), retention_ms=-1, retention_bytes=-1)
@@ -18,7 +25,7 @@ class Facts:
     base_offset: int
     size: int = 100
     max_timestamp: int = NOW
-    opened_ms: int = NOW
+    modified_ms: int = NOW
 
 
 def segments(*timestamps: int, size: int = 100) -> list[Facts]:
@@ -71,9 +78,9 @@ def test_a_young_segment_protects_the_old_ones_behind_it() -> None:
     assert expired(segments(0, NOW, 0), config).segments == 1
 
 
-def test_records_without_a_timestamp_count_as_young_as_this_process() -> None:
+def test_records_without_timestamp_age_from_the_last_append() -> None:
     config = replace(FOREVER, retention_ms=1_000)
-    of = [Facts(0, max_timestamp=-1, opened_ms=NOW - 1_001), Facts(10, max_timestamp=-1, opened_ms=NOW - 1_000)]
+    of = [Facts(0, max_timestamp=-1, modified_ms=NOW - 1_001), Facts(10, max_timestamp=-1, modified_ms=NOW - 1_000)]
     assert expired(of, config).segments == 1
 
 
@@ -84,7 +91,7 @@ def test_the_active_segment_goes_too_when_all_of_it_is_too_old() -> None:
 
 def test_an_empty_active_segment_stays() -> None:
     config = replace(FOREVER, retention_ms=1_000)
-    of = [*segments(0, 0), Facts(20, size=0, max_timestamp=-1, opened_ms=0)]
+    of = [*segments(0, 0), Facts(20, size=0, max_timestamp=-1, modified_ms=0)]
     assert expired(of, config).segments == 2
 
 
@@ -145,3 +152,24 @@ def test_what_goes_is_a_prefix_that_leaves_what_must_be_kept(
         assert sum(segment.size for segment in of[found.segments :]) >= retention_bytes
     if "ms" in found.reason:
         assert all(NOW - segment.max_timestamp > retention_ms for segment in of[: found.segments])
+
+
+@pytest.mark.parametrize("kind", ["simulated", "memory", "disk"])
+def test_record_without_timestamp_in_an_old_segment_is_kept(kind: str, tmp_path: Path) -> None:
+    """The segment was created long ago; the record was appended now."""
+    files: Files = {"simulated": SimFiles, "memory": MemoryFiles, "disk": DiskFiles}[kind]()
+    now_ms = int(time.time() * 1000)
+    if isinstance(files, SimFiles):
+        files.make_dir(str(tmp_path))
+        files.wall_ms = lambda: now_ms
+    log = Log.create(files, f"{tmp_path}/t-0", FOREVER, now_ms=0)
+    append(log, "a", timestamp=-1)
+    config = replace(FOREVER, retention_ms=3_600_000)
+
+    def expired_at(now_ms: int) -> int:
+        return expired_segments(
+            log.segments, log_start_offset=0, log_end_offset=1, high_watermark=1, config=config, now_ms=now_ms
+        ).segments
+
+    assert (expired_at(now_ms), expired_at(now_ms + 2 * 3_600_000)) == (0, 1)
+    log.close()

@@ -11,6 +11,7 @@ from headrace.storage.files import File, room_of
 from headrace.storage.log import Log
 from headrace.storage.recovery import Checkpoint, open_log
 from headrace.storage.room import ROOM_BYTES, ROOM_UNIT, ROUND_BYTES_MAX, ROUNDS_MIN, RoomAhead
+from headrace.storage.slices import run_through
 from headrace.storage.time_lookup import offset_at_or_after
 from headrace.testing import SimFiles
 from tests.unit.storage.fault_kit import Promises, lives_on, run_until
@@ -112,6 +113,33 @@ def test_a_disk_that_has_none_left_is_no_reason_to_fail(files: SimFiles, file: F
     assert (file.size, file.room_end) == (2 * ROUNDS_MIN * 100, 0)
 
 
+def test_no_room_is_made_while_the_disk_cannot_spare_it(file: File) -> None:
+    ahead, asked = RoomAhead(), []
+    ahead.may_take = lambda size: asked.append(size) or False  # type: ignore[func-returns-value]
+    grow(ahead, file, *[100] * 2 * ROUNDS_MIN)
+    assert file.room_end == 0
+    assert ROOM_BYTES - ROOM_UNIT < min(asked) <= max(asked) <= ROOM_BYTES
+    ahead.may_take = lambda size: True
+    grow(ahead, file, 100)
+    assert file.room_end > file.size
+
+
+def test_log_that_gave_back_its_room_goes_on_and_makes_room_again(files: SimFiles) -> None:
+    log = new_log(files)
+    values = write(log, 20)
+    log.give_back_room()
+    assert len(files.read(log.active.path)) == log.active.size
+    log.room.may_take = lambda size: False
+    values += write(log, 20)
+    assert len(files.read(log.active.path)) == log.active.size
+    log.room.may_take = lambda size: True
+    values += write(log, 1)
+    assert log.active.file.room_end > log.active.size
+    assert read_values(log) == values
+    files.lose_power()
+    assert read_values(open_log(files, DIRECTORY, CONFIG, Checkpoint(recovery_point=41), now_ms=0)) == values
+
+
 # What a log makes of it
 
 
@@ -123,10 +151,10 @@ def test_nobody_reads_the_room(files: SimFiles) -> None:
     assert read_values(log) == values
     assert [header.base_offset for _, header in active.headers()] == list(range(50))
     assert [active.position_of(offset) for offset in (0, 49, 50)][-1] == active.size == log.size_bytes
-    found = offset_at_or_after(log, 1_049)
+    found = run_through(offset_at_or_after(log, 1_049))
     assert found is not None
     assert found.offset == 49
-    assert offset_at_or_after(log, 1_050) is None
+    assert run_through(offset_at_or_after(log, 1_050)) is None
 
 
 def test_a_segment_that_is_full_gives_its_room_back_for_good(files: SimFiles) -> None:

@@ -31,3 +31,14 @@ def test_rule_12_producers_are_remembered_over_a_truncation(end: int, segment_by
         anew = sequenced(log, number)
         assert (anew.duplicate, anew.base_offset) == (False, number), "what was cut may come again"
     assert read_values(log) == [f"value {number}" for number in range(BATCHES)]
+
+
+@pytest.mark.parametrize("timestamps", [[1, 2, 3, 4, 5], [5, 4, 3, 2, 1], [1, 5, 2, 4, 3], [3, 3, 3, 3, 3]])
+@pytest.mark.parametrize("end", [1, 2, 3, 4])
+def test_highest_timestamp_is_that_of_the_records_left(timestamps: list[int], end: int) -> None:
+    log = new_log()
+    for timestamp in timestamps:
+        append(log, "value", timestamp=timestamp)
+    truncate_log(log, end, now_ms=0)
+    highest = max(timestamps[:end])
+    assert (log.active.max_timestamp, log.active.max_timestamp_offset) == (highest, timestamps.index(highest))
