@@ -5,6 +5,7 @@ from collections.abc import Iterator
 
 import pytest
 
+from headrace.model.errors import StorageError
 from headrace.storage.files import DiskFiles, Files
 from headrace.storage.memory_files import MemoryFiles
 from headrace.testing import SimFiles
@@ -120,6 +121,27 @@ def test_a_folder_is_renamed_with_everything_in_it(files, folder):
     assert files.list(folder) == ["topic-0.gone"]
     assert files.read(f"{folder}/topic-0.gone/log") == b"bytes"
     assert not files.exists(f"{folder}/topic-0/log")
+
+
+def test_name_of_more_than_255_bytes_raises_storage_error(files, folder):
+    if isinstance(files, MemoryFiles):
+        return  # no limit
+    files.make_dir(f"{folder}/topic-0")
+    files.rename(f"{folder}/topic-0", f"{folder}/{'l' * 255}")
+    for attempt in (
+        lambda path: files.rename(f"{folder}/{'l' * 255}", path),
+        lambda path: files.make_dir(path),
+        lambda path: files.replace(path, b""),
+        lambda path: files.open(path, create=True),
+    ):
+        with pytest.raises(StorageError):
+            attempt(f"{folder}/{'l' * 256}")
+    assert files.list(folder) == ["l" * 255]
+
+
+def test_link_whose_target_is_missing_exists(tmp_path):
+    os.symlink(f"{tmp_path}/missing", f"{tmp_path}/link")
+    assert DiskFiles().exists(f"{tmp_path}/link")
 
 
 def test_names_are_listed_in_order_files_and_folders_alike(files, folder):

@@ -62,6 +62,9 @@ class Decision(Generic[Fact]):
     facts: Sequence[Fact] = ()
     timers: Sequence[Timer] = ()
     producer: Producer | None = None  # the facts count once this producer's transaction is committed
+    # The facts may be appended in several batches: the state is consistent after each prefix of them, and the same
+    # decision, taken again after a failure, yields the rest.
+    is_divisible: bool = False
 
 
 NOTHING: Decision[object] = Decision()

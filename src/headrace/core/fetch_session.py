@@ -19,6 +19,14 @@ EPOCH_MAX = 2**31 - 1
 # As Kafka: a session that was silent for two minutes may give its place to a new one.
 IDLE_BEFORE_EVICTION_MS = 120_000
 
+# What one remembered partition takes at most: its row, its key, its place in the dict and a topic name of its own that
+# is as long as names may be. Measured: 700 bytes; with ids or short names 450.
+PARTITION_BYTES = 768
+# For the partitions of all sessions together: 87,000 of them, enough for 1,000 consumers (the default number of slots)
+# with 50 partitions each beside three followers with 10,000 each. Without a bound, 1,000 sessions that were made by
+# requests of 8 MiB take gigabytes.
+BYTES_MAX = 64 * 1024 * 1024
+
 TopicKey = str | UUID
 Wanted = tuple[TopicKey, FetchPartition]
 
@@ -61,6 +69,7 @@ class FetchSession:
     session_id: int
     uses_topic_ids: bool
     last_used_ms: int
+    is_follower: bool = False
     next_epoch: int = 1
     partitions: dict[tuple[TopicKey, int], CachedPartition] = field(default_factory=dict)
 
@@ -94,10 +103,16 @@ class FetchSession:
 
 
 class FetchSessions:
-    """All sessions of a broker, in order of last use, at most `slots` of them."""
+    """All sessions of a broker, in order of last use: at most `slots` of them, with at most `bytes_max` together.
 
-    def __init__(self, slots: int) -> None:
+    An idle session makes place for any other, a consumer's session for a follower's at any time.
+    A client that gets no session, or loses its own, sends full requests.
+    """
+
+    def __init__(self, slots: int, bytes_max: int = BYTES_MAX) -> None:
         self._slots = slots
+        self._partitions_max = bytes_max // PARTITION_BYTES
+        self._partitions = 0  # of all sessions
         self._sessions: dict[int, FetchSession] = {}
 
     def __len__(self) -> int:
@@ -108,7 +123,7 @@ class FetchSessions:
     ) -> FetchSession | None:
         """The session that this request belongs to, brought up to date; None for a fetch without one."""
         if request.session_epoch in (FINAL_EPOCH, INITIAL_EPOCH):
-            self._sessions.pop(request.session_id, None)
+            self._end(request.session_id)
             if request.session_epoch == FINAL_EPOCH:
                 return None
             return self._create(request, now_ms, new_id, uses_topic_ids)
@@ -120,33 +135,57 @@ class FetchSessions:
                 f"fetch session {session.session_id} is at epoch {session.next_epoch}, not {request.session_epoch}"
             )
         if uses_topic_ids != session.uses_topic_ids:
-            del self._sessions[session.session_id]
+            self._end(session.session_id)
             raise FetchSessionTopicIdError("the session began with the other way to name topics")
         session.next_epoch = 1 if session.next_epoch == EPOCH_MAX else session.next_epoch + 1
         session.last_used_ms = now_ms
         self._sessions[session.session_id] = self._sessions.pop(session.session_id)
-        session.update(request)
+        if request.topics or request.forgotten:
+            self._update(session, request, now_ms)
         return session
+
+    def _update(self, session: FetchSession, request: FetchRequest, now_ms: int) -> None:
+        before = len(session.partitions)
+        session.update(request)
+        self._partitions += len(session.partitions) - before
+        while self._partitions > self._partitions_max:
+            if not self._evict(session, now_ms):
+                self._end(session.session_id)
+                raise FetchSessionNotFound(
+                    f"fetch session {session.session_id} has more partitions than are remembered"
+                )
 
     def _create(
         self, request: FetchRequest, now_ms: int, new_id: Callable[[], int], uses_topic_ids: bool
     ) -> FetchSession | None:
-        if len(self._sessions) >= self._slots and not self._evict_idle(now_ms):
-            return None
         session_id = new_id()
         while session_id == NO_SESSION or session_id in self._sessions:
             session_id = new_id()
-        session = FetchSession(session_id, uses_topic_ids, now_ms)
+        session = FetchSession(session_id, uses_topic_ids, now_ms, is_follower=request.replica_id >= 0)
         session.update(request)
+        if len(session.partitions) > self._partitions_max:
+            return None
+        while len(self._sessions) >= self._slots or self._partitions + len(session.partitions) > self._partitions_max:
+            if not self._evict(session, now_ms):
+                return None
         self._sessions[session_id] = session
+        self._partitions += len(session.partitions)
         return session
 
-    def _evict_idle(self, now_ms: int) -> bool:
-        """Make room by dropping the session that was silent longest, if it was silent long enough."""
-        if not self._sessions:
-            return False
-        oldest = next(iter(self._sessions.values()))
-        if now_ms - oldest.last_used_ms < IDLE_BEFORE_EVICTION_MS:
-            return False
-        del self._sessions[oldest.session_id]
-        return True
+    def _evict(self, needy: FetchSession, now_ms: int) -> bool:
+        """Ends the session that was idle longest and may make place for this one. False if there is none."""
+        others = (one for one in self._sessions.values() if one is not needy)
+        oldest = next(others, None)
+        if oldest is not None and now_ms - oldest.last_used_ms < IDLE_BEFORE_EVICTION_MS:
+            oldest = self._oldest_of_consumers(needy) if needy.is_follower else None
+        if oldest is not None:
+            self._end(oldest.session_id)
+        return oldest is not None
+
+    def _oldest_of_consumers(self, needy: FetchSession) -> FetchSession | None:
+        return next((one for one in self._sessions.values() if one is not needy and not one.is_follower), None)
+
+    def _end(self, session_id: int) -> None:
+        session = self._sessions.pop(session_id, None)
+        if session is not None:
+            self._partitions -= len(session.partitions)

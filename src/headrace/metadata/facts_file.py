@@ -107,6 +107,8 @@ class FactsFile:
                 return wal.read()
         except FileNotFoundError:
             return b""
+        except OSError as error:
+            raise StorageError(f"{self._path}-wal: {error.strerror}") from error
 
     def _check_schema(self, db: "sqlite3.Connection") -> None:
         (version,) = db.execute("PRAGMA user_version").fetchone()

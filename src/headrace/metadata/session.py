@@ -32,6 +32,7 @@ class Session:
         self._clock = clock
         self._ttl_ms = ttl_ms
         self._holds_until_ms = asked_ms + ttl_ms
+        self.confirmed_ms = asked_ms  # when the latest request that the store granted was sent
 
     @classmethod
     async def open(cls, store: Store, clock: Clock, ttl_ms: int) -> "Session":
@@ -55,6 +56,7 @@ class Session:
             self._holds_until_ms = min(self._holds_until_ms, asked_ms)
             raise
         self._holds_until_ms = max(self._holds_until_ms, asked_ms + self._ttl_ms)
+        self.confirmed_ms = asked_ms
 
     async def keep_alive(self) -> None:
         """Renew until the lease is over or the store closed. A store that is away is asked again: it may come back."""

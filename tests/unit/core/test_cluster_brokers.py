@@ -9,7 +9,7 @@ from headrace.core.cluster.assignments import new_partitions
 from headrace.core.cluster.brokers import PRODUCER_IDS_PER_BLOCK, ProducerIdBlock
 from headrace.core.cluster.image import ClusterImage
 from headrace.core.cluster.succession import Condition, Rules
-from headrace.core.cluster.values import Decision
+from headrace.core.cluster.values import Decision, PartitionState
 from headrace.model.errors import InvalidConfig, RequestError
 from headrace.model.settings import Listener
 
@@ -156,3 +156,16 @@ def test_partitions_are_out_of_place_where_the_first_replica_could_lead_and_does
     moved = [state._replace(isr=(1, 2)) for state in image.topics["t"].partitions]
     image.apply(image.revision + 1, dict(facts.block_writes(UUID(int=1), moved, [0, 1])))
     assert elections.out_of_place(image, elections.condition_of(image)) == {"t": [0]}
+
+
+def test_restarted_leader_is_not_replaced_by_peers_with_old_sessions() -> None:
+    image, topic_id = ClusterImage(), UUID(int=1)
+    state = PartitionState((1, 2, 3), (1, 2, 3), 1, 5, 7)
+    image.apply(1, {facts.topic_key("t"): facts.encode_topic(topic_id, {})})
+    image.apply(2, dict(facts.block_writes(topic_id, [state], [0])))
+    lingering = Condition({2, 3})  # they are dead, and their sessions are not over yet
+    outcome = elections.come_back(["t"], image, 1, lingering, lambda _: Rules(1), lambda _: False)["t"]
+    assert isinstance(outcome, Decision)
+    (value,) = outcome.writes.values()
+    assert value is not None
+    assert facts.decode_block(value) == [state._replace(leader_epoch=6, partition_epoch=8)]

@@ -108,7 +108,7 @@ def test_single_facts_are_kept_and_forgotten() -> None:
     writes: Writes = {
         facts.CLUSTER: facts.encode_field("id", "abc"),
         facts.CONTROLLER: facts.encode_field("node", 2),
-        facts.PRODUCER_IDS: facts.encode_field("next", 1000),
+        facts.PRODUCER_IDS: facts.encode_producer_ids(1000, 0),
         facts.LEADER_EPOCH_FLOOR: facts.encode_field("epoch", 3),
         facts.deleted_key("t"): facts.encode_tombstone(Tombstone(UUID(int=1), 4, 5)),
     }

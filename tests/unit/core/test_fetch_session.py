@@ -1,6 +1,7 @@
 """A fetch session sends news and only news, survives nothing it should not, and keeps its place bounded."""
 
-from collections.abc import Callable
+import tracemalloc
+from collections.abc import Callable, Iterable
 from itertools import count
 from typing import NamedTuple
 
@@ -9,6 +10,7 @@ import pytest
 from headrace.core.fetch_session import (
     EPOCH_MAX,
     IDLE_BEFORE_EVICTION_MS,
+    PARTITION_BYTES,
     FetchSession,
     FetchSessions,
     FetchSessionTopicIdError,
@@ -27,12 +29,16 @@ def ids() -> Callable[[], int]:
 
 
 def request(
-    session_id: int = 0, epoch: int = 0, wanted: tuple[int, ...] = (), forgotten: tuple[int, ...] = ()
+    session_id: int = 0,
+    epoch: int = 0,
+    wanted: Iterable[int] = (),
+    forgotten: tuple[int, ...] = (),
+    replica_id: int = -1,
 ) -> FetchRequest:
     partitions = [FetchPartition(index, -1, 10 * index, -1, -1, 1_000) for index in wanted]
     topics = [("t", partitions)] if partitions else []
     gone = [("t", list(forgotten))] if forgotten else []
-    return FetchRequest(-1, 500, 1, 1_000_000, False, session_id, epoch, topics, gone, "")  # type: ignore[arg-type]
+    return FetchRequest(replica_id, 500, 1, 1_000_000, False, session_id, epoch, topics, gone, "")  # type: ignore[arg-type]
 
 
 def begun(
@@ -124,3 +130,78 @@ def test_a_full_cache_gives_a_place_only_of_a_silent_session_rule_07() -> None:
     assert busy is None, "the client fetches without a session then"
     begun(sessions, request(wanted=(0,)), now_ms=IDLE_BEFORE_EVICTION_MS, new_id=new_id)
     assert len(sessions) == 1
+
+
+def full_of_consumers(bytes_max: int = 100 * PARTITION_BYTES) -> tuple[FetchSessions, Callable[[], int]]:
+    sessions, new_id = FetchSessions(1000, bytes_max), ids()
+    for _ in range(10):
+        begun(sessions, request(wanted=range(10)), new_id=new_id)
+    return sessions, new_id
+
+
+def test_session_beyond_the_byte_budget_is_not_created() -> None:
+    sessions, new_id = full_of_consumers()
+    assert sessions.begin(request(wanted=(0,)), 1, new_id, uses_topic_ids=False) is None
+    begun(sessions, request(1, 1, forgotten=(3, 4)), 1)
+    begun(sessions, request(wanted=(0, 1)), 1, new_id)
+    assert sessions.begin(request(wanted=(0,)), 1, new_id, uses_topic_ids=False) is None
+
+
+def test_session_that_grows_beyond_the_budget_ends() -> None:
+    sessions, new_id = full_of_consumers()
+    with pytest.raises(FetchSessionNotFound):
+        begun(sessions, request(1, 1, wanted=(10,)), 1)
+    assert len(sessions) == 9
+    begun(sessions, request(wanted=range(10)), 1, new_id)
+
+
+def test_idle_sessions_make_place_for_partitions() -> None:
+    sessions, new_id = full_of_consumers()
+    begun(sessions, request(wanted=range(35)), IDLE_BEFORE_EVICTION_MS, new_id)
+    assert len(sessions) == 10 - 4 + 1
+
+
+def test_follower_session_evicts_consumer_sessions() -> None:
+    sessions, new_id = full_of_consumers()
+    follower = begun(sessions, request(wanted=range(20), replica_id=2), 1, new_id)
+    assert len(sessions) == 10 - 2 + 1
+    begun(sessions, request(follower.session_id, 1, wanted=range(20, 95), replica_id=2), 2)
+    assert len(sessions) == 1, "a consumer's session is evicted, whatever it needs"
+    assert sessions.begin(request(wanted=range(10), replica_id=3), 3, new_id, uses_topic_ids=False) is None
+    begun(sessions, request(follower.session_id, 2), 4)
+
+
+def test_follower_session_takes_the_slot_of_a_consumer() -> None:
+    sessions, new_id = FetchSessions(2), ids()
+    first = begun(sessions, request(wanted=(0,), replica_id=2), 0, new_id)
+    begun(sessions, request(wanted=(0,)), 1, new_id)
+    begun(sessions, request(wanted=(0,), replica_id=3), 2, new_id)
+    begun(sessions, request(first.session_id, 1, replica_id=2), 3)
+    assert sessions.begin(request(wanted=(0,)), 4, new_id, uses_topic_ids=False) is None
+    assert sessions.begin(request(wanted=(0,), replica_id=4), 4, new_id, uses_topic_ids=False) is None
+
+
+def test_ended_sessions_give_their_bytes_back() -> None:
+    sessions, new_id = full_of_consumers()
+    for session_id in range(1, 11):
+        sessions.begin(request(session_id, -1), 1, new_id, uses_topic_ids=False)
+    assert len(sessions) == 0
+    begun(sessions, request(wanted=range(100)), 1, new_id)
+
+
+def test_partitions_take_no_more_memory_than_assumed() -> None:
+    """Each in a topic of its own whose name is as long as names may be: the most that a request can make us keep."""
+    count = 2_000
+    sessions = FetchSessions(10, count * PARTITION_BYTES)
+    tracemalloc.start()
+    try:
+        topics = [(f"{number:0249}", [FetchPartition(0, 2**30, 2**40, 2**30, 2**40, 2**30)]) for number in range(count)]
+        wanted = request()._replace(topics=topics)  # type: ignore[arg-type]
+        session = begun(sessions, wanted)
+        for cached in session.partitions.values():
+            cached.high_watermark, cached.log_start_offset = int("4" * 13), int("5" * 13)
+        del topics, wanted
+        taken, _ = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert taken <= count * PARTITION_BYTES

@@ -2,6 +2,7 @@
 
 from bisect import bisect_right
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -61,3 +62,15 @@ def test_against_an_empty_leader_everything_goes() -> None:
     diverging = divergence(History([]), 0, 3, 1)
     assert diverging == EpochEnd(NO_EPOCH, 0)
     assert truncation(History([0, 1, 1]), 3, diverging) == 0
+
+
+@pytest.mark.parametrize("offset", [50, 100], ids=["before the leader's end", "at the leader's end"])
+def test_log_up_to_an_emptied_leaders_end_does_not_diverge(offset: int) -> None:
+    """All records of the leader were deleted, and their epochs with them. There is nothing to truncate."""
+    assert divergence(History([]), 100, offset, 1) is None
+
+
+def test_log_past_an_emptied_leaders_end_is_truncated() -> None:
+    diverging = divergence(History([]), 100, 120, 1)
+    assert diverging == EpochEnd(NO_EPOCH, 100)
+    assert truncation(History([1] * 120), 120, diverging) == 100

@@ -19,8 +19,8 @@ ONE, TWO = Rules(min_isr=1), Rules(min_isr=2)
 STATE = PartitionState(replicas=(1, 2, 3), isr=(1, 2, 3), leader=1, leader_epoch=5, partition_epoch=7)
 
 
-def live(*brokers: int, stopping: tuple[int, ...] = ()) -> Condition:
-    return Condition(frozenset(brokers), frozenset(stopping))
+def live(*brokers: int, stopping: tuple[int, ...] = (), full: tuple[int, ...] = ()) -> Condition:
+    return Condition(frozenset(brokers), frozenset(stopping), frozenset(full))
 
 
 def test_nothing_changes_while_everybody_is_there() -> None:
@@ -65,6 +65,59 @@ def test_who_wants_to_stop_hands_over_if_it_can() -> None:
     assert (new.leader, new.isr) == (2, (2, 3))
     alone = STATE._replace(isr=(1,))
     assert succeeded(alone, live(1, 2, 3, stopping=(1,)), TWO) is alone
+
+
+def test_full_broker_hands_over_to_replica_with_disk_space() -> None:
+    new = succeeded(STATE, live(1, 2, 3, full=(1,)), TWO)
+    assert (new.leader, new.isr) == (2, (2, 3))
+    alone = STATE._replace(isr=(1,))
+    assert succeeded(alone, live(1, 2, 3, full=(1,)), TWO) is alone
+
+
+def test_full_broker_is_elected_when_no_other_can_lead() -> None:
+    gone = succeeded(STATE._replace(replicas=(1,), isr=(1,)), live(), ONE)
+    assert (gone.isr, gone.elr, gone.leader) == ((), (1,), NO_LEADER)
+    back = succeeded(gone, live(1, full=(1,)), ONE)
+    assert (back.isr, back.elr, back.leader, back.leader_epoch) == ((1,), (), 1, 7)
+    lost = without(STATE._replace(replicas=(1,), isr=(1,)), 1, live(), ONE)
+    assert succeeded(lost, live(1, full=(1,)), ONE).leader == 1, "the last leader"
+    replaced = without(STATE._replace(replicas=(1,), isr=(1,)), 1, live(), ONE, lost_log=True)
+    assert succeeded(replaced, live(1, full=(1,)), ONE).leader == 1, "the only replica, on an empty disk"
+
+
+def test_broker_with_disk_space_is_elected_before_a_full_one() -> None:
+    gone = STATE._replace(isr=(), elr=(1, 2), leader=NO_LEADER)
+    assert succeeded(gone, live(1, 2, full=(1,)), TWO).leader == 2
+    assert succeeded(gone, live(1, 2, full=(1, 2)), TWO).leader == 1
+
+
+def test_in_sync_replicas_stay_when_all_disks_are_full() -> None:
+    assert succeeded(STATE, live(1, 2, 3, full=(1, 2, 3)), TWO) is STATE
+    taken_over = succeeded(STATE, live(2, 3, full=(2, 3)), TWO)
+    assert (taken_over.leader, taken_over.isr) == (2, (2, 3))
+
+
+def test_stopping_broker_hands_over_to_full_in_sync_replica() -> None:
+    new = succeeded(STATE._replace(isr=(1, 2)), live(1, 2, full=(2,), stopping=(1,)), ONE)
+    assert (new.leader, new.isr) == (2, (2,))
+
+
+def test_stopping_broker_is_not_elected() -> None:
+    gone = STATE._replace(isr=(), elr=(1, 2), leader=NO_LEADER)
+    assert succeeded(gone, live(2, stopping=(2,)), TWO) is gone
+
+
+def test_full_eligible_replica_is_elected_before_an_unclean_one() -> None:
+    gone = STATE._replace(isr=(), elr=(1,), leader=NO_LEADER)
+    unclean = Rules(min_isr=1, unclean=True)
+    assert succeeded(gone, live(1, 2, full=(1,)), unclean).leader == 1
+    assert succeeded(gone, live(2, 3, full=(2,)), unclean).leader == 3, "of unclean ones, first those with disk space"
+    assert succeeded(gone, live(2, full=(2,)), unclean).leader == 2
+
+
+def test_full_first_replica_is_not_preferred() -> None:
+    state = STATE._replace(leader=2)
+    assert preferred(state, live(1, 2, 3, full=(1,))) is state
 
 
 def test_who_has_lost_records_is_eligible_for_nothing() -> None:

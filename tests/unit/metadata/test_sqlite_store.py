@@ -67,14 +67,13 @@ def acked_before_kill(path: Path, first: int, commits: int) -> int:
 
 
 async def test_d11_every_commit_that_returned_is_there_after_kill_9(path: Path) -> None:
-    seed = random.randrange(2**32)
-    chance = random.Random(seed)
+    chance = random.Random(1)
     first = 0
     for _ in range(5):
         acked = acked_before_kill(path, first, commits=chance.randrange(1, 300))
         facts = await load_all(path)
         newest = int(facts["/newest"])
-        assert newest in (acked, acked + 1), f"seed {seed}"  # one more may have been on its way
+        assert newest in (acked, acked + 1)  # one more may have been on its way
         expected = {number for number in range(newest + 1) if number % 2 or number == newest}
         assert {int(key.removeprefix("/fact/")) for key in facts if key != "/newest"} == expected
         first = newest + 1

@@ -87,7 +87,8 @@ def _topic(name: str, change: Change, image: ClusterImage, layers: BrokerLayers)
 
     wanted = _wanted(topic.configs, change, topic_definition, effective)
     configs = checked_configs(wanted, layers)
-    return Decision(None, {facts.topic_key(name): facts.encode_topic(topic.topic_id, configs)})
+    value = facts.encode_topic(topic.topic_id, configs, topic.former_ids)
+    return Decision(None, {facts.topic_key(name): value}, unchanged=layers.keys)
 
 
 def _broker(name: str, change: Change, image: ClusterImage, layers: BrokerLayers) -> Decision[None]:
@@ -107,7 +108,7 @@ def _broker(name: str, change: Change, image: ClusterImage, layers: BrokerLayers
     # Every topic without values of its own would have these.
     check_topic_configs({}, {**layers.merged(), **configs})
     key = facts.broker_configs_key(name)
-    return Decision(None, {key: facts.encode_configs(configs) if configs else None})
+    return Decision(None, {key: facts.encode_configs(configs) if configs else None}, unchanged=layers.keys)
 
 
 def _group(name: str, change: Change, image: ClusterImage, layers: BrokerLayers) -> Decision[None]:
@@ -124,7 +125,8 @@ def _group(name: str, change: Change, image: ClusterImage, layers: BrokerLayers)
         for key, text in _wanted(present, change, group_definition, effective).items()
     }
     check_group_configs(configs, layers.merged())
-    return Decision(None, {facts.group_configs_key(name): facts.encode_configs(configs) if configs else None})
+    key = facts.group_configs_key(name)
+    return Decision(None, {key: facts.encode_configs(configs) if configs else None}, unchanged=layers.keys)
 
 
 def _dynamic_definition(name: str) -> ConfigDef:

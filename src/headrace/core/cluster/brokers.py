@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from headrace.core.cluster import facts
 from headrace.core.cluster.image import ClusterImage
-from headrace.core.cluster.values import NO_CONTROLLER, Decision
+from headrace.core.cluster.values import NO_CONTROLLER, BrokerInfo, Decision
 from headrace.model.errors import ErrorCode, InvalidConfig, RequestError
 from headrace.model.settings import Listener
 
@@ -52,21 +52,27 @@ def register(
     new_cluster_id: str,
     directory: str = "",
     known_as: str | None = None,
+    incarnation: str = "",
+    registrations: int = 0,
     alone: bool = True,
 ) -> Decision[None]:
     """This broker is here, under these addresses; the first one of all gives the cluster its id.
 
-    `known_as` is the directory that is written down, if it is not yet the broker's own.
+    `known_as` is the directory that is written down, if it is not yet the broker's own. While a session of this node
+    id lasts, only the same `incarnation` registers: the process that it belonged to is known to be dead. A copy of the
+    data directory has the same directory id and another incarnation. `registrations`: see `BrokerInfo`.
     Where nobody else can come to these facts (`alone`), it has a session without an end and controls everything.
     """
     known = image.brokers.get(node_id)
-    if not alone and known is not None and known.is_live and known.directory != directory:
+    if not alone and known is not None and known.is_live and not _is_restart(known, directory, incarnation):
         raise DuplicateBroker(
-            f"a broker with the id {node_id} runs already, with another data directory; give this one an id of its own,"
-            " or wait until the session of the other is over"
+            f"Another broker is registered with broker id {node_id} and has a session. Give this broker an id and a"
+            " data directory of its own, or stop the other broker."
         )
     writes: dict[str, bytes | None] = {
-        facts.broker_key(node_id): facts.encode_broker(endpoints, rack, directory if known_as is None else known_as)
+        facts.broker_key(node_id): facts.encode_broker(
+            endpoints, rack, directory if known_as is None else known_as, incarnation, registrations
+        )
     }
     if alone:
         writes[facts.CONTROLLER] = facts.encode_field("node", node_id)
@@ -78,19 +84,24 @@ def register(
             f"this node is configured for cluster {configured_cluster_id}, but its metadata belongs to"
             f" {image.cluster_id}; correct cluster.id, or give the node a directory of its own"
         )
-    return Decision(None, writes)
+    # A session that begins between the check above and the commit is that of another process.
+    return Decision(None, writes, unchanged=() if alone else (facts.session_key(node_id),))
+
+
+def _is_restart(known: BrokerInfo, directory: str, incarnation: str) -> bool:
+    return incarnation != "" and (known.directory, known.incarnation) == (directory, incarnation)
 
 
 def begin_session(
-    image: ClusterImage, node_id: int, epoch: int, *, lease: int, stopping: bool = False
+    image: ClusterImage, node_id: int, epoch: int, *, lease: int, stopping: bool = False, full: bool = False
 ) -> Decision[None]:
     """The broker is there, from now on as long as the lease that this is committed under."""
     known = image.brokers.get(node_id)
     if known is None or known.epoch != epoch:
-        raise DuplicateBroker(f"another process has registered as broker {node_id}; this one must end")
+        raise DuplicateBroker(f"Another process has registered with broker id {node_id}; this one shuts down")
     return Decision(
         None,
-        {facts.session_key(node_id): facts.encode_session(stopping=stopping, lease=lease)},
+        {facts.session_key(node_id): facts.encode_session(stopping=stopping, full=full, lease=lease)},
         unchanged=(facts.broker_key(node_id),),
     )
 
@@ -105,7 +116,12 @@ def unregister(image: ClusterImage, node_id: int) -> Decision[None]:
     for topic in image.topics.values():
         if any(node_id in state.replicas for state in topic.partitions):
             raise BrokerInUse(f"broker {node_id} holds replicas, of {topic.name} for one; move them to others first")
-    return Decision(None, {facts.broker_key(node_id): None})
+    return Decision(
+        None,
+        {facts.broker_key(node_id): None},
+        unchanged=(facts.session_key(node_id), facts.PLACEMENTS),
+        touched=(facts.UNREGISTRATIONS,),
+    )
 
 
 def take_control(image: ClusterImage, node_id: int) -> Decision[bool]:
@@ -119,5 +135,6 @@ def take_control(image: ClusterImage, node_id: int) -> Decision[bool]:
 
 def next_producer_ids(image: ClusterImage) -> Decision[ProducerIdBlock]:
     first = image.next_producer_id
-    writes = {facts.PRODUCER_IDS: facts.encode_field("next", first + PRODUCER_IDS_PER_BLOCK)}
+    following = facts.encode_producer_ids(first + PRODUCER_IDS_PER_BLOCK, image.producer_id_floor)
+    writes = {facts.PRODUCER_IDS: following}
     return Decision(ProducerIdBlock(first, PRODUCER_IDS_PER_BLOCK), writes)

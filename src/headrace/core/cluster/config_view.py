@@ -8,6 +8,7 @@ from collections.abc import Iterator, Mapping
 from enum import IntEnum
 from typing import NamedTuple
 
+from headrace.core.cluster import facts
 from headrace.core.cluster.image import ClusterImage
 from headrace.model.configs import (
     BROKER_CONFIGS,
@@ -60,12 +61,13 @@ class BrokerLayers(NamedTuple):
     own: Mapping[str, str]
     cluster: Mapping[str, str]
     static: Mapping[str, str]
+    keys: tuple[str, ...] = ()  # of the metadata that they were read from
 
     def merged(self) -> dict[str, str]:
         return {**self.static, **self.cluster, **self.own}
 
     def synonyms_of(self, definition: ConfigDef) -> Iterator[Synonym]:
-        for layer, source in zip(self, _LAYER_SOURCES, strict=True):
+        for layer, source in zip((self.own, self.cluster, self.static), _LAYER_SOURCES, strict=True):
             if (value := layer.get(definition.name)) is not None:
                 yield Synonym(definition.name, _shown(definition, value), source)
         if definition.default_text is not None:
@@ -85,6 +87,7 @@ def broker_layers(image: ClusterImage, settings: Settings, node_id: int) -> Brok
         own=image.broker_configs.get(str(node_id), {}),
         cluster=image.broker_configs.get(CLUSTER_DEFAULT, {}),
         static=static_configs(settings) if node_id == settings.node_id else {},
+        keys=(facts.broker_configs_key(str(node_id)), facts.broker_configs_key(CLUSTER_DEFAULT)),
     )
 
 

@@ -9,10 +9,12 @@ from functools import partial
 
 from headrace.core.cluster import facts
 from headrace.core.cluster.image import ClusterImage
+from headrace.core.cluster.partition_changes import change_wanted
 from headrace.core.cluster.reassignment import begun, cancelled
 from headrace.core.cluster.succession import (
     Condition,
     Rules,
+    led_above,
     led_anew,
     preferred,
     set_back,
@@ -21,7 +23,7 @@ from headrace.core.cluster.succession import (
 )
 from headrace.core.cluster.values import Decision, PartitionState, TopicImage
 from headrace.model.configs import log_config
-from headrace.model.errors import ErrorCode, RequestError
+from headrace.model.errors import ErrorCode, InvalidReplicaAssignment, RequestError
 
 RulesOf = Callable[[TopicImage], Rules]
 Change = Callable[[PartitionState], PartitionState]
@@ -41,7 +43,11 @@ def rules_of(topic: TopicImage, broker_configs: Mapping[str, str]) -> Rules:
 
 def condition_of(image: ClusterImage) -> Condition:
     live = image.live_brokers()
-    return Condition(frozenset(live), frozenset(one.node_id for one in live.values() if one.is_stopping))
+    return Condition(
+        frozenset(live),
+        stopping=frozenset(one.node_id for one in live.values() if one.is_stopping),
+        full=frozenset(one.node_id for one in live.values() if one.is_full),
+    )
 
 
 def check_controls(image: ClusterImage, node_id: int) -> None:
@@ -112,22 +118,35 @@ def elect_unclean(
 def reassign(
     wanted: Mapping[str, Mapping[int, tuple[int, ...] | None]], image: ClusterImage
 ) -> dict[str, Decision[int] | RequestError]:
-    """Replicas on the way to other brokers, or back (None). What may be wished for was checked before."""
+    """Replicas on the way to other brokers, or back (None). The caller has checked the numbers of replicas."""
     decisions: dict[str, Decision[int] | RequestError] = {}
     for topic in _known(wanted, image):
-        states = list(topic.partitions)
-        for index, replicas in wanted[topic.name].items():
-            states[index] = cancelled(states[index]) if replicas is None else begun(states[index], replicas)
-        changed = [index for index, state in enumerate(states) if state != topic.partitions[index]]
-        decisions[topic.name] = Decision(len(changed), dict(facts.block_writes(topic.topic_id, states, changed)))
+        unknown = {one for replicas in wanted[topic.name].values() for one in replicas or ()} - image.brokers.keys()
+        decisions[topic.name] = _no_broker(min(unknown)) if unknown else _reassign(topic, wanted[topic.name])
     return {name: decisions.get(name, Decision(0, {})) for name in wanted}
 
 
-def topics_held_by(image: ClusterImage, node_id: int) -> list[str]:
-    """Topics in which this broker leads, or counts as one that holds everything."""
-    return [
-        topic.name for topic in image.topics.values() if any(state.relies_on(node_id) for state in topic.partitions)
-    ]
+def _no_broker(node_id: int) -> RequestError:
+    return InvalidReplicaAssignment(f"no broker has the id {node_id}")
+
+
+def _reassign(topic: TopicImage, wanted: Mapping[int, tuple[int, ...] | None]) -> Decision[int]:
+    states = list(topic.partitions)
+    for index, replicas in wanted.items():
+        if index < len(states):  # else the topic was created again, with fewer partitions
+            states[index] = cancelled(states[index]) if replicas is None else begun(states[index], replicas)
+    changed = [index for index, state in enumerate(states) if state != topic.partitions[index]]
+    writes = dict(facts.block_writes(topic.topic_id, states, changed))
+    return Decision(len(changed), writes, unchanged=(facts.UNREGISTRATIONS,), touched=(facts.PLACEMENTS,))
+
+
+def topics_held_by(image: ClusterImage, node_id: int, *, lost_log: bool = False) -> list[str]:
+    """Topics in which this broker leads, or counts as one that holds everything; if its log is lost, all it has."""
+
+    def is_concerned(state: PartitionState) -> bool:
+        return state.relies_on(node_id) or (lost_log and node_id in state.replicas)
+
+    return [topic.name for topic in image.topics.values() if any(map(is_concerned, topic.partitions))]
 
 
 def come_back(
@@ -137,21 +156,23 @@ def come_back(
     condition: Condition,
     rules: RulesOf,
     has_lost: Callable[[TopicImage], bool],
+    *,
+    lost_log: bool = False,
 ) -> dict[str, Decision[None] | RequestError]:
     """What a broker's own return after an unclean stop means for its partitions, before it registers.
 
-    Where what it had acknowledged may be gone (`has_lost`), it counts as in sync nowhere. Where it is on disk, it only
-    hands over what it leads, or leads on in a new epoch: what nobody was promised may be gone, and other records will
-    take those offsets. `condition` says who may take over: the broker itself, if it is alone.
+    Where what it had acknowledged may be gone (`has_lost`), it counts as in sync nowhere. `lost_log`: so is all
+    else, because its disk is another one. Where it is on disk, it leads on in a new epoch: records
+    that were not acknowledged may be gone, and others will take their offsets.
+    `condition` says who may take over where it has lost something: the broker itself, if it is alone.
     """
 
     def returned(state: PartitionState, lost: bool, to: Rules) -> PartitionState:
-        if lost:
-            return without(state, node_id, condition, to)
-        if state.leader != node_id:
-            return state
-        new = succeeded(state, condition, to)
-        return led_anew(state) if new.leader == node_id else new
+        if lost or lost_log:
+            return without(state, node_id, condition, to, lost_log=lost_log)
+        # Sessions of dead brokers last on for a while, so none of them is elected here. The controller, which is a
+        # live broker, elects another one if this broker's next session does not begin first.
+        return led_anew(state) if state.leader == node_id else state
 
     decisions: dict[str, Decision[None] | RequestError] = {}
     for topic in _known(names, image):
@@ -159,6 +180,17 @@ def come_back(
         decision = _changing(topic, change, guards=())
         decisions[topic.name] = Decision(None, decision.writes)
     return {name: decisions.get(name, Decision(None, {})) for name in names}
+
+
+def lead_above(
+    wanted: Mapping[str, Mapping[int, int]], image: ClusterImage, node_id: int
+) -> dict[str, Decision[int] | RequestError]:
+    """`wanted`: by topic and partition, an epoch above which this broker is to lead. Others' partitions stay as is."""
+
+    def change(_: TopicImage, state: PartitionState, epoch: int) -> PartitionState:
+        return led_above(state, node_id, epoch)
+
+    return change_wanted(wanted, image, change)
 
 
 def resign(
@@ -174,13 +206,16 @@ def resign(
     """A broker whose copies of these partitions are unusable leaves them to others, where there are others.
 
     Where there is nobody else that holds everything, it stays what it is: whoever repairs its disk loses nothing.
-    Unless it holds nothing: then the others are waited for, because to follow its empty log they would cut theirs.
+    Unless it holds nothing: then the others are waited for, because to follow its empty log they would truncate theirs.
+    A broker with a full disk does not resign in favor of another one with a full disk. Its replica may be complete,
+    and unusable only until there is disk space.
     """
-    leave = set_back if to_copy_anew else without
-    others = Condition(frozenset(condition.live) - {node_id}, condition.stopping)
+    leave = partial(set_back if to_copy_anew else without, lost_log=holds_nothing)
+    others = condition.without(node_id)
+    can_lead = others.can_lead if node_id in condition.full else others.can_lead_as_last_choice
 
     def resigned(state: PartitionState, to: Rules) -> PartitionState:
-        able = any(others.can_lead(one) or (holds_nothing and one != node_id) for one in (*state.isr, *state.elr))
+        able = holds_nothing or any(map(can_lead, (*state.isr, *state.elr)))
         return leave(state, node_id, others, to) if able else state
 
     decisions: dict[str, Decision[int] | RequestError] = {}

@@ -2,16 +2,19 @@
 
     /headrace/cluster                         {"id"}
     /headrace/controller                      {"node"}              leased; its version is the controller's epoch
-    /headrace/brokers/<node id>               {"endpoints", "rack", "directory"}
-    /headrace/sessions/<node id>              {"stopping", "lease"} leased: gone when the broker is silent too long
-    /headrace/topics/<name>                   {"id", "configs"}
+    /headrace/brokers/<node id>               {"endpoints", "rack", "directory", "incarnation"}
+    /headrace/sessions/<node id>              {"stopping", "full", "lease"} leased: gone when the broker is silent
+    /headrace/topics/<name>                   {"id", "configs", "former"}
     /headrace/partitions/<topic id>/<block>   [[leader, leader epoch, partition epoch, replicas, isr,
-                                                elr, last leader, adding, removing], …]
-    /headrace/deleted/<name>                  {"id", "leader_epoch", "deleted_ms"}
+                                                elr, last leader, adding, removing, lost], …]
+    /headrace/deleted/<name>                  {"id", "leader_epoch", "deleted_ms", "former"}
     /headrace/leader-epoch-floor              {"epoch"}
     /headrace/configs/brokers/<node id|default>   {name: value}
     /headrace/configs/groups/<group id>       {name: value}
     /headrace/producer-ids                    {"next"}
+    /headrace/placements                      {}    written whenever replicas are assigned to brokers
+    /headrace/unregistrations                 {}    written whenever a broker is unregistered
+    /headrace/names/<collision name>          {"topic"}   of topics with a dot or an underscore in their name
 
 Partition states lie in blocks, so that a new leader for one partition rewrites a few kilobytes and not the
 whole of a large topic, and so that the largest topic still fits into one commit; what a state ends with is left out
@@ -24,6 +27,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 from uuid import UUID
 
+from headrace.core.cluster.names import collision_name
 from headrace.core.cluster.values import NO_LEADER, BrokerInfo, PartitionState, Tombstone
 from headrace.model.settings import Listener
 
@@ -31,6 +35,9 @@ ROOT = "/headrace/"
 CLUSTER = ROOT + "cluster"
 CONTROLLER = ROOT + "controller"
 PRODUCER_IDS = ROOT + "producer-ids"
+PLACEMENTS = ROOT + "placements"
+UNREGISTRATIONS = ROOT + "unregistrations"
+NAMES = ROOT + "names/"
 LEADER_EPOCH_FLOOR = ROOT + "leader-epoch-floor"
 BROKERS = ROOT + "brokers/"
 SESSIONS = ROOT + "sessions/"
@@ -39,7 +46,7 @@ PARTITIONS = ROOT + "partitions/"
 DELETED = ROOT + "deleted/"
 BROKER_CONFIGS = ROOT + "configs/brokers/"
 GROUP_CONFIGS = ROOT + "configs/groups/"
-_FAMILIES = (TOPICS, PARTITIONS, DELETED, BROKERS, SESSIONS, BROKER_CONFIGS, GROUP_CONFIGS)
+_FAMILIES = (TOPICS, PARTITIONS, DELETED, BROKERS, SESSIONS, BROKER_CONFIGS, GROUP_CONFIGS, NAMES)
 _CLUSTER_DEFAULT = "default"  # a key may not end in nothing
 
 # 100 states take about 3 KB: small enough to rewrite for one partition, large enough that ten thousand
@@ -50,6 +57,7 @@ PARTITIONS_PER_BLOCK = 100
 class TopicFact(NamedTuple):
     topic_id: UUID
     configs: dict[str, str]
+    former_ids: tuple[UUID, ...]
 
 
 def split_key(key: str) -> tuple[str, str]:
@@ -62,6 +70,11 @@ def split_key(key: str) -> tuple[str, str]:
 
 def topic_key(name: str) -> str:
     return TOPICS + name
+
+
+def name_keys(topic: str) -> tuple[str, ...]:
+    """The key that topics with colliding names share; none if no other name collides with this one."""
+    return (NAMES + collision_name(topic),) if "." in topic or "_" in topic else ()
 
 
 def deleted_key(name: str) -> str:
@@ -137,6 +150,7 @@ def _state(
     last_leader: int = NO_LEADER,
     adding: Sequence[int] = (),
     removing: Sequence[int] = (),
+    lost: Sequence[int] = (),
     *_: object,
 ) -> PartitionState:
     return PartitionState(
@@ -149,16 +163,27 @@ def _state(
         last_leader,
         tuple(adding),
         tuple(removing),
+        tuple(lost),
     )
 
 
-def encode_topic(topic_id: UUID, configs: Mapping[str, str]) -> bytes:
-    return _encode({"id": topic_id.hex, "configs": dict(configs)})
+def encode_topic(topic_id: UUID, configs: Mapping[str, str], former_ids: Iterable[UUID] = ()) -> bytes:
+    return _encode({"id": topic_id.hex, "configs": dict(configs), **_former(former_ids)})
+
+
+def _former(topic_ids: Iterable[UUID]) -> dict[str, list[str]]:
+    """Left out where there are none, which is the usual."""
+    texts = [one.hex for one in topic_ids]
+    return {"former": texts} if texts else {}
+
+
+def _former_of(fields: Mapping[str, Any]) -> tuple[UUID, ...]:
+    return tuple(map(UUID, fields.get("former", ())))
 
 
 def decode_topic(value: bytes) -> TopicFact:
     fields = json.loads(value)
-    return TopicFact(UUID(fields["id"]), fields["configs"])
+    return TopicFact(UUID(fields["id"]), fields["configs"], _former_of(fields))
 
 
 def encode_tombstone(tombstone: Tombstone) -> bytes:
@@ -167,33 +192,64 @@ def encode_tombstone(tombstone: Tombstone) -> bytes:
             "id": tombstone.topic_id.hex,
             "leader_epoch": tombstone.leader_epoch,
             "deleted_ms": tombstone.deleted_ms,
+            **_former(tombstone.former_ids),
         }
     )
 
 
 def decode_tombstone(value: bytes) -> Tombstone:
     fields = json.loads(value)
-    return Tombstone(UUID(fields["id"]), fields["leader_epoch"], fields["deleted_ms"])
+    return Tombstone(UUID(fields["id"]), fields["leader_epoch"], fields["deleted_ms"], _former_of(fields))
 
 
-def encode_broker(endpoints: Iterable[Listener], rack: str | None, directory: str = "") -> bytes:
-    addresses = [[endpoint.name, endpoint.host, endpoint.port] for endpoint in endpoints]
-    return _encode({"endpoints": addresses, "rack": rack, "directory": directory})
+def encode_broker(
+    endpoints: Iterable[Listener],
+    rack: str | None,
+    directory: str = "",
+    incarnation: str = "",
+    registrations: int = 0,
+) -> bytes:
+    fields = {
+        "endpoints": [[endpoint.name, endpoint.host, endpoint.port] for endpoint in endpoints],
+        "rack": rack,
+        "directory": directory,
+        "incarnation": incarnation,
+        "registrations": registrations,
+    }
+    return _encode(fields)
 
 
 def decode_broker(node_id: int, value: bytes, epoch: int) -> BrokerInfo:
     fields = json.loads(value)
     endpoints = tuple(Listener(name, host, port) for name, host, port in fields["endpoints"])
-    return BrokerInfo(node_id, epoch, endpoints, fields["rack"], fields.get("directory", ""))
+    return BrokerInfo(
+        node_id,
+        epoch,
+        endpoints,
+        fields["rack"],
+        fields.get("directory", ""),
+        incarnation=fields.get("incarnation", ""),
+        registrations=fields.get("registrations", 0),  # earlier versions do not count them
+    )
 
 
-def encode_session(*, stopping: bool = False, lease: int = 0) -> bytes:
-    """`lease`: the one that the session is committed under, so that others can end it."""
-    return _encode({"stopping": stopping, "lease": lease})
+def encode_session(*, stopping: bool = False, full: bool = False, lease: int = 0) -> bytes:
+    """`lease`: the one that the session is committed under, so that others can end it.
+
+    A broker with a full disk is written as a stopping one, too: brokers of earlier versions know only that field.
+    """
+    return _encode({"stopping": stopping or full, "lease": lease, **({"full": True} if full and not stopping else {})})
 
 
 def session_is_stopping(value: bytes) -> bool:
-    return bool(json.loads(value)["stopping"])
+    """Whether the broker is shutting down."""
+    fields = json.loads(value)
+    return bool(fields["stopping"]) and not fields.get("full", False)
+
+
+def session_is_full(value: bytes) -> bool:
+    """Whether the broker's disk is full, and it goes on serving."""
+    return bool(json.loads(value).get("full", False))
 
 
 def session_lease(value: bytes) -> int:
@@ -210,8 +266,18 @@ def decode_configs(value: bytes) -> dict[str, str]:
 
 
 def encode_field(name: str, value: str | int) -> bytes:
-    """The facts that are a single value: cluster, controller, producer ids, epoch floor."""
+    """The facts that are a single value: cluster, controller, epoch floor."""
     return _encode({name: value})
+
+
+def encode_producer_ids(next_id: int, floor: int) -> bytes:
+    """`next_id` begins the next block; no broker gives out an id below `floor`, also not from a block that it has."""
+    return _encode({"next": next_id, "floor": floor} if floor else {"next": next_id})
+
+
+def decode_producer_ids(value: bytes) -> tuple[int, int]:
+    fields = json.loads(value)
+    return int(fields["next"]), int(fields.get("floor", 0))
 
 
 def decode_text(name: str, value: bytes) -> str:

@@ -52,12 +52,14 @@ class ClusterImage:
         self.cluster_id = ""
         self.controller = NO_CONTROLLER
         self.next_producer_id = 0
+        self.producer_id_floor = 0  # no id below it is given out any more; raised after a restore
         self.leader_epoch_floor = 0  # no new topic starts below it; covers tombstones that were let go
         self._topics: dict[str, TopicImage] = {}
         self._topic_ids: dict[UUID, str] = {}
         self._brokers: dict[int, BrokerInfo] = {}
         self.session_leases: dict[int, int] = {}  # by broker with a session: the lease that it lasts with
-        self._stopping: dict[int, bool] = {}  # by broker with a session: whether it says that it wants to stop
+        self._stopping: dict[int, bool] = {}  # by broker with a session: whether it is shutting down
+        self._full: dict[int, bool] = {}  # by broker with a session: whether its disk is full
         self._broker_configs: dict[str, Mapping[str, str]] = {}
         self._group_configs: dict[str, Mapping[str, str]] = {}
         self._tombstones: dict[str, Tombstone] = {}
@@ -136,7 +138,7 @@ class ClusterImage:
             if fact is None:
                 continue
             partitions = old.partitions if old is not None else ()
-            self._put(TopicImage(name, fact.topic_id, partitions, MappingProxyType(fact.configs)))
+            self._put(TopicImage(name, fact.topic_id, partitions, MappingProxyType(fact.configs), fact.former_ids))
             if old is None:
                 new_ids.add(fact.topic_id)
             elif old.configs != fact.configs:
@@ -159,7 +161,7 @@ class ClusterImage:
             before = old.partitions[start : start + facts.PARTITIONS_PER_BLOCK]
             changed += [start + at for at, pair in enumerate(zip(before, states, strict=False)) if pair[0] != pair[1]]
             partitions[start : start + facts.PARTITIONS_PER_BLOCK] = states
-        topic = TopicImage(old.name, topic_id, tuple(partitions), old.configs)
+        topic = TopicImage(old.name, topic_id, tuple(partitions), old.configs, old.former_ids)
         self._put(topic)
         events: list[Event] = [PartitionsChanged(topic, tuple(changed))] if changed else []
         if len(partitions) > len(old.partitions):
@@ -187,7 +189,8 @@ class ClusterImage:
                 self.controller = facts.decode_number("node", value) if value is not None else NO_CONTROLLER
                 return [ControllerChanged(self.controller)]
             case facts.PRODUCER_IDS:
-                self.next_producer_id = facts.decode_number("next", value) if value is not None else 0
+                known = facts.decode_producer_ids(value) if value is not None else (0, 0)
+                self.next_producer_id, self.producer_id_floor = known
             case facts.LEADER_EPOCH_FLOOR:
                 self.leader_epoch_floor = facts.decode_number("epoch", value) if value is not None else 0
         return []
@@ -211,9 +214,11 @@ class ClusterImage:
 
     def _apply_session(self, node_id: int, value: bytes | None) -> list[Event]:
         self._stopping.pop(node_id, None)
+        self._full.pop(node_id, None)
         self.session_leases.pop(node_id, None)
         if value is not None:
             self._stopping[node_id] = facts.session_is_stopping(value)
+            self._full[node_id] = facts.session_is_full(value)
             self.session_leases[node_id] = facts.session_lease(value)
         if node_id not in self._brokers:
             return []
@@ -223,7 +228,11 @@ class ClusterImage:
     def _with_session(self, broker: BrokerInfo) -> BrokerInfo:
         """A session that is older than the registration was that of an earlier life of the broker."""
         is_live = self.version_of(facts.session_key(broker.node_id)) >= broker.epoch
-        return broker._replace(is_live=is_live, is_stopping=is_live and self._stopping.get(broker.node_id, False))
+        return broker._replace(
+            is_live=is_live,
+            is_stopping=is_live and self._stopping.get(broker.node_id, False),
+            is_full=is_live and self._full.get(broker.node_id, False),
+        )
 
     def _put(self, topic: TopicImage) -> None:
         self._topics[topic.name] = topic

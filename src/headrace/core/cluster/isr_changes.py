@@ -74,7 +74,9 @@ def change_isrs(
                 refused.append(proposal)
                 continue
             states[proposal.partition] = _next(states[proposal.partition], proposal, topic_rules)
-            guards |= {facts.session_key(broker) for broker in proposal.joining}
+            # The registration, too: a broker that registers again may have lost what its earlier life fetched, while
+            # the session of that life lasts.
+            guards |= {key(broker) for broker in proposal.joining for key in (facts.session_key, facts.broker_key)}
             good.append(proposal.partition)
         writes = facts.block_writes(topic_id, states, good)
         outcome = IsrOutcome(len(good), tuple(refused))
@@ -95,9 +97,11 @@ def _may_join(proposal: IsrProposal, image: ClusterImage) -> bool:
 
 
 def is_eligible(image: ClusterImage, broker: int, epoch: int) -> bool:
-    """Whether the broker lives, in the life that it fetched with, and does not want to stop."""
+    """Whether the broker lives, in the life that it fetched with, does not shut down and has disk space."""
     known = image.brokers.get(broker)
-    return known is not None and known.is_live and not known.is_stopping and known.epoch == epoch
+    if known is None or not known.is_live or known.epoch != epoch:
+        return False
+    return not known.is_stopping and not known.is_full
 
 
 def _next(state: PartitionState, proposal: IsrProposal, rules: Rules) -> PartitionState:

@@ -23,7 +23,8 @@ def begun(state: PartitionState, wanted: tuple[int, ...]) -> PartitionState:
         kept = (*kept, *(one for one in state.isr if one not in kept))
         removing = tuple(one for one in kept if one not in wanted)
         isr, elr = state.isr, state.elr
-    return settled(changed(state, replicas=kept, isr=isr, elr=elr, adding=adding, removing=removing))
+    lost = tuple(one for one in state.lost if one in kept)
+    return settled(changed(state, replicas=kept, isr=isr, elr=elr, adding=adding, removing=removing, lost=lost))
 
 
 def cancelled(state: PartitionState) -> PartitionState:
@@ -46,6 +47,7 @@ def settled(state: PartitionState) -> PartitionState:
         elr=tuple(one for one in state.elr if one in wanted),
         adding=(),
         removing=(),
+        lost=tuple(one for one in state.lost if one in wanted),
     )
     if new.leader not in wanted:  # it hands over to one who is in sync
         new = new._replace(leader=next(one for one in wanted if one in isr), leader_epoch=state.leader_epoch + 1)

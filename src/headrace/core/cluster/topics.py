@@ -38,6 +38,9 @@ from headrace.model.errors import (
 TOMBSTONES_MAX = 1000
 # How many tombstones one commit lets go at most: with the floor, they must fit into it.
 TOMBSTONES_PER_PRUNING = 100
+# Ids of deleted topics that are kept for each name, so that a broker that was away may remove their directories: 3.5 KB
+# beside a topic's configs. The directory of an older one is kept as a stray for `log.stray.retention.ms`.
+FORMER_IDS_MAX = 100
 
 DEFAULT = -1  # in a request: the broker's own default
 
@@ -160,7 +163,8 @@ def prune_tombstones(image: ClusterImage) -> Decision[int]:
     oldest = list(image.tombstones.items())[:excess]
     floor = max(image.leader_epoch_floor, *(tombstone.leader_epoch + 1 for _, tombstone in oldest))
     writes: dict[str, bytes | None] = {facts.deleted_key(name): None for name, _ in oldest}
-    writes[facts.LEADER_EPOCH_FLOOR] = facts.encode_field("epoch", floor)
+    if floor > image.leader_epoch_floor:  # topic creations compare it, so it is written only to raise it
+        writes[facts.LEADER_EPOCH_FLOOR] = facts.encode_field("epoch", floor)
     return Decision(excess, writes)
 
 
@@ -191,11 +195,23 @@ def _create(
         start=topic_id.int,
     )
     states = new_partitions(replicas, first_leader_epoch(topic.name, image), brokers.away)
-    writes: dict[str, bytes | None] = {facts.topic_key(topic.name): facts.encode_topic(topic_id, configs.set)}
+    writes: dict[str, bytes | None] = {
+        facts.topic_key(topic.name): facts.encode_topic(topic_id, configs.set, _former_ids(topic.name, image))
+    }
     writes |= facts.block_writes(topic_id, states, range(len(states)))
-    if topic.name in image.tombstones:
-        writes[facts.deleted_key(topic.name)] = None  # the new topic carries the epoch on
-    return Decision(CreatedTopic(topic.name, topic_id, len(states), len(replicas[0]), configs.rows), writes)
+    writes |= dict.fromkeys(facts.name_keys(topic.name), facts.encode_field("topic", topic.name))
+    writes[facts.deleted_key(topic.name)] = None  # the new topic carries the epoch on
+    return Decision(
+        CreatedTopic(topic.name, topic_id, len(states), len(replicas[0]), configs.rows),
+        writes,
+        unchanged=(facts.UNREGISTRATIONS, facts.LEADER_EPOCH_FLOOR, *defaults.layers.keys),
+        touched=(facts.PLACEMENTS,),
+    )
+
+
+def _former_ids(name: str, image: ClusterImage) -> tuple[UUID, ...]:
+    tombstone = image.tombstones.get(name)
+    return () if tombstone is None else (*tombstone.former_ids, tombstone.topic_id)[-FORMER_IDS_MAX:]
 
 
 def first_leader_epoch(name: str, image: ClusterImage) -> int:
@@ -219,15 +235,23 @@ def _grow(topic: TopicImage, more: MorePartitions, image: ClusterImage, at_most:
     # Not from 0: a deleted topic of this name may have had more partitions than this one began with.
     states = topic.partitions + new_partitions(replicas, topic.lowest_leader_epoch, brokers.away)
     writes = facts.block_writes(topic.topic_id, states, range(present, len(states)))
-    # A deletion that slipped in between would leave the new blocks behind.
-    return Decision(len(states), dict(writes), unchanged=(facts.topic_key(topic.name),))
+    # Compared with the topic's key, so that no block is added to a topic that another broker deletes.
+    return Decision(
+        len(states),
+        dict(writes),
+        unchanged=(facts.topic_key(topic.name), facts.UNREGISTRATIONS),
+        touched=(facts.PLACEMENTS,),
+    )
 
 
 def _delete(topic: TopicImage, now_ms: int) -> Decision[DeletedTopic]:
-    tombstone = Tombstone(topic.topic_id, topic.highest_leader_epoch, now_ms)
+    tombstone = Tombstone(topic.topic_id, topic.highest_leader_epoch, now_ms, topic.former_ids)
     writes: dict[str, bytes | None] = dict.fromkeys(facts.block_keys(topic.topic_id, len(topic.partitions)), None)
     writes[facts.topic_key(topic.name)] = None
     writes[facts.deleted_key(topic.name)] = facts.encode_tombstone(tombstone)
+    writes |= dict.fromkeys(facts.name_keys(topic.name))
+    # Partitions that another broker adds at the same time begin in this block; it would be left behind.
+    writes[facts.block_key(topic.topic_id, len(topic.partitions) // facts.PARTITIONS_PER_BLOCK)] = None
     return Decision(DeletedTopic(topic.name, topic.topic_id), writes)
 
 

@@ -27,6 +27,7 @@ class PartitionState(NamedTuple):
     last_leader: int = NO_LEADER  # who led last, remembered while nobody is known to hold everything
     adding: tuple[int, ...] = ()  # replicas that a reassignment brings in; they are among `replicas` already
     removing: tuple[int, ...] = ()  # replicas that it takes away, once those to be added are in sync
+    lost: tuple[int, ...] = ()  # replicas that lost their whole log and have not been in the ISR since
 
     def relies_on(self, broker: int) -> bool:
         """Whether the broker leads, or is one of those that may lead because they hold everything."""
@@ -38,6 +39,7 @@ class TopicImage(NamedTuple):
     topic_id: UUID
     partitions: tuple[PartitionState, ...]
     configs: Mapping[str, str]  # only what was set on the topic, as canonical text
+    former_ids: tuple[UUID, ...] = ()  # of deleted topics of this name, oldest first: their directories may be removed
 
     @property
     def replication_factor(self) -> int:
@@ -59,7 +61,10 @@ class BrokerInfo(NamedTuple):
     rack: str | None
     directory: str = ""  # the id of its data directory: another one means that the data is gone
     is_live: bool = False  # it has a session that began with or after this registration
-    is_stopping: bool = False  # it wants to lead nothing any more
+    is_stopping: bool = False  # it is shutting down
+    incarnation: str = ""  # of two processes with the same one, the earlier is dead; see `LogDir.incarnation`
+    is_full: bool = False  # its disk is full: it leads only where no other replica can
+    registrations: int = 0  # how often its data directory has registered, as the directory counts them
 
 
 class Tombstone(NamedTuple):
@@ -68,6 +73,7 @@ class Tombstone(NamedTuple):
     topic_id: UUID
     leader_epoch: int
     deleted_ms: int
+    former_ids: tuple[UUID, ...] = ()  # of topics of this name that were deleted before
 
 
 class ResourceType(IntEnum):
@@ -87,11 +93,21 @@ class ConfigResource(NamedTuple):
 
 
 class Decision(NamedTuple, Generic[Row]):
-    """What to answer, and the facts that must be committed together before it is true.
+    """What to answer, and the metadata that must be committed together before it is true.
 
-    Every key that is written must still have the version that the image knows; so must the `unchanged` ones.
+    The commit compares the version of every key in `writes` and `unchanged` with the one in the image. Two decisions
+    that are taken at the same time have the outcome of one after the other, because each compares every key that it
+    read and that the other may write. Exceptions, with the same outcome in the end:
+
+    - Elections and ISR changes read topic and broker configs; the decisions that write these read no partition state.
+    - Placements and elections read sessions. The controller looks at all partitions after every change of a session
+      and after every new partition. A replica that joins an ISR has its session and its registration compared.
+
+    Keys in `touched` are written and not compared: decisions that touch the same key do not conflict with each other,
+    only with those that compare it.
     """
 
     row: Row
     writes: Mapping[str, bytes | None]
     unchanged: tuple[str, ...] = ()
+    touched: tuple[str, ...] = ()

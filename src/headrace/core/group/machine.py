@@ -5,7 +5,7 @@ partitions out among themselves; consumer groups of KIP-848 join `families` the 
 records, facts and timers. What concerns all kinds is here: which family a group belongs to, offsets, listing, deletion.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, NamedTuple
 
@@ -22,8 +22,16 @@ from headrace.core.group.errors import (
 )
 from headrace.core.group.family import ClassicDoor, Committer, Family, OffsetsRule
 from headrace.core.group.history import History
-from headrace.core.group.offsets import NO_PRODUCER, OffsetCommitted, OffsetForgotten, Offsets
+from headrace.core.group.offsets import (
+    NO_PRODUCER,
+    OffsetCommitted,
+    OffsetFact,
+    OffsetForgotten,
+    Offsets,
+    TopicOffsetsRemoved,
+)
 from headrace.core.group.records import (
+    NO_TOPIC_ID,
     OFFSET_KEYS,
     CommittedOffset,
     OffsetKey,
@@ -41,7 +49,7 @@ from headrace.core.group.values import (
     Leaving,
     SyncRequest,
 )
-from headrace.model.errors import HeadraceError
+from headrace.model.errors import HeadraceError, UnknownTopic
 from headrace.model.ids import TopicPartition
 
 TIME_MS_MAX = 2**63 - 1  # the last moment that a record can name
@@ -55,16 +63,36 @@ class NewOffset(NamedTuple):
     leader_epoch: int = -1
     metadata: str = ""
     retention_ms: int = -1  # old clients may ask for an end of their own; -1: the broker's rule
+    topic_id: bytes = NO_TOPIC_ID  # of the topic that the request was resolved to
 
 
 class FetchedOffsets(NamedTuple):
     offsets: Mapping[TopicPartition, CommittedOffset]
     unstable: frozenset[TopicPartition]
 
+    def of(self, partition: TopicPartition, topic_id: bytes) -> CommittedOffset | None:
+        """The committed offset, unless it was committed for another topic of that name than the one with this id."""
+        committed = self.offsets.get(partition)
+        return None if committed is None or is_of_another_topic(committed.topic_id, topic_id) else committed
+
+
+TopicIdOf = Callable[[str], bytes]  # NO_TOPIC_ID if there is no such topic
+
+
+def no_topic_ids(topic: str) -> bytes:
+    return NO_TOPIC_ID
+
+
+def is_of_another_topic(topic_id: bytes, present_id: bytes) -> bool:
+    """As in Kafka, an id that is not known matches every topic."""
+    return topic_id != present_id and topic_id != NO_TOPIC_ID and present_id != NO_TOPIC_ID
+
 
 class GroupMachine:
-    def __init__(self, limits: GroupLimits, *more_families: Family) -> None:
+    def __init__(self, limits: GroupLimits, *more_families: Family, topic_id_of: TopicIdOf = no_topic_ids) -> None:
+        """`topic_id_of` returns the present id of a topic."""
         self._limits = limits
+        self._topic_id_of = topic_id_of
         self.offsets = Offsets()
         self.classic = ClassicGroups(limits)
         self.families: tuple[Family, ...] = (self.classic, *more_families)
@@ -87,32 +115,36 @@ class GroupMachine:
             return offset_record(fact.key, fact.committed)
         if isinstance(fact, OffsetForgotten):
             return offset_record(fact.key, None)
+        if isinstance(fact, TopicOffsetsRemoved):
+            return None
         return self._by_fact[type(fact)].encode(fact)
 
     def apply(self, fact: Any, offset: int) -> None:
-        if isinstance(fact, OffsetCommitted | OffsetForgotten):
+        if isinstance(fact, OffsetFact):
             self.offsets.apply(fact, offset)
         else:
             self._by_fact[type(fact)].apply(fact, offset)
 
     def replay(self, record: LogRecord, offset: int) -> None:
-        if record.key[:2] in OFFSET_KEYS:
-            self._replay_offset(record, offset, NO_PRODUCER)
+        key, value = record
+        if key[:2] in OFFSET_KEYS:  # nearly all of them, so without another call
+            if value is None:
+                self.offsets.forget(read_offset_key(key))
+            else:
+                self.offsets.put(read_offset_key(key), read_offset(value, offset))
             return
         kind = record_kind(record)
         if kind in self._by_record:
             self._by_record[kind].replay(kind, record, offset)
 
     def replay_in_transaction(self, record: LogRecord, offset: int, producer: Producer) -> None:
-        if record.key[:2] in OFFSET_KEYS:
-            self._replay_offset(record, offset, producer.producer_id)
-
-    def _replay_offset(self, record: LogRecord, offset: int, producer_id: int) -> None:
+        if record.key[:2] not in OFFSET_KEYS:
+            return
         key = read_offset_key(record.key)
         if record.value is None:
             self.offsets.forget(key)
         else:
-            self.offsets.put(key, read_offset(record.value, offset), producer_id)
+            self.offsets.put(key, read_offset(record.value, offset), producer.producer_id)
 
     def transaction_ended(self, producer_id: int, *, committed: bool) -> None:
         self.offsets.transaction_ended(producer_id, committed=committed)
@@ -184,13 +216,17 @@ class GroupMachine:
         outcomes: Outcomes = {}
         facts: list[OffsetCommitted] = []
         producer_id = NO_PRODUCER if producer is None else producer.producer_id
-        for partition, offset, leader_epoch, note, retention_ms in wanted:
+        for partition, offset, leader_epoch, note, retention_ms, topic_id in wanted:
             if note and len(note.encode()) > self._limits.offset_metadata_bytes_max:
                 outcomes[partition] = OffsetMetadataTooLarge(f"the note for {partition} is too long")
                 continue
+            # A transactional commit waits for the transaction's coordinator after its topics were resolved.
+            if producer is not None and is_of_another_topic(topic_id, self._topic_id_of(partition.topic)):
+                outcomes[partition] = UnknownTopic(f"topic {partition.topic} was deleted and created again")
+                continue
             outcomes[partition] = None
             expires_ms = -1 if retention_ms < 0 else min(now.wall_ms + retention_ms, TIME_MS_MAX)
-            committed = CommittedOffset(offset, leader_epoch, note, now.wall_ms, expires_ms)
+            committed = CommittedOffset(offset, leader_epoch, note, now.wall_ms, expires_ms, topic_id)
             facts.append(OffsetCommitted(OffsetKey(group_id, partition), committed, producer_id))
         return Decision(answers=(Answer(ticket, outcomes),), facts=facts, timers=timers, producer=producer)
 
@@ -207,7 +243,11 @@ class GroupMachine:
         family = self.family_of(group_id)
         if family is not None:
             family.check_fetch(group_id, committer)
-        unstable = self.offsets.unstable(group_id) if require_stable else frozenset()
+        unstable = frozenset(
+            partition
+            for partition, pending in (self.offsets.pending(group_id) if require_stable else ())
+            if not is_of_another_topic(pending.topic_id, self._topic_id_of(partition.topic))
+        )
         return FetchedOffsets(dict(self.offsets.of_group(group_id)), unstable)
 
     def forget_offsets(self, group_id: str, wanted: Iterable[TopicPartition], ticket: Ticket) -> Decision[Any]:
@@ -232,18 +272,40 @@ class GroupMachine:
                 outcomes[partition] = None
         gone = [one for one, outcome in outcomes.items() if outcome is None and one in known]
         facts = [OffsetForgotten(OffsetKey(group_id, one)) for one in gone]
-        return Decision(answers=(Answer(ticket, outcomes),), facts=facts)
+        return Decision(answers=(Answer(ticket, outcomes),), facts=facts, is_divisible=True)
 
-    def topic_deleted(self, topic: str) -> Decision[Any]:
-        """Offsets of a topic that is gone would mislead the readers of a new one of the same name."""
-        return Decision(
-            facts=[
-                OffsetForgotten(OffsetKey(group_id, partition))
-                for group_id in self.offsets.groups()
-                for partition in self.offsets.of_group(group_id)
-                if partition.topic == topic
-            ]
-        )
+    def topic_deleted(self, topic: str, deleted_ms: int = TIME_MS_MAX) -> Decision[Any]:
+        """Removes the offsets of a deleted topic, committed and pending.
+
+        Offsets with the id of a new topic of the same name stay. Those without an id, from older versions, stay if they
+        were committed after `deleted_ms`.
+        """
+        present_id = self._topic_id_of(topic)
+
+        def is_outdated(committed: CommittedOffset) -> bool:
+            if committed.topic_id == NO_TOPIC_ID:
+                return committed.committed_ms <= deleted_ms
+            return committed.topic_id != present_id
+
+        return Decision(facts=self.offsets.removal(topic, is_outdated), is_divisible=True)
+
+    def topic_created(self, topic: str) -> Decision[Any]:
+        """Removes offsets of an earlier topic of the same name, whose deletion this coordinator has not seen."""
+        return Decision(facts=self._removal_for_another_topic(topic), is_divisible=True)
+
+    def remove_outdated(self) -> Decision[Any]:
+        """`topic_created` for all topics: another broker may have been the coordinator when they were re-created."""
+        facts = [fact for topic in self.offsets.topics_with_ids() for fact in self._removal_for_another_topic(topic)]
+        return Decision(facts=facts, is_divisible=True)
+
+    def _removal_for_another_topic(self, topic: str) -> list[OffsetFact]:
+        known_ids = self.offsets.topics_with_ids().get(topic)
+        if known_ids is None:
+            return []
+        present_id = self._topic_id_of(topic)
+        if not any(is_of_another_topic(one, present_id) for one in known_ids):
+            return []
+        return self.offsets.removal(topic, lambda committed: is_of_another_topic(committed.topic_id, present_id))
 
     def expire_offsets(self, now: Moment) -> Decision[Any]:
         """Forget what no member has come back for in time, and groups that have nothing left."""
@@ -251,7 +313,8 @@ class GroupMachine:
         groups = {listing.group_id for listing in self.listings()}
         for group_id in groups:
             facts += self._expired_facts(group_id, now.wall_ms)
-        return Decision(facts=facts)
+        # Offsets go before their group: after a crash in between, the group is found empty and expires next time.
+        return Decision(facts=facts, is_divisible=True)
 
     def _expired_facts(self, group_id: str, wall_ms: int) -> list[Any]:
         family = self.family_of(group_id)
@@ -305,4 +368,4 @@ class GroupMachine:
             facts += family.forget(group_id)
         if self._history is not None:
             facts += self._history.forget(group_id)
-        return Decision(answers=(Answer(ticket, None),), facts=facts)
+        return Decision(answers=(Answer(ticket, None),), facts=facts, is_divisible=True)

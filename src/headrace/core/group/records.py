@@ -9,7 +9,16 @@
            │ int16   │                      │
            └─────────┴──────────────────────┘
 
-Old versions are read, version 3 is written (version 1 for an offset with an end of its own).
+A committed offset is written in version 4 of its value, the first with compact lengths and tagged fields:
+
+    ┌─────────┬────────┬─────────────┬──────────────────┬──────────┬───────────┬────────────────────────┐
+    │ version │ offset │ leaderEpoch │ metadata         │ commit   │ tagged    │ topicId, if it is known│
+    │ = 4     │        │             │ varint length +1 │ Timestamp│ fields    │ tag 0, 16 bytes        │
+    │ int16   │ int64  │ int32       │ bytes            │ int64    │ varint 0/1│ 00 10 uuid             │
+    └─────────┴────────┴─────────────┴──────────────────┴──────────┴───────────┴────────────────────────┘
+
+As in Kafka 4.3, an offset with an expiration time of its own is written in version 1, which has no topic id. Versions 0
+to 4 of committed offsets are read. Classic groups are written in version 3; versions 0 to 3 of them are read.
 """
 
 from functools import lru_cache
@@ -19,8 +28,9 @@ from typing import NamedTuple
 
 from headrace.core.coordinator import LogRecord
 from headrace.core.group.values import ClassicGroup, GroupState, Member, Protocol
-from headrace.model.errors import CorruptLog
+from headrace.model.errors import CorruptLog, ProtocolError
 from headrace.model.ids import TopicPartition
+from headrace.protocol.wire import EMPTY_TAGS, Reader, uvarint
 
 OFFSET_KEYS = frozenset({b"\x00\x00", b"\x00\x01"})  # how the keys of kinds 0 and 1 begin
 GROUP_KIND = 2
@@ -29,11 +39,21 @@ _INT16 = Struct(">h")
 _INT32 = Struct(">i")
 _INT64 = Struct(">q")
 _OFFSET_AND_LENGTH = Struct(">qh")
-_OFFSET_EPOCH_AND_LENGTH = Struct(">qih")
-_WITHOUT_NOTE = Struct(">hqihq")  # a whole value: version, offset, leader epoch, no note, time
+_VERSION_OFFSET_AND_EPOCH = Struct(">hqi")
+_OFFSET_AND_EPOCH = Struct(">qi")
+_WITHOUT_NOTE = Struct(">hqihq")  # a whole value in version 3: version, offset, leader epoch, no note, time
+_WITH_TOPIC_ID = Struct(">hqiBq19s")  # a whole value in version 4: the same, and the tagged field of the topic id
 _NULL = b"\xff\xff"
-# The first version that adds tagged fields and compact lengths. Kafka can read it and does not write it.
+# The first version that adds tagged fields and compact lengths.
 _FLEXIBLE_FROM = 4
+_TOPIC_ID_TAG = 0
+_TOPIC_ID_BYTES = 16
+_TOPIC_ID_FIELD = b"\x01\x00\x10"  # one tagged field: tag 0 with 16 bytes
+
+# Kafka's ZERO_UUID: no topic has this id. The id is kept as bytes, because a UUID costs more to make and to compare.
+NO_TOPIC_ID = bytes(_TOPIC_ID_BYTES)
+# Ids of which one object is shared by all offsets that name the topic: about 2 MB.
+TOPIC_IDS_SHARED_MAX = 16 * 1024
 
 
 # A log says the same few keys again and again: each is taken apart once. Enough for the groups of one partition of the
@@ -52,7 +72,22 @@ class CommittedOffset(NamedTuple):
     metadata: str = ""
     committed_ms: int = -1  # wall time
     expires_ms: int = -1  # wall time; -1: with the group
+    topic_id: bytes = NO_TOPIC_ID  # of the topic that it was committed for; NO_TOPIC_ID if the record has none
     record_offset: int = -1
+
+
+class _TopicIds(dict[bytes, bytes | None]):
+    """The topic id in the tagged fields of a value; None if they are others. Equal ids are one object."""
+
+    def __missing__(self, fields: bytes) -> bytes | None:
+        topic_id = fields[len(_TOPIC_ID_FIELD) :] if fields.startswith(_TOPIC_ID_FIELD) else None
+        if len(self) >= TOPIC_IDS_SHARED_MAX:
+            self.clear()
+        self[fields] = topic_id
+        return topic_id
+
+
+_topic_ids = _TopicIds()
 
 
 class OffsetKey(NamedTuple):
@@ -80,21 +115,31 @@ def offset_record(key: OffsetKey, committed: CommittedOffset | None) -> LogRecor
     )
     if committed is None:
         return LogRecord(key_bytes, None)
-    note = committed.metadata.encode()
-    if committed.expires_ms >= 0:
-        value = b"\x00\x01%b%b%b%b" % (
-            _OFFSET_AND_LENGTH.pack(committed.offset, len(note)),
-            note,
-            _INT64.pack(committed.committed_ms),
-            _INT64.pack(committed.expires_ms),
-        )
-    else:
-        value = b"\x00\x03%b%b%b" % (
-            _OFFSET_EPOCH_AND_LENGTH.pack(committed.offset, committed.leader_epoch, len(note)),
-            note,
-            _INT64.pack(committed.committed_ms),
-        )
+    offset, leader_epoch, metadata, committed_ms, expires_ms, topic_id, _ = committed
+    if metadata or expires_ms >= 0 or topic_id == NO_TOPIC_ID:
+        return LogRecord(key_bytes, _unusual_offset(committed))
+    value = _WITH_TOPIC_ID.pack(4, offset, leader_epoch, 1, committed_ms, _TOPIC_ID_FIELD + topic_id)
     return LogRecord(key_bytes, value)
+
+
+def _unusual_offset(committed: CommittedOffset) -> bytes:
+    """The value of an offset with a note, with an expiration time of its own, or without a topic id."""
+    offset, leader_epoch, metadata, committed_ms, expires_ms, topic_id, _ = committed
+    note = metadata.encode()
+    if expires_ms >= 0:
+        return b"\x00\x01%b%b%b%b" % (
+            _OFFSET_AND_LENGTH.pack(offset, len(note)),
+            note,
+            _INT64.pack(committed_ms),
+            _INT64.pack(expires_ms),
+        )
+    return b"%b%b%b%b%b" % (
+        _VERSION_OFFSET_AND_EPOCH.pack(4, offset, leader_epoch),
+        uvarint(len(note) + 1),
+        note,
+        _INT64.pack(committed_ms),
+        EMPTY_TAGS if topic_id == NO_TOPIC_ID else _TOPIC_ID_FIELD + topic_id,
+    )
 
 
 def group_record(group_id: str, group: ClassicGroup | None) -> LogRecord:
@@ -180,22 +225,47 @@ def read_offset_key(key: bytes) -> OffsetKey:
 
 
 def read_offset(value: bytes, record_offset: int = -1) -> CommittedOffset:
-    if len(value) == _WITHOUT_NOTE.size:
+    """Versions 0 to 4; raises CorruptLog for others and for a value that is cut short."""
+    if len(value) == _WITH_TOPIC_ID.size:
+        version, offset, leader_epoch, note_length, committed_ms, fields = _WITH_TOPIC_ID.unpack(value)
+        if version == 4 and note_length == 1:  # as nearly all of them are
+            topic_id = _topic_ids[fields]
+            if topic_id is not None:
+                return _new_tuple(
+                    CommittedOffset, (offset, leader_epoch, "", committed_ms, -1, topic_id, record_offset)
+                )
+    elif len(value) == _WITHOUT_NOTE.size:
         version, offset, leader_epoch, note_bytes, committed_ms = _WITHOUT_NOTE.unpack(value)
-        if version == 3 and not note_bytes:  # as nearly all of them are
-            return _new_tuple(CommittedOffset, (offset, leader_epoch, "", committed_ms, -1, record_offset))
+        if version == 3 and not note_bytes:  # as nearly all of an older broker are
+            return _new_tuple(CommittedOffset, (offset, leader_epoch, "", committed_ms, -1, NO_TOPIC_ID, record_offset))
     return _read_any_offset(value, record_offset)
 
 
 def _read_any_offset(value: bytes, record_offset: int) -> CommittedOffset:
     fields = _Fields(value)
-    version = _version(fields, "an offset")
+    version = _version(fields, "an offset", newest=4)
+    if version >= _FLEXIBLE_FROM:
+        return _read_flexible_offset(value, record_offset)
     offset = fields.number(_INT64)
     leader_epoch = fields.number(_INT32) if version >= 3 else -1
     metadata = fields.string()
     committed_ms = fields.number(_INT64)
     expires_ms = fields.number(_INT64) if version == 1 else -1
-    return CommittedOffset(offset, leader_epoch, metadata, committed_ms, expires_ms, record_offset)
+    return CommittedOffset(offset, leader_epoch, metadata, committed_ms, expires_ms, NO_TOPIC_ID, record_offset)
+
+
+def _read_flexible_offset(value: bytes, record_offset: int) -> CommittedOffset:
+    reader = Reader(memoryview(value), _INT16.size, flexible=True)
+    topic_id = NO_TOPIC_ID
+    try:
+        offset, leader_epoch = reader.numbers(_OFFSET_AND_EPOCH)
+        metadata, committed_ms = reader.string(), reader.int64()
+        for tag, field in reader.tags():
+            if tag == _TOPIC_ID_TAG:
+                topic_id = bytes(field.take(_TOPIC_ID_BYTES))
+    except ProtocolError as error:
+        raise CorruptLog(f"a committed offset cannot be read: {error}") from None
+    return CommittedOffset(offset, leader_epoch, metadata, committed_ms, -1, topic_id, record_offset)
 
 
 def read_group_key(record: LogRecord) -> str:
@@ -205,7 +275,7 @@ def read_group_key(record: LogRecord) -> str:
 def read_group(group_id: str, value: bytes) -> ClassicGroup:
     """The group as its last written generation was: with members it is stable."""
     fields = _Fields(value)
-    version = _version(fields, "a group")
+    version = _version(fields, "a group", newest=3)
     protocol_type, generation = fields.string(), fields.number(_INT32)
     protocol, leader = fields.nullable_string(), fields.nullable_string()
     since_ms = fields.number(_INT64) if version >= 2 else -1
@@ -241,8 +311,8 @@ def _read_member(fields: _Fields, version: int, protocol: str) -> Member:
     )
 
 
-def _version(fields: _Fields, what: str) -> int:
+def _version(fields: _Fields, what: str, newest: int) -> int:
     version = fields.number(_INT16)
-    if not 0 <= version < _FLEXIBLE_FROM:
-        raise CorruptLog(f"{what} is written in version {version} of its format, which nobody here writes")
+    if not 0 <= version <= newest:
+        raise CorruptLog(f"{what} is written in version {version} of its format; versions 0 to {newest} are known")
     return version

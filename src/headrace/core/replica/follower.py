@@ -30,8 +30,8 @@ def divergence(leader: Epochs, leader_end: int, fetch_offset: int, last_fetched_
     if last_fetched_epoch == NO_EPOCH:
         return None  # an empty log, or a follower that does not say
     epoch, end = leader.end_offset_for(last_fetched_epoch, leader_end)
-    if epoch == NO_EPOCH:  # our log is empty
-        end = leader_end
+    if epoch == NO_EPOCH:  # this log is empty: there is nothing in it from which a history that ends here could differ
+        return EpochEnd(NO_EPOCH, leader_end) if fetch_offset > leader_end else None
     if epoch < last_fetched_epoch or end < fetch_offset:
         return EpochEnd(epoch, end)
     return None

@@ -26,6 +26,7 @@ class Follower:
     fetched_ms: int = 0
     leader_end_then: int = 0  # where the leader's log ended at that fetch
     fetches: int = 0  # so far
+    log_start_offset: int = -1  # where its log begins; unknown before its first fetch
 
     def fetched(self, offset: int, broker_epoch: int, leader_end: int, now_ms: int) -> None:
         if offset >= leader_end:
@@ -55,13 +56,14 @@ class ProposedIsr:
 class Leadership:
     """One leader epoch of one partition, on the leader's side."""
 
-    __slots__ = ("_followers", "_node_id", "_pending", "_state", "epoch_start")
+    __slots__ = ("_followers", "_node_id", "_pending", "_state", "deleted_to", "epoch_start")
 
     def __init__(self, node_id: int, state: PartitionState, epoch_start: int, now_ms: int) -> None:
         assert node_id in state.isr, "a leader is always in its own ISR"
         self._node_id = node_id
         self._state = state
         self.epoch_start = epoch_start  # where the log ended when this epoch began
+        self.deleted_to = -1  # DeleteRecords of this epoch: who joins the ISR must not bring those records back
         self._pending: ProposedIsr | None = None
         self._followers = {one: Follower(now_ms) for one in state.replicas if one != node_id}
 
@@ -105,9 +107,36 @@ class Leadership:
         follower.fetched(offset, broker_epoch, leader_end, now_ms)
         return True
 
-    def fetches_of_successors(self) -> dict[int, int]:
-        """By broker, how often those have fetched who could lead instead of us without our knowing."""
-        able = {*self.holds_back_watermark, *self._state.elr}
+    def starts_at(self, broker: int, log_start_offset: int) -> bool:
+        """Records where a follower's log begins. True if that has changed."""
+        follower = self._followers.get(broker)
+        if follower is None or follower.log_start_offset == log_start_offset:
+            return False
+        follower.log_start_offset = log_start_offset
+        return True
+
+    def lacks_beginning(self, broker: int, fetch_offset: int, log_start_offset: int, own_start: int) -> bool:
+        """Whether a replica's log is empty, begins past this leader's log start, and lacks the records in between.
+
+        An election of a replica that lacked records leads to that: the log of another replica was emptied past the new
+        leader's end, and the new leader writes other records at those offsets. Replicas in the ISR and the ELR hold
+        every committed record, and retention may have emptied their logs earlier than the leader's.
+        """
+        holds_committed = broker in self.holds_back_watermark or broker in self._state.elr
+        return not holds_committed and own_start < fetch_offset == log_start_offset
+
+    def low_watermark(self, own_start: int) -> int:
+        """The lowest log start offset of all replicas that may be in the ISR, so that may lead next."""
+        followers = (self._followers.get(one) for one in self.holds_back_watermark)
+        return min([own_start, *(one.log_start_offset for one in followers if one is not None)])
+
+    def fetches_of_successors(self, *, may_be_fenced: bool) -> dict[int, int]:
+        """By broker, the fetches of each replica that could lead instead without this broker's knowledge.
+
+        While this broker's session is valid, it stays in the ISR, and no member of the ELR is elected. It hands over
+        to another member of the ISR at most, by a reassignment or a preferred leader election.
+        """
+        able = {*self.holds_back_watermark, *(self._state.elr if may_be_fenced else ())}
         return {broker: follower.fetches for broker, follower in self._followers.items() if broker in able}
 
     def watermark(self, own_end: int, min_isr: int) -> int | None:
@@ -162,7 +191,8 @@ class Leadership:
     def _is_in_sync(self, follower: Follower, watermark: int) -> bool:
         # Up to the watermark alone is not enough: it may lie below what was committed in an earlier epoch, until this
         # leader has heard of everybody.
-        return follower.end_offset >= max(watermark, self.epoch_start)
+        has_committed = follower.end_offset >= max(watermark, self.epoch_start)
+        return has_committed and follower.log_start_offset >= self.deleted_to
 
     def proposed(self, proposal: ProposedIsr) -> None:
         self._pending = proposal

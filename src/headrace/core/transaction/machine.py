@@ -158,7 +158,7 @@ class TransactionMachine:
             for one in self.transactions.values()
             if one.state in AT_REST and one.updated_ms <= oldest_ms
         ]
-        return Decision(facts=unused, timers=(self._next_check(now_ms),))
+        return Decision(facts=unused, timers=(self._next_check(now_ms),), is_divisible=True)
 
     def _step(self, to: Transaction, answer: Answer | None, now_ms: Moment) -> TransactionDecision:
         """The next value of a transactional id, with the timer that it calls for."""
@@ -213,6 +213,11 @@ class TransactionMachine:
     def prepared(self) -> Iterator[Transaction]:
         """Decided, and perhaps not yet known to every partition."""
         return (one for one in list(self.transactions.values()) if one.state in PREPARED)
+
+    def highest_producer_id(self) -> int:
+        """Of all transactional ids, also one that takes over when a transaction completes; -1 without any."""
+        known = self.transactions.values()
+        return max((max(one.producer_id, one.next_producer_id) for one in known), default=-1)
 
     # Changing
 

@@ -9,20 +9,30 @@ from headrace.model.errors import InvalidConfig
 
 def tls_context(address: EtcdAddress) -> ssl.SSLContext:
     """The member's certificate must name the host that was asked for."""
-    for path in (address.ca_file, address.cert_file, address.key_file):
+    context = client_context(address.ca_file, address.cert_file, address.key_file)
+    context.set_alpn_protocols([ALPN])
+    return context
+
+
+def client_context(ca_file: str, cert_file: str, key_file: str) -> ssl.SSLContext:
+    """InvalidConfig, with the setting and its file, for one that cannot be used."""
+    for path in (ca_file, cert_file, key_file):
         _check_readable(path)
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
-    context.set_alpn_protocols([ALPN])
     try:
-        if address.ca_file:
-            context.load_verify_locations(address.ca_file)
+        if ca_file:
+            context.load_verify_locations(ca_file)
         else:
             context.load_default_certs()
-        if address.cert_file:
-            # Without a password here OpenSSL would ask for one on the terminal.
-            context.load_cert_chain(address.cert_file, address.key_file or None, password="")
     except ssl.SSLError as error:
-        raise InvalidConfig(f"the certificates for etcd cannot be used: {error}") from None
+        raise InvalidConfig(f"etcd.ca_file: {ca_file} cannot be used: {error}") from None
+    try:
+        if cert_file:
+            # Without a password here OpenSSL would ask for one on the terminal.
+            context.load_cert_chain(cert_file, key_file or None, password="")
+    except ssl.SSLError as error:
+        key = f" with etcd.key_file: {key_file}" if key_file else ""
+        raise InvalidConfig(f"etcd.cert_file: {cert_file}{key} cannot be used: {error}") from None
     return context
 
 

@@ -14,6 +14,7 @@ from headrace.core.coordinator import Decision, LogRecord, Moment, Producer, Tic
 from headrace.core.group.classic_draft import JOIN, PENDING, SESSION, SYNC
 from headrace.core.group.family import timer_name
 from headrace.core.group.machine import GroupMachine
+from headrace.core.group.records import NO_TOPIC_ID
 from headrace.core.group.values import ClassicGroup, GroupLimits, GroupState, Protocol
 
 WALL_MS = 1_700_000_000_000
@@ -21,7 +22,8 @@ Decide = Callable[[GroupMachine, Ticket, Moment], Decision[Any]]
 
 
 class Stage:
-    def __init__(self, limits: GroupLimits | None = None) -> None:
+    def __init__(self, limits: GroupLimits | None = None, topic_ids: dict[str, bytes] | None = None) -> None:
+        self.topic_ids = {} if topic_ids is None else topic_ids
         self.limits = GroupLimits() if limits is None else limits
         self.machine = self.new_machine()
         self.log: list[tuple[LogRecord, Producer | None]] = []
@@ -33,7 +35,7 @@ class Stage:
         self._tickets = count(1)
 
     def new_machine(self) -> GroupMachine:
-        return GroupMachine(self.limits)
+        return GroupMachine(self.limits, topic_id_of=lambda topic: self.topic_ids.get(topic, NO_TOPIC_ID))
 
     @property
     def now(self) -> Moment:

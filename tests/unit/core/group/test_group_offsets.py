@@ -94,6 +94,39 @@ def test_offsets_of_a_deleted_topic_go(stage: Stage) -> None:
     assert offsets_of(stage.rebuilt()) == offsets_of(stage.machine)
 
 
+@pytest.mark.parametrize("has_offset_before", [True, False])
+def test_pending_offset_of_deleted_topic_never_counts(stage: Stage, has_offset_before: bool) -> None:
+    if has_offset_before:
+        commit(stage, (T0, 1))
+    commit(stage, (T0, 2), (U0, 5), producer=PRODUCER)
+    stage.carry_out(stage.machine.topic_deleted("t"))
+    assert stage.machine.offsets.unstable("g") == {U0}
+    for machine in (stage.rebuilt(), stage.machine):
+        machine.transaction_ended(PRODUCER.producer_id, committed=True)
+        assert {place: known.offset for place, known in machine.offsets.of_group("g").items()} == {U0: 5}
+
+
+def test_pending_offsets_are_removed_for_every_producer_of_the_group(stage: Stage) -> None:
+    other = Producer(8, 0)
+    commit(stage, (T0, 2), producer=PRODUCER)
+    commit(stage, (T0, 3), (T1, 3), producer=other)
+    stage.carry_out(stage.machine.topic_deleted("t"))
+    for machine in (stage.rebuilt(), stage.machine):
+        assert not machine.offsets.has_pending("g")
+        for producer in (PRODUCER, other):
+            machine.transaction_ended(producer.producer_id, committed=True)
+        assert not machine.offsets.holds("g")
+
+
+def test_transaction_commits_offset_of_recreated_topic(stage: Stage) -> None:
+    commit(stage, (T0, 2), producer=PRODUCER)
+    stage.carry_out(stage.machine.topic_deleted("t"))
+    commit(stage, (T0, 4), producer=PRODUCER)
+    for machine in (stage.rebuilt(), stage.machine):
+        machine.transaction_ended(PRODUCER.producer_id, committed=True)
+        assert {place: known.offset for place, known in machine.offsets.of_group("g").items()} == {T0: 4}
+
+
 def test_what_was_never_there_is_not_deleted(stage: Stage) -> None:
     with pytest.raises(GroupNotFound):
         stage.call(lambda machine, ticket, now: machine.delete("g", ticket))

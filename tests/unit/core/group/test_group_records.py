@@ -6,6 +6,7 @@ from hypothesis import strategies as st
 
 from headrace.core.coordinator import LogRecord
 from headrace.core.group.records import (
+    NO_TOPIC_ID,
     CommittedOffset,
     OffsetKey,
     group_record,
@@ -23,7 +24,36 @@ from headrace.model.ids import TopicPartition
 SHORT = st.text(max_size=8)
 INT32 = st.integers(0, 2**31 - 1)
 INT64 = st.integers(0, 2**63 - 1)
-KNOWN = st.tuples(INT64, INT32, SHORT, INT64).map(lambda fields: CommittedOffset(*fields))
+TOPIC_ID = bytes(range(1, 17))
+TOPIC_IDS = st.one_of(st.just(NO_TOPIC_ID), st.binary(min_size=16, max_size=16))
+NOTES = st.one_of(st.just(""), SHORT, st.text(min_size=60, max_size=300))
+KNOWN = st.tuples(INT64, INT32, NOTES, INT64, st.just(-1), TOPIC_IDS).map(lambda fields: CommittedOffset(*fields))
+# Written by `MessageUtil.toVersionPrefixedBytes(version, new OffsetCommitValue()...)` of Apache Kafka 4.3.0, the class
+# `org.apache.kafka.coordinator.group.generated.OffsetCommitValue` of kafka-group-coordinator-4.3.0.jar, run with a JVM.
+KAFKA_VALUES = [
+    (CommittedOffset(5, -1, "n", 258), "0000 0000000000000005 0001 6e 0000000000000102"),
+    (CommittedOffset(5, -1, "n", 258, 300), "0001 0000000000000005 0001 6e 0000000000000102 000000000000012c"),
+    (CommittedOffset(5, -1, "n", 258), "0002 0000000000000005 0001 6e 0000000000000102"),
+    (CommittedOffset(5, 2, "n", 258), "0003 0000000000000005 00000002 0001 6e 0000000000000102"),
+    (CommittedOffset(5, 2, "n", 258), "0004 0000000000000005 00000002 02 6e 0000000000000102 00"),
+    (CommittedOffset(5, -1, "", 258), "0004 0000000000000005 ffffffff 01 0000000000000102 00"),
+    (
+        CommittedOffset(5, 2, "n", 258, -1, TOPIC_ID),
+        "0004 0000000000000005 00000002 02 6e 0000000000000102 01 00 10 0102030405060708090a0b0c0d0e0f10",
+    ),
+    (
+        CommittedOffset(5, 2, "", 258, -1, TOPIC_ID),
+        "0004 0000000000000005 00000002 01 0000000000000102 01 00 10 0102030405060708090a0b0c0d0e0f10",
+    ),
+    (
+        CommittedOffset(5, 2, "\u00e9" * 3, 258, -1, TOPIC_ID),
+        "0004 0000000000000005 00000002 07 c3a9c3a9c3a9 0000000000000102 01 00 10 0102030405060708090a0b0c0d0e0f10",
+    ),
+    (
+        CommittedOffset(5, 2, "x" * 127, 258, -1, TOPIC_ID),  # the first length that takes two bytes
+        f"0004 0000000000000005 00000002 8001 {'78' * 127} 0000000000000102 01 00 10 0102030405060708090a0b0c0d0e0f10",
+    ),
+]
 
 
 def member(**more: object) -> Member:
@@ -39,11 +69,36 @@ def member(**more: object) -> Member:
     return Member(**{**values, **more})  # type: ignore[arg-type]
 
 
-def test_an_offset_has_the_bytes_that_kafka_writes() -> None:
+def test_an_offset_key_has_the_bytes_that_kafka_writes() -> None:
     record = offset_record(OffsetKey("g", TopicPartition("t", 1)), CommittedOffset(5, 2, "n", 258))
     assert record.key == bytes.fromhex("0001 0001 67 0001 74 00000001")
-    assert record.value == bytes.fromhex("0003 0000000000000005 00000002 0001 6e 0000000000000102")
     assert offset_record(OffsetKey("g", TopicPartition("t", 1)), None) == LogRecord(record.key, None)
+
+
+@pytest.mark.parametrize(("committed", "value"), KAFKA_VALUES)
+def test_offset_value_of_kafka_is_read(committed: CommittedOffset, value: str) -> None:
+    assert read_offset(bytes.fromhex(value), 7) == committed._replace(record_offset=7)
+
+
+@pytest.mark.parametrize(("committed", "value"), [row for row in KAFKA_VALUES if row[1].startswith("0004")])
+def test_offset_value_has_the_bytes_that_kafka_writes(committed: CommittedOffset, value: str) -> None:
+    assert offset_record(OffsetKey("g", TopicPartition("t", 1)), committed).value == bytes.fromhex(value)
+
+
+def test_unknown_tagged_fields_of_an_offset_are_skipped() -> None:
+    start = "0004 0000000000000005 00000002 01 0000000000000102"
+    topic_id = f"00 10 {TOPIC_ID.hex()}"
+    known = CommittedOffset(5, 2, "", 258)
+    assert read_offset(bytes.fromhex(f"{start} 02 {topic_id} 07 01 ff")) == known._replace(topic_id=TOPIC_ID)
+    assert read_offset(bytes.fromhex(f"{start} 01 07 10 {TOPIC_ID.hex()}")) == known
+    assert read_offset(bytes.fromhex(f"{start} 01 07 01 ff")) == known
+
+
+def test_equal_topic_ids_that_are_read_are_one_object() -> None:
+    record = offset_record(OffsetKey("g", TopicPartition("t", 1)), CommittedOffset(5, 2, "", 258, -1, TOPIC_ID))
+    assert record.value is not None
+    first, second = read_offset(bytes(bytearray(record.value))), read_offset(bytes(bytearray(record.value)))
+    assert first.topic_id is second.topic_id
 
 
 def test_an_offset_with_an_end_of_its_own_has_the_older_bytes() -> None:
@@ -110,7 +165,23 @@ def test_groups_that_older_brokers_wrote_are_read(version: int) -> None:
     assert group.members["m"].rebalance_timeout_ms == (9 if version >= 1 else 8)
 
 
-@pytest.mark.parametrize("value", [b"", b"\x00\x03", b"\x00\x04" + bytes(30), b"\x00\x03" + bytes(11) + b"\x00\x09"])
+FLEXIBLE = bytes.fromhex("0004 0000000000000005 00000002 01 0000000000000102")
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        b"",
+        b"\x00\x03",
+        b"\x00\x05" + bytes(30),
+        b"\x00\x03" + bytes(11) + b"\x00\x09",
+        b"\x00\x04" + bytes(30),  # null where the metadata must be
+        FLEXIBLE,
+        FLEXIBLE + b"\x01\x00\x10" + bytes(15),
+        FLEXIBLE + b"\x01\x00\x08" + bytes(8),
+        FLEXIBLE + b"\xff\xff\xff\xff\xff\x01",
+    ],
+)
 def test_damaged_records_are_not_guessed_at(value: bytes) -> None:
     with pytest.raises(CorruptLog):
         read_offset(value)

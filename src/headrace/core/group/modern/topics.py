@@ -5,12 +5,19 @@ A view of the cluster's image. What it works out it keeps until the image change
 
 from collections.abc import Mapping
 from hashlib import blake2b
-from typing import NamedTuple
+from typing import NamedTuple, TypeVar
 from uuid import UUID
 
 from headrace.core.cluster.image import ClusterImage, TopicImage
 from headrace.core.group.modern.regex import matcher
 from headrace.core.internal_topics import INTERNAL_TOPICS
+
+Key = TypeVar("Key")
+Result = TypeVar("Result")
+
+# Results kept while the image does not change: a cluster has fewer different subscriptions, and members choose theirs
+# freely. One that is missing costs a pass over the topics.
+RESULTS_MAX = 1024
 
 
 class TopicView(NamedTuple):
@@ -55,7 +62,7 @@ class Topics:
             matches = matcher(regex)
             # Nobody who subscribes to ".*" means the coordinators' own logs.
             found = frozenset(name for name in self._names if name not in INTERNAL_TOPICS and matches(name))
-            self._matches[regex] = found
+            _keep(self._matches, regex, found)
         return found
 
     def hash_of(self, names: frozenset[str]) -> int:
@@ -63,7 +70,8 @@ class Topics:
         self._refresh()
         known = self._hashes.get(names)
         if known is None:
-            known = self._hashes[names] = self._hash(names)
+            known = self._hash(names)
+            _keep(self._hashes, names, known)
         return known
 
     def _hash(self, names: frozenset[str]) -> int:
@@ -96,3 +104,10 @@ class Topics:
             frozenset(racks_of[node] for node in state.replicas if node in racks_of) for state in topic.partitions
         )
         return TopicView(topic.topic_id, len(topic.partitions), racks if racks_of else ())
+
+
+def _keep(results: dict[Key, Result], key: Key, result: Result) -> None:
+    """Keep the result in place of the oldest one if there are too many."""
+    if len(results) >= RESULTS_MAX:
+        del results[next(iter(results))]
+    results[key] = result
