@@ -4,6 +4,7 @@ import asyncio
 import logging
 import socket
 from collections.abc import Iterable
+from functools import partial
 from typing import TYPE_CHECKING
 from uuid import uuid4
 
@@ -15,18 +16,23 @@ from headrace.broker.group_commit import GroupCommit
 from headrace.broker.handlers.fetch import FetchHandler
 from headrace.broker.handlers.produce import ProduceHandler
 from headrace.broker.housekeeping import Housekeeper
+from headrace.broker.lost_brokers import LostBrokers
 from headrace.broker.partitions import Partitions
 from headrace.broker.peers import Peers
 from headrace.broker.producer_ids import ProducerIds
+from headrace.broker.restored_metadata import raise_leader_epochs, raise_producer_ids
 from headrace.broker.ring_syncs import open_ring
 from headrace.broker.server import Server
+from headrace.broker.stop_steps import StopSteps
 from headrace.core.cluster.brokers import DuplicateBroker
 from headrace.core.cluster.events import Event
 from headrace.core.cluster.image import ClusterImage
 from headrace.core.fetch_session import FetchSessions
 from headrace.core.internal_topics import OFFSETS_TOPIC, TRANSACTIONS_TOPIC
+from headrace.metadata.observed import ObservedStore, StoreFigures
 from headrace.metadata.store import OutcomeUnknown, Store, Unavailable
 from headrace.model.clock import Clock
+from headrace.model.errors import HeadraceError
 from headrace.model.settings import Listener, Settings
 from headrace.protocol.api import ApiKey
 from headrace.security.access import AllowAll, Authorizer
@@ -60,9 +66,12 @@ class Broker:
         self.files = files
         self.figures = BrokerFigures()
         self.authorizer: Authorizer = AllowAll()
+        self.store_figures = StoreFigures()
+        store = ObservedStore(store, self.store_figures)
         self.controller = Controller(store, settings, clock)
         self.log_dir = LogDir(files, settings.data_dir)
         self.reserve = DiskReserve(files, settings.data_dir)
+        self.log_dir.may_preallocate = self.reserve.may_preallocate
         loop = asyncio.get_running_loop()
         self.group_commit = None if settings.in_memory else self._new_group_commit(loop)
         self.partitions = Partitions(self.log_dir, clock, settings.node_id, self.group_commit)
@@ -79,6 +88,7 @@ class Broker:
         self._housekeeper = Housekeeper(self, self.produce)
         self._groups: GroupCoordinator | None = None
         self._transactions: TransactionCoordinator | None = None
+        self.lost_brokers = LostBrokers()
         self.membership = self._new_membership(store) if shares_store else None
 
     def _new_membership(self, store: Store) -> "Membership":
@@ -89,6 +99,12 @@ class Broker:
     def _new_group_commit(self, loop: asyncio.AbstractEventLoop) -> GroupCommit:
         wanted = self.settings.flag("log.flush.io.uring.enable") and isinstance(self.files, DiskFiles)
         return GroupCommit(loop, open_ring() if wanted else None)
+
+    def coordinator_load_errors(self) -> dict[str, HeadraceError]:
+        """By internal partition that this broker leads and cannot read, the error of the last attempt."""
+        coordinators = [one.runtime for one in (self._groups, self._transactions) if one is not None]
+        shards = [shard for runtime in coordinators for shard in runtime.led()]
+        return {str(shard.partition): shard.load_error for shard in shards if shard.load_error is not None}
 
     async def connect(self, node_id: int) -> "Peer":
         """A connection to another broker, on the listener that is for brokers."""
@@ -153,7 +169,11 @@ class Broker:
         self.server.bind()
         await self._register()
         self.partitions.load(self.image, self.controller.broker_configs(), self.controller.deleted_topic_ids())
-        self.controller.on_change(self._follow)
+        for follow in (self._follow, self._follow_in_cluster, self._follow_in_groups, self._follow_in_transactions):
+            self.controller.on_change(follow)  # each by itself: one that fails does not keep the event from the others
+        await raise_leader_epochs(self)  # before a session begins: no replica leads in an epoch that its log knows
+        await raise_producer_ids(self)
+        self.partitions.end_recovery()
         if self.membership is not None:
             await self.membership.start()
         if OFFSETS_TOPIC in self.image.topics:
@@ -173,7 +193,11 @@ class Broker:
                     self.advertised(),
                     unclean=not self.log_dir.was_clean,
                     keeps_unsynced=self.log_dir.keeps_unsynced,
+                    acked_unsynced=self.log_dir.acked_unsynced_before,
                     directory=uuid_to_text(directory),
+                    incarnation=self.log_dir.incarnation,
+                    registrations=self.log_dir.registrations,
+                    count_registration=self.log_dir.count_registration,
                     alone=self.membership is None,
                     check_cluster=self._check_cluster,
                 )
@@ -188,7 +212,6 @@ class Broker:
                 log.warning("waiting for the cluster's store: %s", error)
                 await asyncio.sleep(REGISTER_AGAIN_S)
         self.log_dir.claim(self.image.cluster_id, self.node_id, directory)
-        self.log_dir.note_boot()
 
     async def _check_cluster(self, cluster_id: str) -> None:
         self.log_dir.check_owner(cluster_id, self.node_id)
@@ -198,12 +221,24 @@ class Broker:
             await check_clock(self)
 
     async def _follow(self, event: Event) -> None:
+        # First of all: the image is ahead of the events, and a state with this broker's id may be meant for another.
+        if self.membership is not None and self.controller.is_superseded and not self.membership.superseded.is_set():
+            log.critical("Another process has registered with broker id %d; shutting down", self.node_id)
+            self.partitions.fence()
+            self.membership.superseded.set()
         self.figures.replication.follow(event, self.partitions, self.node_id)
         await self.partitions.follow(event, self.image, self.controller.broker_configs())
+
+    async def _follow_in_cluster(self, event: Event) -> None:
+        self.lost_brokers.follow(self.image)
         if self.membership is not None:
             self.membership.follow(event)
+
+    async def _follow_in_groups(self, event: Event) -> None:
         if self._groups is not None:
             self._groups.follow(event)
+
+    async def _follow_in_transactions(self, event: Event) -> None:
         if self._transactions is not None:
             self._transactions.follow(event)
 
@@ -216,22 +251,29 @@ class Broker:
         )
 
     async def stop(self) -> None:
-        """Answer nobody any more, then leave every file as the next start likes it."""
-        if self.membership is not None:
-            await self.membership.hand_over()
-        self.server.close()
-        if self.membership is not None:
-            await self.membership.stop()
-            self.peers.close()
-        await self._housekeeper.stop()
+        """Send no more responses, then leave every file as the next start likes it; after a failed start, too.
+
+        Every step runs, also after one that failed. The first failure is raised at the end.
+        """
+        steps = StopSteps()
+        membership = self.membership
+        if membership is not None:
+            await steps.run(membership.hand_over)
+        await steps.run(self.server.close)
+        if membership is not None:
+            await steps.run(membership.stop)
+            await steps.run(self.peers.close)
+        await steps.run(self.produce.close)
+        await steps.run(self._housekeeper.stop)
         if self._groups is not None:
-            await self._groups.close()
-        await self.dispatcher.close()
+            await steps.run(self._groups.close)
+        await steps.run(self.dispatcher.close)
         if self._transactions is not None:
-            await self._transactions.close()
+            await steps.run(self._transactions.close)
         if self.group_commit is not None:
-            self.group_commit.close()
-        await self.partitions.close()
-        await self.controller.stop()
-        if self.membership is not None:
-            await self.membership.leave()
+            await steps.run(self.group_commit.close)
+        await steps.run(partial(self.partitions.close, clean=not steps.has_failed))
+        await steps.run(self.controller.stop)
+        if membership is not None:
+            await steps.run(membership.leave)
+        steps.raise_first()

@@ -5,29 +5,36 @@ versions that the image knows → apply to the image → tell the listeners → 
 has changed nothing. Who leads a partition and who is in sync is `partition_states.py`'s part.
 """
 
+import logging
 from base64 import urlsafe_b64encode
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from uuid import UUID, uuid4
 
-from headrace.broker.fact_writer import ChangeListener, FactWriter, named_twice, repeated
+from headrace.broker.event_delivery import ChangeListener
+from headrace.broker.fact_writer import FactWriter, named_twice, repeated
 from headrace.broker.log_levels import log_levels, set_log_levels
 from headrace.broker.partition_states import PartitionStates
-from headrace.core.cluster import brokers, topics
+from headrace.core.cluster import brokers, restored, topics
 from headrace.core.cluster.alter_configs import Alteration, alter_configs, replace_configs
 from headrace.core.cluster.brokers import ProducerIdBlock
 from headrace.core.cluster.config_view import BrokerLayers, broker_layers
+from headrace.core.cluster.events import Event
+from headrace.core.cluster.facts import broker_key
 from headrace.core.cluster.image import ClusterImage
 from headrace.core.cluster.loggers import altered_levels
+from headrace.core.cluster.strays import deleted_topic_ids
 from headrace.core.cluster.topics import CreatedTopic, DeletedTopic, MorePartitions, NewTopic, TopicDefaults
 from headrace.core.cluster.values import ConfigResource, Decision, ResourceType
 from headrace.metadata.store import LeaseId, Store
 from headrace.model.clock import Clock
-from headrace.model.errors import HeadraceError, RequestError
+from headrace.model.errors import HeadraceError, RequestError, TopicExists
 from headrace.model.settings import Listener, Settings
 
 # The first of an id's 22 characters in base64 stands for its first six bits; 62 stands for a dash.
 _ABOVE_FIRST_SIX_BITS = 128 - 6
 _DASH = 62
+
+log = logging.getLogger(__name__)
 
 
 class Controller:
@@ -48,15 +55,22 @@ class Controller:
         *,
         unclean: bool = False,
         keeps_unsynced: bool = False,
+        acked_unsynced: Callable[[UUID], bool | None] = lambda _: None,
         directory: str = "",
+        incarnation: str = "",
+        registrations: int = 0,
+        count_registration: Callable[[int], int] = lambda known: known,
         alone: bool = True,
         check_cluster: Callable[[str], Awaitable[None]] | None = None,
     ) -> None:
         """Learn all facts, then register this broker. `unclean`: its last run did not end with a clean shutdown.
 
         `keeps_unsynced`: even so the machine has run on, and nothing is lost of what that run had written.
-        `directory` is the id of its data directory; `alone` says that nobody else comes to these facts;
-        `check_cluster` raises if the node may not join the cluster that it finds.
+        `acked_unsynced`: see `PartitionStates.come_back`.
+        `directory` is the id of its data directory; `incarnation` distinguishes it from copies. `registrations` is how
+        often a broker has registered with it, as counted in the directory; `count_registration` raises that count above
+        the given one and returns it. `alone`: no other broker uses this metadata. `check_cluster` raises if the node
+        may not join the cluster that it finds.
         """
         await self._facts.catch_up()
         if check_cluster is not None:
@@ -64,10 +78,6 @@ class Controller:
         node_id = self._settings.node_id
         addresses = tuple(endpoints)
         new_cluster_id = _short_text(self._new_id())
-
-        def directory_before() -> str:
-            known = self.image.brokers.get(node_id)
-            return (known.directory if known is not None else "") or directory
 
         def registration(*, is_back: bool = True) -> Decision[None]:
             return brokers.register(
@@ -78,31 +88,94 @@ class Controller:
                 configured_cluster_id=self._settings.cluster_id,
                 new_cluster_id=new_cluster_id,
                 directory=directory,
-                known_as=directory if is_back else directory_before(),
+                known_as=directory if is_back else self._directory_before() or directory,
+                incarnation=incarnation,
+                registrations=registrations if is_back else self._registrations_before(),
                 alone=alone,
             )
 
         registration()  # a node that may not register must not touch what the other holds, either
-        if unclean:
-            if not alone:
-                # What was loaded may be old; what is known after a commit of ours is not, and from this one on nobody
-                # takes a fetch of our earlier life for one of this. The directory stays what it was until all is done.
-                await self._facts.change_one(lambda: registration(is_back=False))
-            is_another_disk = directory_before() != directory
+        if not alone:
+            # What was loaded may be old; what is known after a commit of ours is not, and from this one on nobody
+            # takes a fetch of our earlier life for one of this. Directory and count stay what they were until all is
+            # done: the start that follows one which failed must come to the same conclusions.
+            await self._facts.change_one(lambda: registration(is_back=False))
+        # Before the clean mark: it vouches for the bytes of a log, not for its age, and a former disk has one, too.
+        is_another_disk = self._is_another_disk(directory)
+        is_older_copy = not is_another_disk and self._is_older_copy(registrations)
+        if unclean or is_another_disk or is_older_copy:
             await self.states.come_back(
-                has_lost_all=is_another_disk or self._settings.in_memory, keeps_unsynced=keeps_unsynced, alone=alone
+                has_lost_all=is_another_disk or is_older_copy or self._settings.in_memory,
+                keeps_unsynced=keeps_unsynced,
+                alone=alone,
+                acked_unsynced=acked_unsynced,
             )
+        # Only now: the start that follows one which failed before must recognise the older copy again.
+        registrations = count_registration(self._registrations_before())
         await self._facts.change_one(registration)
         self.broker_epoch = self.image.brokers[node_id].epoch
+        if not alone:
+            self._facts.act_as(node_id, self.broker_epoch)
+
+    def _registrations_before(self) -> int:
+        known = self.image.brokers.get(self._settings.node_id)
+        return known.registrations if known is not None else 0
+
+    def _directory_before(self) -> str:
+        known = self.image.brokers.get(self._settings.node_id)
+        return known.directory if known is not None else ""
+
+    def _is_another_disk(self, directory: str) -> bool:
+        """Whether the broker had another data directory before this one: an empty disk, or one from still earlier."""
+        before = self._directory_before()
+        if before in ("", directory):
+            return False
+        log.error(
+            "The data directory is not the one that broker %d had before: it has the id %s, and the metadata %s. "
+            "Its replicas leave the ISR until they have caught up",
+            self._settings.node_id,
+            directory,
+            before,
+        )
+        return True
+
+    def _is_older_copy(self, registrations: int) -> bool:
+        """Whether a broker has registered with this data directory since the copy of it that is used now was made."""
+        if registrations >= self._registrations_before():
+            return False
+        log.error(
+            "The data directory is an older copy: it has counted %d registrations of broker %d, and the metadata %d. "
+            "Its replicas may lack committed records; they leave the ISR until they have caught up",
+            registrations,
+            self._settings.node_id,
+            self._registrations_before(),
+        )
+        return True
+
+    @property
+    def is_superseded(self) -> bool:
+        """Whether the metadata has another registration of this broker id than the one of this process."""
+        return self.image.version_of(broker_key(self._settings.node_id)) != self.broker_epoch
+
+    async def deliver_again(self, events: Sequence[Event]) -> None:
+        """Have every listener follow these events, after those of all changes so far."""
+        await self._facts.deliver_again(events)
+
+    async def catch_up(self) -> None:
+        """Load every committed change that the image lacks."""
+        await self._facts.catch_up()
 
     async def follow(self) -> None:
         """Learn what other brokers commit, for as long as this is awaited."""
         await self._facts.follow()
 
-    async def begin_session(self, lease: LeaseId, *, stopping: bool = False) -> None:
+    async def begin_session(self, lease: LeaseId, *, stopping: bool = False, full: bool = False) -> None:
         node_id = self._settings.node_id
         await self._facts.change_one(
-            lambda: brokers.begin_session(self.image, node_id, self.broker_epoch, lease=lease, stopping=stopping), lease
+            lambda: brokers.begin_session(
+                self.image, node_id, self.broker_epoch, lease=lease, stopping=stopping, full=full
+            ),
+            lease,
         )
 
     async def stop(self) -> None:
@@ -112,7 +185,7 @@ class Controller:
     def on_change(self, listener: ChangeListener) -> None:
         """`listener` is awaited for every event, in order, before the change is answered.
 
-        It must not ask the controller for another change: that one would wait for this one.
+        The image may be ahead of the event. The listener must not await another change: that one would wait for it.
         """
         self._facts.add_listener(listener)
 
@@ -131,8 +204,8 @@ class Controller:
         return log_levels()
 
     def deleted_topic_ids(self) -> set[UUID]:
-        """Topics whose folders may still be there if the process died while deleting them."""
-        return {tombstone.topic_id for tombstone in self.image.tombstones.values()}
+        """Topics whose directories a broker may still have if it was away, or died, when they were deleted."""
+        return deleted_topic_ids(self.image)
 
     async def unregister(self, node_id: int) -> None:
         """A broker that is gone for good is forgotten."""
@@ -143,16 +216,21 @@ class Controller:
     async def create_topics(
         self, wanted: Sequence[NewTopic], *, validate_only: bool = False
     ) -> dict[str, CreatedTopic | HeadraceError]:
-        defaults = TopicDefaults(
+        topic_ids = {topic.name: self._new_id() for topic in wanted}
+        rows = await self._facts.change_each(
+            [(topic.name, topic) for topic in wanted],
+            lambda wishes: topics.create_topics(wishes, self.image, topic_ids, self._topic_defaults()),
+            validate_only=validate_only,
+        )
+        if any(isinstance(row, TopicExists) for row in rows.values()):
+            await self._facts.settled()  # a topic that was created just now is served when its creator is answered
+        return rows
+
+    def _topic_defaults(self) -> TopicDefaults:
+        return TopicDefaults(
             partitions=self._settings.integer("num.partitions"),
             replication_factor=self._settings.integer("default.replication.factor"),
             layers=self.layers(),
-        )
-        topic_ids = {topic.name: self._new_id() for topic in wanted}
-        return await self._facts.change_each(
-            [(topic.name, topic) for topic in wanted],
-            lambda wishes: topics.create_topics(wishes, self.image, topic_ids, defaults),
-            validate_only=validate_only,
         )
 
     async def create_partitions(
@@ -205,9 +283,15 @@ class Controller:
         """Ids that nobody was given before and nobody else will be."""
         return await self._facts.change_one(lambda: brokers.next_producer_ids(self.image))
 
+    async def raise_producer_ids(self, used: int) -> None:
+        """After a restore: no broker gives out an id up to `used`, which logs know. Else it changes nothing."""
+        await self._facts.change_one(lambda: restored.raise_producer_ids(self.image, used))
+
     async def take_control(self, lease: LeaseId) -> bool:
         """Whether this broker is the controller, now that it has tried to become it."""
-        return await self._facts.change_one(lambda: brokers.take_control(self.image, self._settings.node_id), lease)
+        return await self._facts.change_one(
+            lambda: brokers.take_control(self.image, self._settings.node_id), lease, awaits_listeners=False
+        )
 
     def _alter_log_levels(
         self, resource: ConfigResource, alterations: Sequence[Alteration], validate_only: bool

@@ -7,12 +7,14 @@ has changed nothing, and whoever asked gets the error. `call` is the same for a 
 
 import asyncio
 import logging
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from functools import partial
 from itertools import count
 from typing import TYPE_CHECKING, Any, Generic
 
-from headrace.broker.coordinators.answers import AnswerOnCommit, as_answer, of_coordinator, settle
+from headrace.broker.coordinators.answers import AnswerOnCommit, as_answer, expire, of_coordinator, respond, settle
+from headrace.broker.coordinators.dividing import in_batches
 from headrace.broker.coordinators.errors import CoordinatorLoading, CoordinatorNotAvailable, NotCoordinator
 from headrace.broker.coordinators.replay import Replay
 from headrace.broker.coordinators.shard import AnyMachine, Queued, Shard, Waiter
@@ -31,14 +33,36 @@ Decide = Callable[[AnyMachine, Ticket, Moment], Decision[Any]]
 
 # Requests of one turn of the loop that share an append: more would save nothing, and hold up those behind them.
 QUEUE_MAX = 256
+# Between attempts to set the timers of a machine that was just loaded: its log may reject appends for a while.
+LOADED_RETRY_S = 0.1
+LOADED_RETRY_S_MAX = 5.0
+# Before a partition whose replay failed is read again, into a new machine: each attempt may read the whole log.
+REPLAY_RETRY_S = 5.0
+# How often waits for a commit are checked while there are any: a timeout is late by this much at most.
+EXPIRY_CHECK_MS = 250
 TICKET_PARTITION_BITS = 16  # no topic has more partitions than that
 
 
 class CoordinatorRuntime(Generic[AnyMachine]):
     """All machines of one kind, over the partitions of one internal topic."""
 
-    def __init__(self, broker: "Broker", topic: str, new_machine: Callable[[], AnyMachine]) -> None:
+    def __init__(
+        self,
+        broker: "Broker",
+        topic: str,
+        new_machine: Callable[[], AnyMachine],
+        *,
+        commit_timeout_ms: int | None = None,
+        skips_corruption: bool = False,
+    ) -> None:
+        """After `commit_timeout_ms` without a commit a request fails with COORDINATOR_NOT_AVAILABLE.
+
+        With `skips_corruption`, the machines work without the records that no replica can read any more.
+        """
         self._broker = broker
+        self._commit_timeout_ms = commit_timeout_ms
+        self._skips_corruption = skips_corruption
+        self._expiry: asyncio.TimerHandle | None = None  # set while requests wait for a commit
         self._clock = broker.clock
         self._topic = topic
         self._new_machine = new_machine
@@ -73,6 +97,18 @@ class CoordinatorRuntime(Generic[AnyMachine]):
     def shards(self) -> list[Shard[AnyMachine]]:
         """Every machine that is ready: for requests that ask about all of them."""
         return [shard for shard in self._shards.values() if shard.is_loaded]
+
+    def led(self) -> list[Shard[AnyMachine]]:
+        """Every machine of this broker, including those that are being read."""
+        return list(self._shards.values())
+
+    def led_shard(self, index: int) -> Shard[AnyMachine] | None:
+        """The machine of one partition, also while it is being read; None if this broker does not lead it."""
+        return self._shards.get(index)
+
+    def leads(self, shard: Shard[AnyMachine]) -> bool:
+        """Whether the machine still is the one of its partition."""
+        return self._shards.get(shard.partition.index) is shard
 
     def all_shards(self) -> list[Shard[AnyMachine]]:
         """The same, for whoever cannot do with a part of them."""
@@ -145,7 +181,7 @@ class CoordinatorRuntime(Generic[AnyMachine]):
         self._carry_out_together(shard, decisions)
         # Last, because whoever is told may ask again at once, and must find what was asked before done.
         for waiter, reason in refused:
-            waiter(reason)
+            respond(waiter, reason)
 
     def _carry_out_together(self, shard: Shard[AnyMachine], decisions: list[Decision[Any]]) -> None:
         try:
@@ -161,6 +197,8 @@ class CoordinatorRuntime(Generic[AnyMachine]):
 
     def decide(self, shard: Shard[AnyMachine], decide: Callable[[AnyMachine], Decision[Any]]) -> None:
         """Let a machine decide that nobody has asked: its time has come, or the world has changed."""
+        if not shard.is_loaded:
+            raise CoordinatorLoading(f"{shard.partition} is being read")
         if shard.queue:
             self._carry_out_queue(shard)
         self.carry_out(shard, decide(shard.machine))
@@ -171,6 +209,8 @@ class CoordinatorRuntime(Generic[AnyMachine]):
     def carry_out(self, shard: Shard[AnyMachine], decision: Decision[Any]) -> None:
         """Append, apply, set the timers, and answer once everything that the decision has seen is committed."""
         partition = shard.partition
+        if not shard.is_loaded:
+            raise CoordinatorLoading(f"{partition} is being read again")
         if decision.facts:
             self._write_down(shard, decision)
         for name, due_ms in decision.timers:
@@ -181,17 +221,70 @@ class CoordinatorRuntime(Generic[AnyMachine]):
         if partition.log_end_offset <= partition.high_watermark:
             self._answer(decision.answers)
         else:
-            partition.wait_for_commit(partition.log_end_offset, AnswerOnCommit(self, decision.answers))
+            waiter = AnswerOnCommit(self, decision.answers, self._commit_deadline_ms())
+            partition.wait_for_commit(partition.log_end_offset, waiter)
+
+    def _commit_deadline_ms(self) -> int | None:
+        if self._commit_timeout_ms is None:
+            return None
+        if self._expiry is None:
+            self._schedule_expiry(self._commit_timeout_ms)
+        return self._clock.monotonic_ms() + self._commit_timeout_ms
+
+    def _schedule_expiry(self, delay_ms: int) -> None:
+        delay_s = min(delay_ms, EXPIRY_CHECK_MS) / 1000
+        self._expiry = asyncio.get_running_loop().call_later(delay_s, self._expire_waits, delay_ms)
+
+    def _expire_waits(self, delay_ms: int) -> None:
+        """The records may still be committed later, as in Kafka: clients retry, and find them done."""
+        self._expiry = None
+        late = CoordinatorNotAvailable(f"not committed within {self._commit_timeout_ms} ms")
+        now_ms = self._clock.monotonic_ms()
+        still_waiting = [expire(shard.partition, now_ms, late) for shard in list(self._shards.values())]
+        # A response can lead to the next request of its connection at once, which sets the timer itself.
+        if any(still_waiting) and self._expiry is None:
+            self._schedule_expiry(delay_ms)
 
     def _write_down(self, shard: Shard[AnyMachine], decision: Decision[Any]) -> None:
-        records = [shard.machine.encode(fact) for fact in decision.facts]
+        if not decision.is_divisible:
+            self._write_facts(shard, decision.facts, decision.producer)
+            return
+        bytes_max = shard.partition.log.config.max_message_bytes
+        for facts in in_batches(decision.facts, shard.machine.encode, bytes_max):
+            self._write_facts(shard, facts, decision.producer)
+
+    def _write_facts(self, shard: Shard[AnyMachine], facts: Sequence[Any], producer: Producer | None) -> None:
+        records = [shard.machine.encode(fact) for fact in facts]
         written = [record for record in records if record is not None]
         offset = shard.partition.log_end_offset
         if written:
-            offset = self._append(shard, written, decision.producer) - len(written)
-        for fact, record in zip(decision.facts, records, strict=True):
-            shard.machine.apply(fact, offset)
-            offset += record is not None
+            offset = self._append(shard, written, producer) - len(written)
+        with self.applying(shard):
+            for fact, record in zip(facts, records, strict=True):
+                shard.machine.apply(fact, offset)
+                offset += record is not None
+
+    @contextmanager
+    def applying(self, shard: Shard[AnyMachine]) -> Iterator[None]:
+        """Around changes of a machine that its log holds already.
+
+        A machine that raises here is behind its log, and each of its later decisions could be wrong. It decides
+        nothing more: the partition is replayed into a new machine, and requests get COORDINATOR_LOAD_IN_PROGRESS.
+        """
+        try:
+            yield
+        except Exception as error:
+            log.critical("%s: a record could not be applied; reloading the partition", shard.partition, exc_info=True)
+            shard.is_loaded = False
+            # Not here: resigning responds to all requests of the partition, and our caller responds to its own.
+            asyncio.get_running_loop().call_soon(self._reload, shard)
+            raise CoordinatorLoading(f"{shard.partition} is being read again") from error
+
+    def _reload(self, shard: Shard[AnyMachine]) -> None:
+        if self.leads(shard):
+            self.resign(shard.partition.index)
+            self.lead(shard.partition)
+            self._shards[shard.partition.index].load_error = shard.load_error
 
     def _append(self, shard: Shard[AnyMachine], records: list[LogRecord], producer: Producer | None) -> int:
         now_ms = self._clock.wall_ms()
@@ -224,17 +317,14 @@ class CoordinatorRuntime(Generic[AnyMachine]):
         for ticket, reply in answers:
             waiter = self._waiting.pop(ticket, None)
             if waiter is not None:
-                waiter(reply)
+                respond(waiter, reply)
 
     def fail(self, answers: Iterable[Answer], error: HeadraceError) -> None:
         told = of_coordinator(error)
         self._answer([Answer(ticket, told) for ticket, _ in answers])
 
     def _timer_is_due(self, shard: Shard[AnyMachine], name: str) -> None:
-        try:
-            self.decide(shard, lambda machine: machine.expire(name, self.now()))
-        except HeadraceError as error:
-            log.error("%s: %s could not be carried out: %s", shard.partition, name, error)
+        self.decide(shard, lambda machine: machine.expire(name, self.now()))
 
     # Leadership
 
@@ -256,26 +346,49 @@ class CoordinatorRuntime(Generic[AnyMachine]):
             shard.timers.cancel()
             gone = NotCoordinator(f"this broker does not lead {shard.partition} any more")
             for _, waiter in shard.taken_queue():
-                waiter(gone)
+                respond(waiter, gone)
             mask = (1 << TICKET_PARTITION_BITS) - 1
             self.fail([Answer(ticket, None) for ticket in self._waiting if ticket & mask == index], gone)
 
     async def _load(self, shard: Shard[AnyMachine]) -> None:
         try:
             async with self._one_load_at_a_time:
-                await Replay(shard.machine, shard.partition).run()
+                # With other replicas, the records are copied from one of them, or it leads.
+                skips_corruption = self._skips_corruption and len(shard.partition.replicas) == 1
+                await Replay(shard.machine, shard.partition, skips_corruption=skips_corruption).run()
+                await self.replayed(shard)
         except HeadraceError as error:
-            log.critical("%s cannot be read: %s", shard.partition, error)
+            shard.load_error = error
+            log.critical("%s cannot be read; retrying in %g s: %s", shard.partition, REPLAY_RETRY_S, error)
+            asyncio.get_running_loop().call_later(REPLAY_RETRY_S, self._reload, shard)
             return
         except Exception:
-            log.exception("%s cannot be read", shard.partition)
+            log.exception("%s cannot be read; retrying in %g s", shard.partition, REPLAY_RETRY_S)
+            asyncio.get_running_loop().call_later(REPLAY_RETRY_S, self._reload, shard)
             return
-        if self._shards.get(shard.partition.index) is not shard:
+        if not self.leads(shard):
             return  # somebody else leads it by now
         shard.is_loaded = True
-        self.carry_out(shard, shard.machine.loaded(self.now()))
+        shard.load_error = None
+        self._set_timers(shard)
+
+    async def replayed(self, shard: Shard[AnyMachine]) -> None:
+        """Awaited when the machine has its whole log, before it decides anything. An error lets it be read again."""
+
+    def _set_timers(self, shard: Shard[AnyMachine], delay_s: float = LOADED_RETRY_S) -> None:
+        """Carry out what a loaded machine decides first; without its timers, members and transactions never expire."""
+        if not self.leads(shard) or not shard.is_loaded:
+            return
+        try:
+            self.decide(shard, lambda machine: machine.loaded(self.now()))
+        except Exception:
+            log.exception("%s: timers are not set; retrying in %g s", shard.partition, delay_s)
+            next_s = min(2 * delay_s, LOADED_RETRY_S_MAX)
+            asyncio.get_running_loop().call_later(delay_s, self._set_timers, shard, next_s)
 
     async def close(self) -> None:
+        if self._expiry is not None:
+            self._expiry.cancel()
         for task in list(self._loads):
             task.cancel()
         await asyncio.gather(*self._loads, return_exceptions=True)

@@ -31,7 +31,7 @@ from headrace.protocol.frames import (
     parse_request_header,
     response,
 )
-from headrace.protocol.kafka_messages import error_response, load_codec, read_request, write_response
+from headrace.protocol.kafka_messages import count_errors, error_response, load_codec, read_request, write_response
 from headrace.protocol.wire import Reader
 
 if TYPE_CHECKING:
@@ -157,13 +157,13 @@ class Dispatcher:
             self._learners[api] = import_module(SHORTCUTS[api]).learn
         self._loaded.add((api, version))
 
-    @staticmethod
-    def _unsupported_version(error: UnsupportedVersionFor) -> Parts:
+    def _unsupported_version(self, error: UnsupportedVersionFor) -> Parts:
         """A client that is newer than we are asks again with a version that it finds in this list."""
         if error.api is not ApiKey.API_VERSIONS:
             raise ProtocolError(f"{error} (client {error.client_id!r})")
         from headrace.protocol.api_versions import unsupported_version_body
 
+        self._broker.figures.errors[ApiKey.API_VERSIONS][ErrorCode.UNSUPPORTED_VERSION] += 1
         return response(ApiKey.API_VERSIONS, 0, error.correlation_id, unsupported_version_body())
 
     async def _answer(self, reply: Reply, call: Call, request: Any) -> None:
@@ -176,7 +176,7 @@ class Dispatcher:
         else:
             try:
                 answer = await self._cold[call.api_key](request, call)
-                body = write_response(call.api_key, call.api_version, answer)
+                body = _response_body(call, answer)
             except Exception as error:
                 body = _error_body(call, error)
         _send(reply, call, body)
@@ -195,14 +195,22 @@ def _outcome(handler: PromptHandler, request: Any, call: Call) -> tuple[Later[An
             if not outcome.is_settled:
                 return outcome, None
             outcome = outcome.response()
-        return None, write_response(call.api_key, call.api_version, outcome)
+        return None, _response_body(call, outcome)
     except Exception as error:
         return None, _error_body(call, error)
 
 
+def _response_body(call: Call, answer: Any) -> bytes:
+    """The body, with its errors counted. One that cannot be written counts as the error that is sent instead."""
+    api, version = call.api_key, call.api_version
+    body = write_response(api, version, answer)
+    count_errors(api, version, answer, call.broker.figures.errors[api])
+    return body
+
+
 def _settled_body(call: Call, later: Later[Any]) -> bytes | None:
     try:
-        return write_response(call.api_key, call.api_version, later.response())
+        return _response_body(call, later.response())
     except Exception as error:
         return _error_body(call, error)
 
@@ -217,7 +225,7 @@ def _send(reply: Reply, call: Call, body: bytes | None) -> None:
 def _error_body(call: Call, error: Exception) -> bytes | None:
     """What a client is told of an error, in an API that has a place for it."""
     code = error.code if isinstance(error, HeadraceError) else ErrorCode.UNKNOWN_SERVER_ERROR
-    call.broker.figures.errors[call.api_key, code] += 1
+    call.broker.figures.errors[call.api_key][code] += 1
     if isinstance(error, HeadraceError):
         body = error_response(call.api_key, call.api_version, error.code)
         if body is None:

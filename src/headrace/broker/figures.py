@@ -8,7 +8,6 @@ from collections import Counter
 from typing import TYPE_CHECKING
 
 from headrace.core.cluster.events import Event, PartitionsChanged
-from headrace.model.errors import ErrorCode
 from headrace.protocol.api import ApiKey
 from headrace.telemetry.broker_metrics import REQUESTS
 from headrace.telemetry.figures import Histogram
@@ -74,6 +73,7 @@ class BrokerFigures:
 
     def __init__(self) -> None:
         self.requests = {api: Histogram(REQUESTS.bounds) for api in ApiKey}
-        self.errors: Counter[tuple[ApiKey, ErrorCode]] = Counter()
+        # Of every response: how often each error code stood in it. Only codes of `ErrorCode` are ever sent.
+        self.errors: dict[ApiKey, Counter[int]] = {api: Counter() for api in ApiKey}
         self.records = RecordFigures()
         self.replication = ReplicationFigures()

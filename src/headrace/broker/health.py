@@ -2,7 +2,9 @@
 
 from typing import TYPE_CHECKING
 
+from headrace.broker.store_state import store_problem
 from headrace.core.cluster.values import NO_LEADER
+from headrace.model.errors import PassingStorageError
 from headrace.telemetry.health import Check, Checks, Status
 
 if TYPE_CHECKING:
@@ -16,6 +18,7 @@ def checks_of(broker: "Broker") -> Checks:
     return {
         "disk": _disk(broker),
         "logs": _logs(broker),
+        "coordinators": _coordinators(broker),
         "store": _store(broker),
         "replication": _replication(broker),
     }
@@ -34,19 +37,37 @@ def _disk(broker: "Broker") -> Check:
 
 def _logs(broker: "Broker") -> Check:
     failed = [str(partition) for partition in broker.partitions.all() if partition.failure is not None]
+    unopened = broker.partitions.unopened()
+    failed += [str(name) for name, error in unopened.items() if not isinstance(error, PassingStorageError)]
+    waiting = [str(name) for name, error in unopened.items() if isinstance(error, PassingStorageError)]
     if failed:
         return Check(
             Status.DEGRADED, f"{len(failed)} partitions are offline, first {failed[0]}: look at the disk, then restart"
         )
+    if waiting:
+        found = f"{len(waiting)} partitions are offline until there is disk space to open them, first {waiting[0]}"
+        return Check(Status.DEGRADED, f"{found}: free some, no restart is needed")
     return Check(Status.OK, "all partitions can be read and written")
 
 
+def _coordinators(broker: "Broker") -> Check:
+    errors = broker.coordinator_load_errors()
+    if not errors:
+        return Check(Status.OK, "all coordinator partitions that are led here can be read")
+    name, error = next(iter(errors.items()))
+    found = f"{len(errors)} coordinator partitions cannot be read, first {name}: {error}"
+    return Check(Status.DEGRADED, f"{found}; their groups or transactional ids do not work: restore the partition")
+
+
 def _store(broker: "Broker") -> Check:
-    """A broker of a cluster whose session may be over acknowledges nothing: others may lead by now."""
-    if broker.membership is None:
+    """Produce and fetch work without the store; only a broker that is also cut off from the others is down."""
+    problem, membership = store_problem(broker), broker.membership
+    if membership is not None and membership.is_isolated and membership.may_be_fenced:
+        return Check(Status.DOWN, f"{problem}, and the other brokers do not count this one: check its network")
+    if problem is not None:
+        return Check(Status.DEGRADED, f"{problem}: no topic, leader or ISR can change; check the store")
+    if membership is None:
         return Check(Status.OK, "the facts are this node's own")
-    if broker.membership.may_be_fenced:
-        return Check(Status.DOWN, "the session in the metadata store may be over: is the store reachable?")
     return Check(Status.OK, "the session in the metadata store is alive")
 
 

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 from headrace.broker.partition import Partition
 from headrace.broker.slices import drive, in_slices
-from headrace.model.errors import CorruptLog, DiskFull, StorageError
+from headrace.model.errors import CorruptLog, HeadraceError, PassingStorageError, StorageError
 from headrace.model.ids import TopicPartition
 from headrace.storage.segment import Segment
 
@@ -73,7 +73,7 @@ class LogKeeper:
         """False when there is no room for another segment: then the oldest go first, and the active one next time."""
         try:
             partition.log.roll(now_ms)
-        except DiskFull as error:
+        except PassingStorageError as error:
             log.warning("%s: %s", partition, error)
             return False
         except StorageError as error:
@@ -90,6 +90,7 @@ class LogKeeper:
 
     async def _dirtiest(self) -> tuple[Partition, "Cleanable"] | None:
         compacted = [one for one in self._broker.partitions.all() if one.log.config.compacts]
+        self._uncleanable.intersection_update(compacted)  # not those of deleted topics
         if not compacted:
             return None
         # Not needed before the first compacted topic; starting without it saves a dozen modules.
@@ -129,28 +130,38 @@ class LogKeeper:
 
         bytes_max = self._broker.settings.integer("log.cleaner.dedupe.buffer.size")
         cleaner = Cleaner(partition.log, dirty, now_ms=self._clock.wall_ms(), key_map_bytes_max=bytes_max)
+        term = partition.term
         try:
             cleaned = await drive(cleaner.run())
         except CorruptLog as damage:
-            log.error("%s is not compacted any more: %s", partition, damage)
-            self._uncleanable.add(partition)
+            self._exclude(partition, damage)
             return
-        except DiskFull:
+        except PassingStorageError:
             raise  # nothing has changed: copies are given up before they count; the next round tries again
         except StorageError as error:
             # Half a swap may be on disk; the next start completes it.
             partition.go_offline(error)
             return
+        except HeadraceError as error:
+            self._exclude(partition, error)
+            return
         finally:
             self._remove_replaced_later(partition, cleaner.cleaned)
         log.info("%s: compacted %d bytes to %d", partition, cleaned.bytes_before, cleaned.bytes_after)
+        if partition.term != term or partition.log_end_offset < cleaned.cleaned_to:
+            return  # dropped or truncated meanwhile: the offset describes records that the name no longer has
         self._broker.log_dir.note_cleaned(TopicPartition(partition.topic, partition.index), cleaned.cleaned_to)
         await asyncio.to_thread(self._broker.log_dir.write_cleaned)
+
+    def _exclude(self, partition: Partition, cause: HeadraceError) -> None:
+        """Excludes the partition from compaction until the next start: it would be chosen first every time."""
+        log.error("%s is excluded from compaction until this broker restarts: %s", partition, cause)
+        self._uncleanable.add(partition)
 
     def _remove_replaced_later(self, partition: Partition, cleaned: "Cleaned") -> None:
         """Replies on their way may still read them."""
         for replaced in cleaned.replaced:
-            self._broker.partitions.removals.in_background_after(
+            self._broker.partitions.removals.remove_in_background_after(
                 partition.log.config.file_delete_delay_ms / 1000, replaced.remove, self._broker.files
             )
 
@@ -160,8 +171,15 @@ class LogKeeper:
         """Look once at every sealed byte, slowly. What has rotted is found before a reader or a failover finds it."""
         bytes_per_s = self._broker.settings.integer("log.scrub.bytes.per.second")
         for partition in list(self._broker.partitions.all()):
-            for segment in list(partition.log.segments[:-1]):
-                await self._scrub_segment(partition, segment, SCRUB_STEP_BYTES / bytes_per_s)
+            # By offset: a reference to each segment would keep those open that retention removes meanwhile.
+            for base_offset in [segment.base_offset for segment in partition.log.segments[:-1]]:
+                await self._scrub_segment_at(partition, base_offset, SCRUB_STEP_BYTES / bytes_per_s)
+
+    async def _scrub_segment_at(self, partition: Partition, base_offset: int, pause_s: float) -> None:
+        for segment in partition.log.segments[:-1]:
+            if segment.base_offset == base_offset:
+                await self._scrub_segment(partition, segment, pause_s)
+                break
 
     async def _scrub_segment(self, partition: Partition, segment: Segment, pause_s: float) -> None:
         position = 0
@@ -171,3 +189,24 @@ class LogKeeper:
                 log.error("%s: offsets %d to %d are damaged: %s", segment.path, *damage[2:4], damage.reason)
                 segment.note_hole(damage)
             await asyncio.sleep(pause_s)
+        await self._scrub_index(partition, segment)
+
+    async def _scrub_index(self, partition: Partition, segment: Segment) -> None:
+        """The index of aborted transactions, which decides what readers of committed data see."""
+        try:
+            await asyncio.to_thread(segment.aborted.check)
+        except CorruptLog as damage:
+            if partition.failure is None and segment in partition.log.segments[:-1]:
+                log.error("%s; indexing the aborted transactions again, from the batches", damage)
+                await self._rebuild_index(partition, segment)
+
+    async def _rebuild_index(self, partition: Partition, segment: Segment) -> None:
+        from headrace.storage.index_repair import rebuild_index
+        from headrace.storage.producer_recovery import NewHoles
+
+        try:
+            repair = await asyncio.to_thread(rebuild_index, partition.log, segment)
+            if partition.failure is None and repair.apply():
+                log.warning("%s: its aborted transactions are indexed again", segment.path)
+        except (NewHoles, StorageError, CorruptLog) as error:
+            log.error("%s: its aborted transactions cannot be indexed until the next start: %s", segment.path, error)

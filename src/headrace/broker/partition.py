@@ -12,24 +12,29 @@ from uuid import UUID
 from headrace.broker.admission import Admitted, admit
 from headrace.broker.group_commit import GroupCommit
 from headrace.broker.replica import Replica
+from headrace.broker.sent_slices import SentSlices
 from headrace.core.cluster.values import NO_LEADER, PartitionState
+from headrace.core.replica.follower import EpochEnd
 from headrace.core.replica.leader import Leadership
 from headrace.model.errors import (
     CorruptLog,
-    DiskFull,
     FencedLeaderEpoch,
     HeadraceError,
     NotEnoughReplicas,
     NotLeader,
     OffsetOutOfRange,
+    PassingStorageError,
     RequestTimedOut,
     StorageError,
     UnknownLeaderEpoch,
     UnknownTopic,
 )
+from headrace.model.ids import NO_EPOCH
 from headrace.records.batch import parse_header
+from headrace.storage.files import Durable
 from headrace.storage.log import Log
 from headrace.storage.log_values import Appended, LogSlice, Producer
+from headrace.storage.producer_entry import COORDINATOR_EPOCH_MAX
 from headrace.storage.runs import append_new
 from headrace.storage.segment import Segment
 
@@ -39,6 +44,11 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 ACKS_ALL = -1
+
+
+def _now(work: Callable[[], None]) -> None:
+    """For a partition without a broker, which has no threads."""
+    work()
 
 
 class AppendResult(NamedTuple):
@@ -56,6 +66,14 @@ class AppendedRun(NamedTuple):
     committed: bool
 
 
+class Term(NamedTuple):
+    """Who leads, in which epoch, and whether the partition can be used: work that waited checks that it still holds."""
+
+    leader: int
+    leader_epoch: int
+    failure: HeadraceError | None
+
+
 class Partition(Replica):
     def __init__(
         self,
@@ -68,33 +86,82 @@ class Partition(Replica):
         node_id: int,
         group_commit: GroupCommit | None,
         let_go: Callable[["Partition", list[Segment], bool], None],
+        in_background: Callable[[Callable[[], None]], None] = _now,
         high_watermark: int | None = None,
+        was_clean: bool = False,
         now_ms: int = 0,
     ) -> None:
-        """`high_watermark` is what was known of it at the last stop; a partition on this broker alone needs none."""
+        """`high_watermark` is what was known of it at the last stop; a partition on this broker alone needs none.
+
+        `was_clean`: the last stop was, so this broker may go on to lead in the epoch in which it led before.
+        """
         super().__init__(topic, index, topic_id, log, _first_watermark(log, high_watermark, state), group_commit)
         self._node_id = node_id
         self._let_go = let_go
+        self._in_background = in_background
         self.leadership: Leadership | None = None  # there while this broker leads
+        self.sent = SentSlices()  # in this leader epoch
         self.leader, self.leader_epoch, self.isr, self.elr = NO_LEADER, -1, state.isr, state.elr
+        self.replicas = state.replicas
         # While this copy is damaged: the leader epoch from which on it may be cut and fetched again, see health.py.
         self.copied_anew_in: int | None = None
+        self._has_led_before = was_clean
+        self._reused_epoch = -1
         self.follow(state, now_ms)
+        self._has_led_before = False
 
     def follow(self, state: PartitionState, now_ms: int = 0) -> None:
-        """Take over what the facts say about this partition."""
+        """Take over what the metadata says about this partition.
+
+        Metadata with a leader epoch below the log's was restored from an older snapshot. Nothing is led, copied or
+        truncated in such an epoch: it has no leader here until a higher one is committed (`restored_metadata.py`).
+        """
+        if self._is_reused(state):
+            self._reused_epoch = state.leader_epoch
+        if state.leader_epoch < self.newest_log_epoch or state.leader_epoch == self._reused_epoch:
+            state = state._replace(leader=NO_LEADER)
         is_new_term = (state.leader, state.leader_epoch) != (self.leader, self.leader_epoch)
         self.leader, self.leader_epoch, self.isr, self.elr = state.leader, state.leader_epoch, state.isr, state.elr
         self.counts = state.relies_on(self._node_id)
+        self.replicas = state.replicas
         if is_new_term:
             self._begin_term(state, now_ms)
         elif self.leadership is not None:
             self.leadership.follow(state, now_ms)
+            self.waiters.tell_log_start()  # a follower that left the ISR is not waited for
+            self.waiters.tell_fetched()
         self._advance()
+
+    def _is_reused(self, state: PartitionState) -> bool:
+        """Whether this broker is to begin an epoch of which its log has records already, of another leader.
+
+        After a restore, an election raises the restored epoch to one that the log knows.
+        """
+        return (
+            state.leader == self._node_id
+            and state.leader_epoch == self.newest_log_epoch
+            and state.leader_epoch != self.leader_epoch
+            and not self._has_led_before
+            and len(state.replicas) > 1
+        )
+
+    @property
+    def is_behind_its_log(self) -> bool:
+        """Whether the leader epoch of the metadata is one that the log knows from before a restore."""
+        return self.leader_epoch < self.newest_log_epoch or self.leader_epoch == self._reused_epoch
+
+    @property
+    def term(self) -> Term:
+        return Term(self.leader, self.leader_epoch, self.failure)
+
+    @property
+    def newest_log_epoch(self) -> int:
+        """The leader epoch of the newest batch; -1 if the log has none."""
+        return self.log.epochs.latest
 
     def _begin_term(self, state: PartitionState, now_ms: int) -> None:
         was_leading = self.leadership is not None
-        self.leadership = None
+        self.leadership, self.sent = None, SentSlices()
         if state.leader == self._node_id:
             self._own_end = self.log.recovery_point if self.waits_for_disk else self.log.log_end_offset
             self.leadership = Leadership(self._node_id, state, self.log.log_end_offset, now_ms)
@@ -113,6 +180,22 @@ class Partition(Replica):
         reached = leadership.watermark(self._own_end, self.log.config.min_insync_replicas)
         if reached is not None and reached > self.high_watermark:
             self.committed_to(reached)
+
+    @property
+    def watermark_lags(self) -> bool:
+        """True on a new leader until its high watermark reaches the start of its epoch.
+
+        Until then an earlier leader may have committed more than this one knows of.
+        """
+        return self.leadership is not None and self.high_watermark < self.leadership.epoch_start
+
+    async def settled(self) -> None:
+        """Returns at once where no commit is to be expected: on a follower, below min ISR, after an election."""
+        leadership = self.leadership
+        if leadership is None or self.watermark_lags:
+            return
+        if leadership.watermark(self._own_end, self.log.config.min_insync_replicas) is not None:
+            await super().settled()
 
     # Reading
 
@@ -200,11 +283,29 @@ class Partition(Replica):
         append = self.log.append if header.producer_id < 0 else self.log.append_for_producer
         return self._append_ours(lambda: append(batch, header, self.leader_epoch, now_ms))
 
-    def append_marker(self, marker: "EndMarker", producer: Producer, now_ms: int, *, epoch_was_bumped: bool) -> int:
-        """End a producer's transaction in this partition; returns the offset after the marker."""
+    def append_marker(
+        self,
+        marker: "EndMarker",
+        producer: Producer,
+        now_ms: int,
+        *,
+        epoch_was_bumped: bool,
+        newest_coordinator_epoch: int = COORDINATOR_EPOCH_MAX,
+    ) -> int:
+        """End a producer's transaction in this partition; returns the offset after the marker.
+
+        `newest_coordinator_epoch` is the highest that any coordinator has; the marker's may not be above it.
+        NotEnoughReplicas below min.insync.replicas: the marker could not be committed, and its retries would pile up.
+        """
+        self._check_takes(ACKS_ALL)
         return self._append_ours(
             lambda: self.log.append_marker(
-                marker, producer, self.leader_epoch, now_ms, epoch_was_bumped=epoch_was_bumped
+                marker,
+                producer,
+                self.leader_epoch,
+                now_ms,
+                epoch_was_bumped=epoch_was_bumped,
+                newest_coordinator_epoch=newest_coordinator_epoch,
             )
         )
 
@@ -221,23 +322,49 @@ class Partition(Replica):
     # Failing
 
     def append_failed(self, error: StorageError) -> None:
-        """A full disk heals; anything else leaves the log in a state that nobody knows."""
-        if not isinstance(error, DiskFull):
+        """A full disk and a lack of descriptors pass; any other error leaves the log in an unknown state."""
+        if not isinstance(error, PassingStorageError):
             self.go_offline(error)
 
     def sync_failed(self, error: StorageError) -> None:
-        if self.waits_for_disk and self.failure is None:
-            try:
-                self.log.cut_unsynced()  # nobody was promised any of it
-            except StorageError as another:
-                log.critical("%s: what was not synced cannot be cut: %s", self, another)
+        if self.failure is None:
+            if self.may_have_acked_unsynced:
+                self._in_background(self._write_unsynced_again)
+            else:
+                self._cut_unsynced()
         self.go_offline(error)
+
+    def _write_unsynced_again(self) -> None:
+        try:
+            self.log.write_unsynced_again()
+        except StorageError as error:
+            log.critical("%s: cannot write again what was not synced: %s", self, error)
+
+    def _cut_unsynced(self) -> None:
+        try:
+            cut = self.log.cut_unsynced()  # none of it was acknowledged
+            self._in_background(lambda: self._sync_cut(cut))
+        except StorageError as error:
+            log.critical("%s: cannot truncate what was not synced: %s", self, error)
+
+    def _sync_cut(self, cut: list[Durable]) -> None:
+        """On a disk that just failed a sync, which may take long to fail another."""
+        try:
+            for item in cut:
+                item.sync()
+        except StorageError as error:
+            log.critical("%s: cannot truncate what was not synced: %s", self, error)
 
     def go_offline(self, error: StorageError) -> None:
         """Nothing more is promised about this partition until a restart has looked at its files."""
         if self.failure is None:
             log.critical("%s goes offline: %s", self, error)
             self._end(error)
+
+    def fence(self) -> None:
+        """Another process has this broker's id. What was appended here is not known to be in its log."""
+        if self.failure is None:
+            self._end(NotLeader(f"Broker {self._node_id} is another process now; it may lead {self}"))
 
     def retire(self, *, moved: bool = False) -> None:
         """The topic has been deleted, or lives elsewhere: whoever still waits is told, and must not mix these up.
@@ -254,14 +381,35 @@ class Partition(Replica):
     # Followers
 
     def replica_fetched(
-        self, broker: int, broker_epoch: int, offset: int, last_fetched_epoch: int, now_ms: int
+        self,
+        broker: int,
+        broker_epoch: int,
+        offset: int,
+        last_fetched_epoch: int,
+        now_ms: int,
+        log_start_offset: int = -1,
     ) -> None:
         """A follower asks from `offset` on, which says that it has what is before; unless its history is another."""
         assert self.leadership is not None, "the caller has checked that we lead"
         end = self.log.log_end_offset
-        is_beginning = offset <= end and self.divergence(offset, last_fetched_epoch) is None
+        diverging = self.divergence_of(broker, offset, last_fetched_epoch, log_start_offset)
+        is_beginning = offset <= end and diverging is None
         if is_beginning and self.leadership.fetched(broker, offset, broker_epoch, end, now_ms):
+            if self.leadership.starts_at(broker, log_start_offset):
+                self.waiters.tell_log_start()
+            if self.waiters.awaits_fetch:
+                self.waiters.tell_fetched()
             self._advance()
+
+    def divergence_of(
+        self, broker: int, offset: int, last_fetched_epoch: int, log_start_offset: int
+    ) -> EpochEnd | None:
+        """Where a follower has to truncate its log to; None if its log is a beginning of this one."""
+        own_start = self.log.log_start_offset
+        leadership = self.leadership
+        if leadership is not None and leadership.lacks_beginning(broker, offset, log_start_offset, own_start):
+            return EpochEnd(NO_EPOCH, own_start)
+        return self.divergence(offset, last_fetched_epoch)
 
     def check_follower(self, broker: int) -> None:
         if self.leadership is None or broker not in self.leadership.followers:
@@ -276,17 +424,36 @@ class Partition(Replica):
     # Shrinking
 
     def delete_records(self, before: int) -> int:
-        """Move the log's start forward; -1 stands for the high watermark. Returns the new start."""
+        """Moves the log start offset forward; -1 stands for the high watermark. Returns the new start."""
+        if before == -1 and self.watermark_lags:
+            raise RequestTimedOut(f"the high watermark of {self} is not known yet after an election")
         target = self.high_watermark if before == -1 else before
         if target < 0 or target > self.high_watermark:
             if self.high_watermark < target <= self.log.log_end_offset:
                 raise RequestTimedOut(f"offset {before} of {self} is written and not committed yet")
             raise OffsetOutOfRange(f"offset {before} is beyond the high watermark {self.high_watermark} of {self}")
         self.move_log_start(target, at_once=True)
+        if self.leadership is not None:
+            self.leadership.deleted_to = max(self.leadership.deleted_to, target)
         return self.log.log_start_offset
 
+    async def deleted_everywhere(self, offset: int) -> int:
+        """Waits until the log of no replica that may lead next begins below `offset`. Returns the low watermark.
+
+        Raises when this broker stops leading: the next leader may not know of the deletion.
+        """
+        leadership = self.leadership
+        while True:
+            self.check_leader()
+            if leadership is None or leadership is not self.leadership:
+                raise NotLeader(f"{self} has a new leader epoch, {self.leader_epoch}")
+            reached = leadership.low_watermark(self.log_start_offset)
+            if reached >= offset:
+                return reached
+            await self.waiters.until_log_start_moves()
+
     def move_log_start(self, offset: int, *, at_once: bool = False) -> None:
-        """With `at_once`, a crash right after this does not bring the records back."""
+        """With `at_once`, the caller makes the move durable: see `Removals.settle_log_starts`."""
         if offset > self.log.log_start_offset:
             self._let_go(self, self.log.advance_log_start(offset), at_once)
 

@@ -4,11 +4,14 @@ Decides nothing itself: decisions are those of `core/cluster`; here they are com
 """
 
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from uuid import UUID
 
 from headrace.broker.fact_writer import FactWriter
+from headrace.broker.flush_policies import syncs_before_ack
 from headrace.core.cluster import elections
 from headrace.core.cluster.image import ClusterImage
 from headrace.core.cluster.isr_changes import IsrOutcome, IsrProposal, by_block, change_isrs
+from headrace.core.cluster.restored import raise_leader_epochs
 from headrace.core.cluster.succession import Condition, Rules
 from headrace.core.cluster.values import Decision, TopicImage
 from headrace.model.configs import log_config
@@ -41,6 +44,7 @@ class PartitionStates:
                     self._rules_of,
                     node_id=self._node_id,
                 ),
+                awaits_listeners=False,
             )
             _raise_first(rows.values())
 
@@ -73,6 +77,7 @@ class PartitionStates:
         rows = await self._facts.change_each(
             list(by_block(proposals).items()),
             lambda wanted: change_isrs(wanted, self._image, self._node_id, self._rules_of),
+            awaits_listeners=False,
         )
         _raise_first(row for row in rows.values() if not isinstance(row, RequestError))  # that a topic is gone is told
         return [one for row in rows.values() if isinstance(row, IsrOutcome) for one in row.refused]
@@ -96,19 +101,49 @@ class PartitionStates:
 
         _raise_first((await self._facts.change_each(list(wanted.items()), decide)).values())
 
-    async def come_back(self, *, has_lost_all: bool, keeps_unsynced: bool, alone: bool) -> None:
-        """After an unclean stop: hand over what this broker leads, and be in sync only where nothing can be lost."""
-        node_id = self._node_id
-        live = {node_id} if alone else self._image.live_brokers().keys() - {node_id}
+    async def raise_leader_epochs(
+        self, wanted: Mapping[str, Mapping[int, int]], *, alone: bool, has_lost: Callable[[TopicImage], bool]
+    ) -> None:
+        """`wanted`: by topic and partition, the newest leader epoch in this broker's log, where metadata is behind."""
+
+        def decide(wishes: Mapping[str, Mapping[int, int]]) -> Mapping[str, Decision[int] | RequestError]:
+            condition = Condition({self._node_id}) if alone else elections.condition_of(self._image)
+            return raise_leader_epochs(wishes, self._image, self._node_id, condition, self._rules_of, has_lost)
+
+        _raise_first((await self._facts.change_each(list(wanted.items()), decide)).values())
+
+    async def lead_above(self, wanted: Mapping[str, Mapping[int, int]]) -> None:
+        """Lead these partitions in a leader epoch above the given one, as far as this broker still leads them."""
         rows = await self._facts.change_each(
-            [(name, None) for name in elections.topics_held_by(self._image, node_id)],
+            list(wanted.items()), lambda wishes: elections.lead_above(wishes, self._image, self._node_id)
+        )
+        _raise_first(rows.values())
+
+    async def come_back(
+        self,
+        *,
+        has_lost_all: bool,
+        keeps_unsynced: bool,
+        alone: bool,
+        acked_unsynced: Callable[[UUID], bool | None] = lambda _: None,
+    ) -> None:
+        """After an unclean stop: hand over what this broker leads, and be in sync only where nothing can be lost.
+
+        `acked_unsynced`: whether the last process acknowledged records of a topic before they were synced. If that was
+        not recorded (None), the flush policy of now decides.
+        """
+        node_id = self._node_id
+        condition = Condition({node_id}) if alone else elections.condition_of(self._image).without(node_id)
+        rows = await self._facts.change_each(
+            [(name, None) for name in elections.topics_held_by(self._image, node_id, lost_log=has_lost_all)],
             lambda names: elections.come_back(
                 names,
                 self._image,
                 node_id,
-                Condition(frozenset(live)),
+                condition,
                 self._rules_of,
-                lambda topic: has_lost_all or not (keeps_unsynced or self._is_on_disk_when_acked(topic)),
+                lambda topic: not keeps_unsynced and self.acked_unsynced(topic, acked_unsynced(topic.topic_id)),
+                lost_log=has_lost_all,
             ),
         )
         _raise_first(rows.values())
@@ -116,9 +151,11 @@ class PartitionStates:
     def _rules_of(self, topic: TopicImage) -> Rules:
         return elections.rules_of(topic, self._broker_configs())
 
-    def _is_on_disk_when_acked(self, topic: TopicImage) -> bool:
-        config = log_config(topic.configs, self._broker_configs())
-        return config.flush_policy == "fsync" or config.flush_messages <= 1
+    def acked_unsynced(self, topic: TopicImage, recorded: bool | None) -> bool:
+        """Whether the last process acknowledged records before they were synced; `recorded` is as in `come_back`."""
+        if recorded is not None:
+            return recorded
+        return not syncs_before_ack(log_config(topic.configs, self._broker_configs()))
 
 
 def _raise_first(rows: Iterable[object]) -> None:

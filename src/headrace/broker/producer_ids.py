@@ -1,4 +1,4 @@
-"""Producer ids that nobody else has: taken from the cluster's facts a block at a time."""
+"""Producer ids that no other producer has: taken from the cluster's metadata a block at a time."""
 
 from asyncio import Lock
 
@@ -15,7 +15,8 @@ class ProducerIds:
 
     async def take(self) -> int:
         async with self._one_at_a_time:
-            if self._next == self._end:
+            while self._next == self._end or self._next < self._controller.image.producer_id_floor:
+                # Below the floor, the rest of a block has ids that logs know from before a restore.
                 block = await self._controller.allocate_producer_ids()
                 self._next, self._end = block.first, block.first + block.count
             self._next += 1

@@ -8,13 +8,16 @@ import asyncio
 from abc import ABC, abstractmethod
 from uuid import UUID
 
+from headrace.broker.flush_policies import syncs_before_ack
 from headrace.broker.group_commit import GroupCommit
 from headrace.broker.waiting import AppendWaiter, Waiters
 from headrace.core.replica.follower import EpochEnd, divergence
+from headrace.model.configs import LogConfig
 from headrace.model.errors import HeadraceError, StorageError
 from headrace.protocol.fetch import AbortedTransaction
 from headrace.storage.log import Log
 from headrace.storage.log_values import FoundOffset, LogSlice
+from headrace.storage.slices import Task
 
 # Kafka's default for flush.ms is "never"; a week is as good as never, and no timer lives longer.
 FLUSH_MS_MAX = 7 * 24 * 3600 * 1000
@@ -39,6 +42,7 @@ class Replica(ABC):
         self.waiters = Waiters()
         self.failure: HeadraceError | None = None
         self._sync_is_scheduled = False
+        self._acked_unsynced_to = 0  # below it, records were acknowledged under an earlier flush policy
 
     def __str__(self) -> str:
         return f"{self.topic}-{self.index}"
@@ -53,9 +57,24 @@ class Replica(ABC):
 
     @property
     def waits_for_disk(self) -> bool:
-        """Whether a batch counts only once it is on disk. Kafka's `flush.messages=1` asks for the same."""
-        config = self.log.config
-        return self._group_commit is not None and (config.flush_policy == "fsync" or config.flush_messages <= 1)
+        """Whether a batch counts only once it is on disk."""
+        return self._group_commit is not None and syncs_before_ack(self.log.config)
+
+    @property
+    def may_have_acked_unsynced(self) -> bool:
+        """Whether a record may have been acknowledged that is not synced, also under an earlier flush policy."""
+        if self._group_commit is None:
+            return False
+        acked_to = min(self._acked_unsynced_to, self.log.log_end_offset)
+        return not syncs_before_ack(self.log.config) or self.log.recovery_point < acked_to
+
+    def configure(self, config: LogConfig) -> None:
+        """Take over the topic's configs. What an earlier flush policy left unsynced is synced now."""
+        synced_before = syncs_before_ack(self.log.config)
+        self.log.config = config
+        if syncs_before_ack(config) and not synced_before:
+            self._acked_unsynced_to = self.log.log_end_offset
+            self.sync_in_background()
 
     @property
     def log_start_offset(self) -> int:
@@ -144,6 +163,7 @@ class Replica(ABC):
         """The log is shorter than it was, or begins elsewhere."""
         log = self.log
         self._own_end = min(self._own_end, log.log_end_offset)
+        self.waiters.cut_syncs(log.log_end_offset, log.recovery_point)
         self.high_watermark = min(max(self.high_watermark, log.log_start_offset), log.log_end_offset)
         log.producers.high_watermark_advanced(self.high_watermark)
 
@@ -170,14 +190,15 @@ class Replica(ABC):
         aborted = self.log.aborted_transactions(offset, records)
         return tuple(AbortedTransaction(txn.producer_id, txn.first_offset) for txn in aborted)
 
-    def offset_for_timestamp(self, timestamp: int) -> FoundOffset | None:
+    def offset_for_timestamp(self, timestamp: int) -> Task[FoundOffset | None]:
+        """The first committed record that is not older. A task; the caller checks afterwards that it still leads."""
         # Where nobody asks for times, this and what reads records is never loaded.
         from headrace.storage.time_lookup import offset_at_or_after
 
-        found = offset_at_or_after(self.log, timestamp)
+        found = yield from offset_at_or_after(self.log, timestamp)
         return found if found is not None and found.offset < self.high_watermark else None
 
-    def offset_of_max_timestamp(self) -> FoundOffset | None:
+    def offset_of_max_timestamp(self) -> Task[FoundOffset | None]:
         from headrace.storage.time_lookup import offset_of_max_timestamp
 
         return offset_of_max_timestamp(self.log)

@@ -10,8 +10,11 @@ from headrace.broker.figures import BrokerFigures
 from headrace.broker.group_report import group_families
 from headrace.broker.partition import Partition
 from headrace.broker.slices import in_slices
+from headrace.broker.store_state import is_active_controller
 from headrace.core.cluster.values import NO_LEADER
 from headrace.core.transaction.values import TransactionState
+from headrace.metadata.observed import READ, SESSION, WATCH, WRITE
+from headrace.model.errors import ErrorCode
 from headrace.telemetry import broker_metrics as metrics
 from headrace.telemetry.figures import Family, by_label, one
 
@@ -21,7 +24,7 @@ if TYPE_CHECKING:
 
 async def families_of(broker: "Broker") -> list[Family]:
     """Everything that `telemetry/broker_metrics.py` names."""
-    logs = LogTotals(broker.node_id)
+    logs = LogTotals(broker.node_id, unopened=len(broker.partitions.unopened()))
     await in_slices(logs.look_at(broker.partitions.all()))
     groups = await group_families(broker)
     return [
@@ -35,14 +38,22 @@ async def families_of(broker: "Broker") -> list[Family]:
         *groups,
         *_transaction_families(broker),
         *_cluster_families(broker),
+        *_store_families(broker),
     ]
+
+
+ERROR_NAMES = {int(code): code.name for code in ErrorCode}
 
 
 def _request_families(figures: BrokerFigures) -> Iterator[Family]:
     """APIs that nobody has asked for are left out: a series for each would be most of the page."""
     asked = [(api.label, one.value()) for api, one in figures.requests.items() if any(one.counts)]
     yield by_label(metrics.REQUESTS, asked)
-    errors = [((api.label, error.name), count) for (api, error), count in sorted(figures.errors.items())]
+    errors = [
+        ((api.label, ERROR_NAMES.get(code, str(code))), count)
+        for api, counts in sorted(figures.errors.items())
+        for code, count in sorted(counts.items())
+    ]
     yield Family(metrics.ERRORS, [(labels, count) for labels, count in errors])
 
 
@@ -75,6 +86,8 @@ def _disk_families(broker: "Broker") -> Iterator[Family]:
         yield one(metrics.SYNCS, commits.durations.value())
         yield one(metrics.DISK_FREE, broker.files.free_bytes(broker.settings.data_dir))
         yield one(metrics.DISK_RESERVE, broker.reserve.reserve_bytes)
+        yield one(metrics.STRAY_DIRECTORIES, broker.log_dir.strays.directories)
+        yield one(metrics.STRAY_BYTES, broker.log_dir.strays.size_bytes)
 
 
 def _change_families(broker: "Broker") -> Iterator[Family]:
@@ -88,10 +101,11 @@ def _change_families(broker: "Broker") -> Iterator[Family]:
 class LogTotals:
     """One look at every partition: sums, and the largest ones by name."""
 
-    def __init__(self, node_id: int) -> None:
+    def __init__(self, node_id: int, *, unopened: int) -> None:
         self._node_id = node_id
         self._held = self._led = self._bytes = self._segments = 0
-        self._behind = self._under_min_isr = self._offline = self._lag = 0
+        self._behind = self._under_min_isr = self._lag = 0
+        self._offline = unopened
         self._sizes: list[tuple[int, Partition]] = []
 
     def look_at(self, partitions: Iterable[Partition]) -> Iterator[None]:
@@ -154,10 +168,22 @@ def _cluster_families(broker: "Broker") -> Iterator[Family]:
     image = broker.image
     partitions = [state for topic in image.topics.values() for state in topic.partitions]
     is_controller = broker.membership is None or image.controller == broker.node_id
-    yield one(metrics.CONTROLLER, int(is_controller))
+    yield one(metrics.CONTROLLER, int(is_active_controller(broker)))
     leaderless = sum(state.leader == NO_LEADER for state in partitions) if is_controller else 0
     yield one(metrics.LEADERLESS, leaderless)
     alive = sum(known.is_live for known in image.brokers.values())
     yield one(metrics.BROKERS, alive if broker.membership is not None else 1)
     yield one(metrics.TOPICS, len(image.topics))
     yield one(metrics.CLUSTER_PARTITIONS, len(partitions))
+
+
+def _store_families(broker: "Broker") -> Iterator[Family]:
+    figures, membership = broker.store_figures, broker.membership
+    has_session = membership is None or not membership.may_be_fenced
+    ups = [(SESSION, has_session and figures.session_failure is None), (WRITE, figures.write_failure is None)]
+    yield by_label(metrics.STORE_UP, [(operation, int(is_up)) for operation, is_up in ups])
+    yield by_label(metrics.STORE_ERRORS, [(name, figures.errors[name]) for name in (SESSION, WRITE, READ, WATCH)])
+    age = Family(metrics.SESSION_AGE, [])  # without a sample on a single node, which has no session
+    if membership is not None:
+        age.samples.append(((), membership.session_age_ms / 1000))
+    yield age

@@ -11,7 +11,7 @@ from time import perf_counter
 
 from headrace.broker.sync_threads import Ended, Round, SyncThreads
 from headrace.model.errors import StorageError
-from headrace.storage.files import OsFile, as_storage_error
+from headrace.storage.files import OsFile, as_sync_error
 from headrace.storage.sync_ring import SyncRing
 
 log = logging.getLogger(__name__)
@@ -85,4 +85,4 @@ def _error(file: OsFile, descriptor: int, result: int) -> StorageError | None:
         return StorageError(f"{file.path} was closed before it was synced")
     if result == 0:
         return None
-    return as_storage_error(OSError(-result, os.strerror(-result)), file.path)
+    return as_sync_error(OSError(-result, os.strerror(-result)), file.path)

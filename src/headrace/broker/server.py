@@ -3,7 +3,9 @@
 import asyncio
 import errno
 import logging
+import resource
 import socket
+import sys
 from collections import Counter
 from collections.abc import Callable
 
@@ -27,6 +29,12 @@ LISTEN_BACKLOG = 4096
 ACCEPTS_PER_TURN = 64
 # Out of descriptors: waiting a little lets connections end; spinning on accept would not.
 ACCEPT_PAUSE_S = 0.1
+# Descriptors that connections leave to storage. A sync thread or a checkpoint needs one or two for a moment; the rest
+# lets partitions roll and topics be created until connections end. Of a low limit, a quarter.
+DESCRIPTORS_KEPT = 256
+DESCRIPTORS_KEPT_SHARE = 0.25
+# A client may connect thousands of times a second: one line for all that are closed for want of descriptors meanwhile.
+SHORTAGE_LOG_MS = 10_000
 # How often silent connections are looked for, and how often the coarse clock ticks.
 HOUSEKEEPING_S = 1.0
 # While others wait for memory, whoever has begun a frame gets as long for the rest as clients wait for an answer.
@@ -52,6 +60,8 @@ class Server:
         self._by_address: Counter[str] = Counter()
         self._sockets: list[tuple[socket.socket, str]] = []
         self._timer: asyncio.TimerHandle | None = None
+        self._closed_for_descriptors = 0  # connections since the last log line about them
+        self._shortage_logged_ms: int | None = None
         self.bound: dict[str, Listener] = {}
 
     def bind(self) -> None:
@@ -92,7 +102,23 @@ class Server:
         if sock.fileno() >= 0:
             self.loop.add_reader(sock.fileno(), self._accept, sock, listener)
 
+    def _refuse_for_descriptors(self, client: socket.socket) -> None:
+        client.close()
+        self.figures.refused += 1
+        self._closed_for_descriptors += 1
+        logged = self._shortage_logged_ms
+        if logged is None or self.now_ms - logged >= SHORTAGE_LOG_MS:
+            log.error(
+                "Closed %d new connections: only the descriptors kept for storage are free; "
+                "raise the limit with `ulimit -n`, or set max.connections",
+                self._closed_for_descriptors,
+            )
+            self._shortage_logged_ms, self._closed_for_descriptors = self.now_ms, 0
+
     def _connected(self, client: socket.socket, host: str, listener: str) -> None:
+        if client.fileno() >= descriptors_for_connections(resource.getrlimit(resource.RLIMIT_NOFILE)[0]):
+            self._refuse_for_descriptors(client)
+            return
         if self._by_address[host] >= self._per_address_max or len(self.connections) >= self._connections_max:
             log.warning(
                 "refusing a connection from %s: it has %d, all clients together %d",
@@ -145,6 +171,16 @@ class Server:
             self._timer.cancel()
         for connection in list(self.connections):
             connection.close(None)
+
+
+def descriptors_for_connections(limit: int) -> int:
+    """A connection with this descriptor or a higher one is closed.
+
+    The kernel gives out the lowest free number, so nearly all lower ones are in use then, by files and connections.
+    """
+    if limit == resource.RLIM_INFINITY:
+        return sys.maxsize
+    return limit - min(DESCRIPTORS_KEPT, int(limit * DESCRIPTORS_KEPT_SHARE))
 
 
 def _budget_bytes(settings: Settings) -> int:

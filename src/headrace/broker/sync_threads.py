@@ -10,7 +10,7 @@ from queue import SimpleQueue
 from time import perf_counter
 from typing import Protocol
 
-from headrace.model.errors import StorageError
+from headrace.model.errors import ResourceShortage, StorageError
 from headrace.storage.files import Durable
 from headrace.storage.log import Log
 
@@ -18,6 +18,8 @@ log = logging.getLogger(__name__)
 
 # File systems write what several wait for at once as one commit of their journal; a few are enough for that.
 THREADS_MAX = 4
+# Without a descriptor, an attempt costs one failed system call: often enough to go on soon, too seldom to load a core.
+RETRY_S = 0.05
 
 
 class Syncable(Protocol):
@@ -51,6 +53,7 @@ class SyncThreads:
         self._ended: deque[Round] = deque()  # that the loop has not heard of yet
         self._end_is_due = False  # the loop is about to look at them
         self._threads: list[threading.Thread] = []
+        self._closing = threading.Event()
 
     def begin(self, sync: Round) -> None:
         self._queue.put(sync)
@@ -62,7 +65,10 @@ class SyncThreads:
 
     def _sync_until_closed(self) -> None:
         while (sync := self._queue.get()) is not None:
-            _do(sync)
+            if not _do(sync, may_retry=True):
+                self._closing.wait(RETRY_S)
+                self._queue.put(sync)  # behind the others: they may need no descriptor
+                continue
             self._ended.append(sync)
             if self._end_is_due:
                 continue
@@ -82,22 +88,35 @@ class SyncThreads:
 
     def close(self) -> None:
         """Returns when the last round is over and told."""
+        self._closing.set()
         for _ in self._threads:
             self._queue.put(None)
         for thread in self._threads:
             thread.join()
+        while not self._queue.empty():
+            sync = self._queue.get()
+            if sync is not None:  # it still lacked a descriptor when the threads ended
+                _do(sync, may_retry=False)
+                self._ended.append(sync)
         self._end()
 
 
-def _do(sync: Round) -> None:
+def _do(sync: Round, *, may_retry: bool) -> bool:
+    """False if the rest of the round has to be tried again: a file could not be opened, so no sync has failed."""
     began = perf_counter()
     try:
-        for item in sync.work:
-            item.sync()
+        while sync.work:
+            sync.work[0].sync()
+            del sync.work[0]
+    except ResourceShortage as error:
+        if may_retry:
+            return False
+        sync.error = error
     except StorageError as error:
         sync.error = error
     except Exception as error:
         # Whatever it is, it must not end the thread: then nothing would ever be acknowledged again.
         log.exception("cannot sync %s", sync.partition.log.directory)
         sync.error = StorageError(f"cannot sync {sync.partition.log.directory}: {error}")
-    sync.seconds = perf_counter() - began
+    sync.seconds += perf_counter() - began
+    return True

@@ -4,9 +4,10 @@ import logging
 
 import pytest
 
-from headrace.broker.disk_reserve import CHECK_EVERY_BYTES, RESERVE_BYTES, DiskReserve
+from headrace.broker.disk_reserve import CHECK_EVERY_BYTES, PREALLOCATION_SHARE, RESERVE_BYTES, DiskReserve
 from headrace.model.errors import DiskFull, ErrorCode
 from headrace.storage.memory_files import MemoryFiles
+from headrace.storage.room import ROOM_BYTES
 
 MIB = 1024 * 1024
 
@@ -107,3 +108,36 @@ def test_start_on_a_full_disk_rejects_the_first_batch(free: int, caplog: pytest.
     assert len(caplog.records) == 1, "one line per state change, not one per batch"
     disk.free = 500 * MIB
     reserve.check(1)
+
+
+@pytest.mark.parametrize("total", [20 * MIB, 128 * MIB, 1_000 * MIB])
+def test_preallocation_stops_above_the_reserve(total: int) -> None:
+    disk = Disk(total)
+    reserve = DiskReserve(disk, "/data")
+    taken = 0
+    while reserve.may_preallocate(ROOM_BYTES):
+        disk.free -= ROOM_BYTES
+        taken += ROOM_BYTES
+    assert disk.free >= PREALLOCATION_SHARE * reserve.reserve_bytes
+    assert taken > total // 2
+    reserve.check(1_000)  # producers are not rejected because of it
+    disk.free += 10 * ROOM_BYTES
+    fill(reserve, disk, 1_000)
+    assert not reserve.may_preallocate(ROOM_BYTES)
+
+
+def test_preallocation_seldom_asks_the_file_system() -> None:
+    disk = Disk(1_000 * MIB)
+    reserve = DiskReserve(disk, "/data")
+    disk.asked = 0
+    for _ in range(1_000):
+        assert reserve.may_preallocate(ROOM_BYTES)
+    assert disk.asked <= 1_000 * ROOM_BYTES / CHECK_EVERY_BYTES + 1
+
+
+def test_preallocation_that_is_refused_asks_for_no_look_at_the_disk() -> None:
+    disk = Disk(RESERVE_BYTES, total=1_000 * MIB)
+    reserve = DiskReserve(disk, "/data")
+    disk.asked = 0
+    assert not any(reserve.may_preallocate(ROOM_BYTES) for _ in range(1_000))
+    assert disk.asked == 0

@@ -1,7 +1,7 @@
 """When a leader that may have been replaced believes that it was not. Time is simulated: nobody waits."""
 
 import asyncio
-from collections.abc import Coroutine
+from collections.abc import Callable, Coroutine
 from typing import Any
 
 import pytest
@@ -32,7 +32,13 @@ def lived(work: Coroutine[Any, Any, bool]) -> tuple[bool, float]:
         loop.close()
 
 
-async def while_fetching(partition: Partition, broker: int, times: int) -> bool:
+def fenced() -> bool:
+    return True
+
+
+async def while_fetching(
+    partition: Partition, broker: int, times: int, may_be_fenced: Callable[[], bool] = fenced
+) -> bool:
     async def fetch() -> None:
         for _ in range(times):
             await asyncio.sleep(0.5)
@@ -40,7 +46,7 @@ async def while_fetching(partition: Partition, broker: int, times: int) -> bool:
 
     fetching = asyncio.create_task(fetch())
     try:
-        return await is_followed(partition)
+        return await is_followed(partition, may_be_fenced)
     finally:
         fetching.cancel()
 
@@ -65,11 +71,24 @@ def test_who_could_be_elected_all_the_same_counts(partition: Partition) -> None:
     assert lived(while_fetching(partition, broker=3, times=5))[0]
 
 
+def test_elr_is_not_waited_for_while_the_session_is_valid(partition: Partition) -> None:
+    """Its members may be down for days, and none of them is elected before this broker leaves the ISR."""
+    partition.follow(THREE._replace(elr=(3,), leader_epoch=partition.leader_epoch, partition_epoch=2))
+    assert lived(while_fetching(partition, broker=2, times=5, may_be_fenced=lambda: False))[0]
+    assert not lived(while_fetching(partition, broker=3, times=5, may_be_fenced=lambda: False))[0]
+
+
+def test_elr_is_waited_for_if_the_session_expires_meanwhile(partition: Partition) -> None:
+    partition.follow(THREE._replace(elr=(3,), leader_epoch=partition.leader_epoch, partition_epoch=2))
+    was_valid = iter([False])
+    assert not lived(while_fetching(partition, 2, 5, may_be_fenced=lambda: next(was_valid, True)))[0]
+
+
 def test_a_leader_alone_cannot_be_replaced(partition: Partition) -> None:
     partition.follow(THREE._replace(isr=(1,), leader_epoch=partition.leader_epoch, partition_epoch=2))
-    assert lived(is_followed(partition)) == (True, 0.0)
+    assert lived(is_followed(partition, fenced)) == (True, 0.0)
 
 
 def test_who_does_not_lead_is_not_followed(partition: Partition) -> None:
     partition.follow(THREE._replace(leader=2, leader_epoch=partition.leader_epoch + 1, partition_epoch=2))
-    assert not lived(is_followed(partition))[0]
+    assert not lived(is_followed(partition, fenced))[0]

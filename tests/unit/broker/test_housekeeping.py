@@ -1,7 +1,7 @@
 """What happens in the background: promises have deadlines, old segments go, and one bad log stops nobody's care."""
 
 import errno
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterator
 from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any, cast
@@ -15,13 +15,19 @@ from headrace.broker.log_keeper import LogKeeper
 from headrace.broker.partitions import Partitions
 from headrace.core.cluster.image import TopicImage
 from headrace.model.errors import CorruptLog, DiskFull, StorageError
+from headrace.model.ids import TopicPartition
 from headrace.model.settings import Settings
+from headrace.records.batch import HEADER, batch_crc, parse_header
+from headrace.records.builder import NewRecord, build_batch
+from headrace.records.compression import RATIO_FREE_BYTES, Codec
 from headrace.records.control import ControlType, EndMarker
+from headrace.storage.checkpoints import HIGH_WATERMARKS
 from headrace.storage.log_dir import LogDir
 from headrace.storage.log_values import Producer
 from headrace.testing import SimClock, SimFiles
 from tests.unit.broker.connection_kit import until
 from tests.unit.broker.partition_kit import CommitByHand, produce, state, values_of
+from tests.unit.storage.test_log_transactions import ABORT, end, write
 
 DATA = "/data"
 DAY_MS = 86_400_000
@@ -34,6 +40,7 @@ class Kit:
     def __init__(self, files: SimFiles, configs: dict[str, str] | None = None, **settings: str) -> None:
         named = {name.replace("_", "."): value for name, value in settings.items()}
         self.files = files
+        self.membership: object | None = None
         self.settings = Settings(data_dir=DATA, broker_configs=named)
         self.clock = SimClock()
         self.log_dir = LogDir(files, DATA)
@@ -51,6 +58,25 @@ class Kit:
         for _ in range(count):
             now_ms = self.clock.wall_ms()
             produce(partition, f"value {partition.log_end_offset}", timestamp=now_ms, now_ms=now_ms, **fields)
+        self.commit.run()
+
+    def write_keyed(self, count: int, index: int = 0) -> None:
+        for number in range(count):
+            records = [NewRecord(self.clock.wall_ms(), b"key", b"value %d" % number)]
+            batch = memoryview(bytearray(build_batch(records)))
+            self.partitions.get("t", index).append(batch, -1, self.clock.wall_ms())
+        self.commit.run()
+
+    def write_unreadable(self, codec: int) -> None:
+        """A batch with a valid checksum whose record exceeds the decompression limit, or has this codec."""
+        value = bytes(RATIO_FREE_BYTES + 1)
+        batch = bytearray(build_batch([NewRecord(self.clock.wall_ms(), b"key", value)], codec=Codec.ZSTD))
+        header = parse_header(batch)
+        HEADER.pack_into(batch, 0, *header._replace(attributes=codec))
+        HEADER.pack_into(batch, 0, *header._replace(attributes=codec, crc=batch_crc(batch)))
+        partition = self.partitions.get("t", 0)
+        partition.log.append(memoryview(batch), parse_header(batch), 0, self.clock.wall_ms())
+        partition.appended(partition.log_end_offset)
         self.commit.run()
 
     def end_transaction(self, producer_id: int) -> None:
@@ -188,12 +214,7 @@ async def test_d7_a_log_without_room_to_roll_gives_what_it_can_and_the_next_one_
 async def test_d7_a_full_disk_stops_compaction_and_not_the_partition(files: SimFiles) -> None:
     kit = Kit(files, {"cleanup.policy": "compact", "min.cleanable.dirty.ratio": "0"})
     partition = kit.partitions.get("t", 0)
-    from headrace.records.builder import NewRecord, build_batch
-
-    for number in range(20):
-        records = [NewRecord(kit.clock.wall_ms(), b"key", b"value %d" % number)]
-        partition.append(memoryview(bytearray(build_batch(records))), -1, kit.clock.wall_ms())
-    kit.commit.run()
+    kit.write_keyed(20)
     files.fail("append", path="*.cleaned", error=errno.ENOSPC)
     with pytest.raises(DiskFull):
         await kit.keeper.compact()
@@ -201,6 +222,54 @@ async def test_d7_a_full_disk_stops_compaction_and_not_the_partition(files: SimF
     assert not [name for name in files.list(f"{DATA}/t-0") if name.endswith(".cleaned")]
     await kit.keeper.compact()
     assert partition.size_bytes < 1_000
+
+
+async def test_corrupt_partition_of_a_deleted_topic_is_released(
+    files: SimFiles, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    kit = Kit(files, {"cleanup.policy": "compact", "min.cleanable.dirty.ratio": "0"})
+    kit.write_keyed(20)
+    topic = kit.partitions.followed("t")
+    assert topic is not None
+
+    def run(self: object) -> Iterator[None]:
+        yield
+        raise CorruptLog("for the test")
+
+    monkeypatch.setattr("headrace.storage.compaction.Cleaner.run", run)
+    await kit.keeper.compact()
+    assert kit.keeper._uncleanable == {kit.partitions.get("t", 0)}
+    for _ in kit.partitions.drop_topic(topic):
+        pass
+    await kit.keeper.compact()
+    assert kit.keeper._uncleanable == set()
+
+
+@pytest.mark.parametrize(
+    ("codec", "cause"),
+    [(Codec.ZSTD, "decompresses to more than"), (7, "no compression codec 7")],
+    ids=["too-large", "unknown-codec"],
+)
+async def test_batch_that_cannot_be_decompressed_excludes_only_its_partition(
+    files: SimFiles, caplog: pytest.LogCaptureFixture, codec: int, cause: str
+) -> None:
+    kit = Kit(files, {"cleanup.policy": "compact", "min.cleanable.dirty.ratio": "0"})
+    kit.write_keyed(3)
+    kit.write_unreadable(codec)
+    kit.write_keyed(20)
+    kit.write_keyed(20, index=1)
+    unreadable, other = kit.partitions.get("t", 0), kit.partitions.get("t", 1)
+    before = unreadable.log_end_offset, unreadable.size_bytes
+    await kit.keeper.compact()
+    await kit.keeper.compact()
+    assert other.size_bytes < 1_000
+    assert (unreadable.log_end_offset, unreadable.size_bytes) == before
+    assert unreadable.failure is None
+    logged = [record.getMessage() for record in caplog.records if record.levelname == "ERROR"]
+    assert len(logged) == 1, "the cause is logged once"
+    assert "t-0" in logged[0]
+    assert "offset 3" in logged[0]
+    assert cause in logged[0]
 
 
 # Scrubbing
@@ -219,6 +288,33 @@ async def test_d13_the_scrubber_finds_what_nobody_reads(files: SimFiles, caplog:
     with pytest.raises(CorruptLog):
         partition.read(damaged, 1_000, read_committed=False)
     assert partition.read(damaged + 1, 1_000, read_committed=False) is not None
+
+
+@pytest.mark.parametrize("damage", ["bit", "gone"])
+async def test_scrubber_rebuilds_a_damaged_transaction_index(
+    files: SimFiles, caplog: pytest.LogCaptureFixture, damage: str
+) -> None:
+    kit = Kit(files, log_scrub_bytes_per_second=str(2**40))
+    log = kit.partitions.get("t", 0).log
+    for number in range(3):
+        write(log, 7, "aborted", sequence=number)
+        end(log, 7, ABORT)
+        kit.write(5)
+        log.roll(0)
+    segment = next(one for one in log.segments[:-1] if one.aborted.sum)
+    right = segment.aborted.between(0, 100)[0]
+    path = segment.aborted.path
+    if damage == "bit":
+        files.flip_bit(path, byte=9)
+    else:
+        files.remove(path)
+    await kit.keeper.scrub()
+    assert path in caplog.text
+    assert segment.aborted.between(0, 100)[0] == right
+    kit.commit.run()
+    caplog.clear()
+    await kit.keeper.scrub()
+    assert not caplog.records
 
 
 # Checkpoints, deadlines, producers
@@ -261,6 +357,23 @@ async def test_silent_producers_are_forgotten(files: SimFiles) -> None:
     assert len(kit.partitions.get("t", 0).log.producers) == 0
 
 
+@pytest.mark.parametrize("step_ms", [DAY_MS, -DAY_MS, 10 * DAY_MS])
+async def test_wall_clock_step_does_not_change_when_producers_expire(files: SimFiles, step_ms: int) -> None:
+    kit = Kit(files, producer_id_expiration_ms=str(DAY_MS))
+    sequence = {"producer_id": 1, "producer_epoch": 0, "base_sequence": 0}
+    kit.write(1, **sequence)
+    partition = kit.partitions.get("t", 0)
+    await kit.housekeeper._expire_producers()
+    kit.clock.step_wall_ms(step_ms)
+    kit.clock.advance_ms(DAY_MS - 1)
+    await kit.housekeeper._expire_producers()
+    kit.write(1, **sequence)
+    assert values_of(partition) == ["value 0"], "the retry is recognized as a duplicate"
+    kit.clock.advance_ms(1)
+    await kit.housekeeper._expire_producers()
+    assert len(partition.log.producers) == 0
+
+
 async def test_produces_that_wait_are_looked_at_against_the_monotonic_clock(files: SimFiles) -> None:
     kit = Kit(files)
     kit.clock.advance_ms(1_234)
@@ -298,3 +411,44 @@ async def test_it_starts_all_its_work_and_stops_it(files: SimFiles) -> None:
     assert names >= {"_expire_produce_waits", "_checkpoint", "apply_retention", "compact", "scrub", "_expire_producers"}
     await kit.housekeeper.stop()
     assert all(task.done() for task in kit.housekeeper._tasks)
+
+
+# High watermarks
+
+
+async def test_high_watermarks_are_checkpointed_while_running(files: SimFiles) -> None:
+    kit = Kit(files)
+    kit.write(5)
+    kit.write(7, index=1)
+    await kit.housekeeper._checkpoint_high_watermarks()
+    found = [LogDir(files, DATA).high_watermark_of(TopicPartition("t", index)) for index in (0, 1)]
+    assert found == [5, 7]
+    before = len(files.operations)
+    await kit.housekeeper._checkpoint_high_watermarks()
+    assert len(files.operations) == before, "unchanged watermarks cost no write"
+
+
+async def test_high_watermarks_are_checkpointed_periodically(files: SimFiles) -> None:
+    kit = Kit(files, replica_high_watermark_checkpoint_interval_ms="1")
+    kit.membership = object()
+    kit.write(5)
+    kit.housekeeper.start()
+    try:
+        await until(lambda: files.exists(f"{DATA}/{HIGH_WATERMARKS}"))
+    finally:
+        await kit.housekeeper.stop()
+
+
+@pytest.mark.parametrize("error", [errno.EIO, errno.ENOENT], ids=errno.errorcode.get)
+async def test_look_at_strays_that_fails_is_logged(error: int, caplog: pytest.LogCaptureFixture) -> None:
+    """An exception that no code handles would end up in the event loop's handler, without a word of what was done."""
+    with SimFiles() as files:
+        kit = Kit(files)
+        files.fail("list", path=DATA, error=error)
+        kit.housekeeper.start()
+        look = next(task for task in kit.housekeeper._tasks if task.get_name() == "look")
+        await until(look.done)
+        assert look.exception() is None
+        assert "look: list /data" in caplog.text
+        await kit.housekeeper.stop()
+        await kit.partitions.close()

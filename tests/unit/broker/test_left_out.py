@@ -35,12 +35,17 @@ class Scripted(LeftOut):
         self._found: Iterator[bool] = iter(found)
         self.looks = 0
         self.hung_up_at: list[int] = []
+        self.is_isolated = False
 
     async def _is_left_out(self) -> bool:
         self.looks += 1
         return next(self._found, False)
 
+    def _note(self, is_isolated: bool) -> None:
+        self.is_isolated = is_isolated
+
     def _hang_up(self) -> None:
+        assert self.is_isolated, "an isolated broker is not ready"
         self.hung_up_at.append(self.looks)
 
 

@@ -76,6 +76,22 @@ def test_with_the_replicated_policy_a_batch_counts_at_once_and_gets_to_disk_in_t
     assert partition.log.recovery_point == 1
 
 
+def test_acknowledged_records_are_written_again_after_a_failed_sync(files: SimFiles, commit: CommitByHand) -> None:
+    partition = new_partition(files, commit, config=replace(CONFIG, flush_policy="replicated"))
+    produce(partition, "a")
+    active = partition.log.active
+    written = active.file.read(0, active.size)
+    for directory in ("/", "/data", "/data/t-0"):
+        files.sync_dir(directory)
+    partition.sync_in_background()
+    files.fail("sync", path="*.log")
+    commit.run()
+    assert partition.failure is not None
+    active.file.sync()  # as the next start does after kill -9
+    files.lose_power()
+    assert files.read(active.path) == written
+
+
 def test_in_memory_a_batch_counts_at_once() -> None:
     partition = new_partition(MemoryFiles(), None)
     assert produce(partition, "a").committed

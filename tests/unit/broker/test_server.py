@@ -3,6 +3,8 @@
 import asyncio
 import errno
 import logging
+import os
+import resource
 import socket
 from collections.abc import AsyncIterator, Callable
 from contextlib import suppress
@@ -11,7 +13,13 @@ from struct import pack
 import pytest
 
 from headrace.broker import server as server_module
-from headrace.broker.server import HALF_FRAME_MS_MAX, Server
+from headrace.broker.server import (
+    DESCRIPTORS_KEPT,
+    HALF_FRAME_MS_MAX,
+    SHORTAGE_LOG_MS,
+    Server,
+    descriptors_for_connections,
+)
 from headrace.model.settings import Listener, Settings
 from headrace.testing.clock import SimClock
 from tests.unit.broker.connection_kit import KIB, echo, frame, until
@@ -181,6 +189,41 @@ async def test_running_out_of_descriptors_is_waited_out(start: Start, caplog: py
     client = await Client.of(server)
     server._accept_again(sock, listener)
     assert await client.ask(b"x") == b"x"
+
+
+@pytest.fixture
+def limit(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """The soft limit of descriptors that the server finds; may be changed."""
+    soft = [resource.RLIM_INFINITY]
+    monkeypatch.setattr(resource, "getrlimit", lambda kind: (soft[0], soft[0]))
+    return soft
+
+
+async def test_connections_leave_descriptors_to_storage(
+    start: Start, clock: SimClock, limit: list[int], caplog: pytest.LogCaptureFixture
+) -> None:
+    server = start()
+    served = await Client.of(server)
+    assert await served.ask(b"x") == b"x"
+    limit[0] = os.dup(server._sockets[0][0].fileno())  # the lowest free one; the kernel would still give out more
+    os.close(limit[0])
+    for _ in range(3):
+        assert await (await Client.of(server)).is_shut_out()
+    assert await served.ask(b"y") == b"y"
+    assert server.figures.refused == 3
+    assert caplog.text.count("kept for storage") == 1
+    clock.advance_ms(SHORTAGE_LOG_MS)
+    await until(lambda: server.now_ms == clock.monotonic_ms())
+    assert await (await Client.of(server)).is_shut_out()
+    assert "Closed 3 new connections" in caplog.text
+    limit[0] = resource.RLIM_INFINITY
+    assert await (await Client.of(server)).ask(b"z") == b"z"
+
+
+def test_low_descriptor_limit_leaves_most_descriptors_to_connections() -> None:
+    assert descriptors_for_connections(1 << 20) == (1 << 20) - DESCRIPTORS_KEPT
+    assert descriptors_for_connections(400) == 300
+    assert descriptors_for_connections(resource.RLIM_INFINITY) > 1 << 30
 
 
 # Silence

@@ -3,6 +3,8 @@
 import asyncio
 from typing import TYPE_CHECKING, cast
 
+import pytest
+
 from headrace.broker.waiting import TOLD_PER_TURN_MAX, Waiters
 from headrace.model.errors import HeadraceError, NotLeader
 
@@ -61,3 +63,53 @@ async def test_what_one_leadership_committed_is_not_told_to_those_who_wait_for_t
     assert news[TOLD_PER_TURN_MAX:] == [
         f"{offset} failed" for offset in range(TOLD_PER_TURN_MAX, 2 * TOLD_PER_TURN_MAX)
     ]
+
+
+class Raising(Told):
+    def committed(self) -> None:
+        raise RuntimeError("a bug")
+
+    def failed(self, partition: "Partition", error: HeadraceError) -> None:
+        raise RuntimeError("a bug")
+
+    def wake(self) -> None:
+        raise RuntimeError("a bug")
+
+    give_up = wake
+
+
+@pytest.mark.parametrize("outcome", ["committed", "failed"])
+async def test_waiter_that_raises_does_not_stop_the_others(outcome: str) -> None:
+    waiters, news = waiting(3 * TOLD_PER_TURN_MAX)
+    waiters.appends[1] = (1, Raising(news, 1))
+    waiters.appends[TOLD_PER_TURN_MAX + 1] = (TOLD_PER_TURN_MAX + 1, Raising(news, 1))
+    waiters.fetches[Raising(news, 2)] = waiters.replica_fetches[Raising(news, 3)] = None
+    if outcome == "committed":
+        waiters.tell_committed(3 * TOLD_PER_TURN_MAX)
+    else:
+        waiters.dismiss(PARTITION, NotLeader("another broker leads"))
+    waiters.tell_appended()
+    for _ in range(4):
+        await asyncio.sleep(0)
+    raising = (1, TOLD_PER_TURN_MAX + 1)
+    assert news == [f"{offset} {outcome}" for offset in range(3 * TOLD_PER_TURN_MAX) if offset not in raising]
+
+
+async def test_forgotten_waiters_are_dropped() -> None:
+    waiters, news = waiting(4)
+    expired = {waiters.appends[1][1], waiters.appends[2][1]}
+    waiters.forget(expired)
+    assert [offset for offset, _ in waiters.appends] == [0, 3]
+    waiters.tell_committed(5)
+    assert news == ["0 committed", "3 committed"]
+
+
+async def test_sync_waiter_beyond_truncated_end_is_released() -> None:
+    waiters = Waiters()
+    waits = [asyncio.create_task(waiters.until_synced(offset)) for offset in (5, 8, 10)]
+    await asyncio.sleep(0)
+    waiters.cut_syncs(8, 6)
+    await asyncio.sleep(0)
+    assert [one.done() for one in waits] == [True, False, False], "up to the new end is not synced yet"
+    waiters.tell_synced(8)
+    await asyncio.gather(*waits)

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Any, Protocol
 
 from headrace.broker.coordinators.errors import NotCoordinator
-from headrace.broker.coordinators.shard import Shard
+from headrace.broker.coordinators.shard import Shard, Waiter
 from headrace.broker.partition import Partition
 from headrace.core.coordinator import Answer
 from headrace.model.errors import HeadraceError, NotLeader
@@ -35,6 +35,14 @@ def of_coordinator(error: HeadraceError) -> HeadraceError:
     return NotCoordinator(str(error)) if isinstance(error, NotLeader) else error
 
 
+def respond(waiter: Waiter, reply: object) -> None:
+    """Call the waiter. One that raises is logged, so that the other responses of its batch are still sent."""
+    try:
+        waiter(reply)
+    except Exception:
+        log.exception("A response could not be sent")
+
+
 def settle(future: "asyncio.Future[Any]", reply: object) -> None:
     if future.done():
         return
@@ -47,14 +55,27 @@ def settle(future: "asyncio.Future[Any]", reply: object) -> None:
 class AnswerOnCommit:
     """Answers when the facts of a decision are committed."""
 
-    __slots__ = ("_answers", "_runtime")
+    __slots__ = ("_answers", "_runtime", "deadline_ms")
 
-    def __init__(self, runtime: Answerer, answers: Sequence[Answer]) -> None:
+    def __init__(self, runtime: Answerer, answers: Sequence[Answer], deadline_ms: int | None) -> None:
         self._runtime = runtime
         self._answers = answers
+        self.deadline_ms = deadline_ms  # None: waits as long as this broker leads the partition
 
     def committed(self) -> None:
         self._runtime.committed(self._answers)
 
     def failed(self, partition: Partition, error: HeadraceError) -> None:
         self._runtime.fail(self._answers, error)
+
+
+def expire(partition: Partition, now_ms: int, error: HeadraceError) -> bool:
+    """Fails the answers that have waited too long for a commit of the partition. True if others still wait."""
+    waiting = [one for _, one in partition.waiters.appends if isinstance(one, AnswerOnCommit)]
+    expired = {one for one in waiting if one.deadline_ms is not None and one.deadline_ms <= now_ms}
+    if expired:
+        partition.waiters.forget(expired)
+        for one in waiting:
+            if one in expired:
+                one.failed(partition, error)
+    return len(expired) < len(waiting)

@@ -5,22 +5,22 @@ Handlers ask `call` for a decision about one group, or look at the machines of a
 """
 
 import asyncio
-import logging
 from collections.abc import Callable, Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
-from headrace.broker.coordinator_runtime import CoordinatorRuntime
 from headrace.broker.coordinators.errors import NotCoordinator
-from headrace.broker.coordinators.followed import is_followed
+from headrace.broker.coordinators.followed import can_be_replaced, is_followed
+from headrace.broker.coordinators.group_runtime import GroupRuntime
 from headrace.broker.coordinators.internal_topic import InternalTopic
 from headrace.broker.coordinators.shard import Shard, Waiter
-from headrace.core.cluster.events import Event, TopicDeleted
+from headrace.core.cluster.events import Event, TopicCreated, TopicDeleted
 from headrace.core.coordinator import Answer, Decision, Moment, Ticket
 from headrace.core.group.history import History
 from headrace.core.group.machine import GroupMachine
 from headrace.core.group.modern.groups import ConsumerGroups
 from headrace.core.group.modern.topics import Topics
 from headrace.core.group.modern.values import GroupRules
+from headrace.core.group.records import NO_TOPIC_ID
 from headrace.core.group.values import GroupLimits
 from headrace.core.internal_topics import OFFSETS_TOPIC
 from headrace.model.errors import HeadraceError
@@ -29,8 +29,6 @@ from headrace.model.settings import Settings
 
 if TYPE_CHECKING:
     from headrace.broker.broker import Broker
-
-log = logging.getLogger(__name__)
 
 _MINUTE_MS = 60_000
 
@@ -41,7 +39,7 @@ class GroupCoordinator:
         self._limits = limits_from(broker.settings)
         self._rules = rules_from(broker.settings)
         self._topics = Topics(broker.image)
-        self.runtime = CoordinatorRuntime[GroupMachine](broker, OFFSETS_TOPIC, self.new_machine)
+        self.runtime = GroupRuntime(broker, self.new_machine)
         self._topic = InternalTopic(
             broker,
             self.runtime,
@@ -59,7 +57,12 @@ class GroupCoordinator:
 
     def new_machine(self) -> GroupMachine:
         history = History()
-        return GroupMachine(self._limits, ConsumerGroups(self._topics, self._rules_of, history), history)
+        groups = ConsumerGroups(self._topics, self._rules_of, history)
+        return GroupMachine(self._limits, groups, history, topic_id_of=self._topic_id_of)
+
+    def _topic_id_of(self, topic: str) -> bytes:
+        known = self._broker.image.topics.get(topic)
+        return NO_TOPIC_ID if known is None else known.topic_id.bytes
 
     def _rules_of(self, group_id: str) -> GroupRules:
         overrides = self._broker.image.group_configs.get(group_id)
@@ -78,11 +81,23 @@ class GroupCoordinator:
         )
 
     def look(
-        self, group_id: str, decide: Callable[[GroupMachine, Ticket, Moment], Decision[Any]], waiter: Waiter
+        self,
+        group_id: str,
+        decide: Callable[[GroupMachine, Ticket, Moment], Decision[Any]],
+        waiter: Waiter,
+        *,
+        confirm: bool = False,
     ) -> None:
-        """Have the waiter told what is committed; not by a coordinator that was replaced and does not know it."""
-        membership = self._broker.membership
-        if membership is None or not membership.may_be_fenced:
+        """Calls the waiter with what is committed, unless another broker may have become the coordinator.
+
+        That is confirmed with the followers if `confirm` is set or this broker's session may have expired.
+        """
+        may_be_fenced = self._may_be_fenced()
+        if (
+            self._broker.membership is None
+            or not (confirm or may_be_fenced)
+            or not can_be_replaced(self.runtime.shard_for(group_id).partition, may_be_fenced=may_be_fenced)
+        ):
             self.runtime.submit(group_id, decide, waiter)
             return
         task = asyncio.create_task(self._look_if_followed(group_id, decide, waiter))
@@ -93,11 +108,15 @@ class GroupCoordinator:
         self, group_id: str, decide: Callable[[GroupMachine, Ticket, Moment], Decision[Any]], waiter: Waiter
     ) -> None:
         try:
-            if not await is_followed(self.runtime.shard_for(group_id).partition):
+            if not await is_followed(self.runtime.shard_for(group_id).partition, self._may_be_fenced):
                 raise NotCoordinator("another broker may look after the group by now")
             self.runtime.submit(group_id, decide, waiter)
         except HeadraceError as error:
             waiter(error)
+
+    def _may_be_fenced(self) -> bool:
+        membership = self._broker.membership
+        return membership is not None and membership.may_be_fenced
 
     def machines(self) -> Iterable[GroupMachine]:
         """All of them; raises while some are still being read, because an answer without them would mislead."""
@@ -122,23 +141,19 @@ class GroupCoordinator:
     def follow(self, event: Event) -> None:
         self._topic.follow(event)
         if isinstance(event, TopicDeleted):
-            self._carry_out_everywhere(lambda machine: machine.topic_deleted(event.topic.name))
+            deleted_ms = self._broker.clock.wall_ms()
+            self.runtime.remove_everywhere(lambda machine: machine.topic_deleted(event.topic.name, deleted_ms))
+        elif isinstance(event, TopicCreated):
+            self.runtime.topic_created(event.topic.name)
 
     def _schedule_expiry(self) -> None:
         interval_ms = self._broker.settings.integer("offsets.retention.check.interval.ms")
         self._expiry = asyncio.get_running_loop().call_later(interval_ms / 1000, self._expire_offsets)
 
     def _expire_offsets(self) -> None:
-        now = self.runtime.now()
-        self._carry_out_everywhere(lambda machine: machine.expire_offsets(now))
         self._schedule_expiry()
-
-    def _carry_out_everywhere(self, decide: Callable[[GroupMachine], Decision[Any]]) -> None:
-        for shard in self.runtime.shards():
-            try:
-                self.runtime.decide(shard, decide)
-            except HeadraceError as error:
-                log.error("offsets in %s could not be forgotten: %s", shard.partition, error)
+        now = self.runtime.now()
+        self.runtime.remove_everywhere(lambda machine: machine.expire_offsets(now), retries=False)
 
     async def close(self) -> None:
         if self._expiry is not None:

@@ -6,7 +6,7 @@ partition, later batches of it are let through without asking.
 """
 
 import logging
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, NamedTuple
 from uuid import UUID
 
@@ -26,6 +26,7 @@ from headrace.model.errors import (
     InvalidTransactionState,
     NotEnoughReplicas,
     NotLeader,
+    OutOfOrderSequence,
     TransactionalIdDenied,
     UnknownTopic,
     UnknownTopicId,
@@ -52,6 +53,11 @@ class Answered(NamedTuple):
     seen: tuple[int, int] | None
 
 
+# Of the coordinators that one request asked. Held by that request only: an append that never comes leaves none behind,
+# and no other request can use an answer that is not its own.
+Answers = Mapping[tuple[ProducerIdentity, TopicPartition], Answered]
+
+
 def refusal(code: ErrorCode) -> HeadraceError:
     """The error that a coordinator here would have raised."""
     match code:
@@ -70,7 +76,6 @@ class TransactionGuard:
     def __init__(self, broker: "Broker") -> None:
         self._broker = broker
         self._partitions = broker.partitions
-        self._answers: dict[tuple[ProducerIdentity, TopicPartition], Answered] = {}
 
     def asks_first(self, transactional_id: str, version: int) -> bool:
         """Whether the coordinator is to be asked before anything is appended: it is to add, or it is elsewhere."""
@@ -102,16 +107,17 @@ class TransactionGuard:
         except (NotLeader, UnknownTopic, UnknownTopicId):
             return None  # the append says so, in its row
 
-    async def add(self, request: ProduceRequest, unknown: Unknown, version: int) -> None:
-        """What is refused here is refused again, partition by partition, when the append asks."""
+    async def add(self, request: ProduceRequest, unknown: Unknown, version: int) -> Answers:
+        """Returns what a coordinator elsewhere said, for `check`. One on this broker is asked again by `check`."""
         assert request.transactional_id is not None, "only a transaction has partitions to add"
         by_owner: dict[ProducerIdentity, list[TopicPartition]] = {}
         for owner, place in unknown:
             by_owner.setdefault(owner, []).append(place)
         elsewhere = self._broker.transactions.elsewhere(request.transactional_id)
+        answers: dict[tuple[ProducerIdentity, TopicPartition], Answered] = {}
         for owner, places in by_owner.items():
             if elsewhere is not None:
-                await self._ask(elsewhere, request.transactional_id, owner, places, version)
+                answers |= await self._ask(elsewhere, request.transactional_id, owner, places, version)
                 continue
             try:
                 await self._broker.transactions.add_partitions(
@@ -119,6 +125,7 @@ class TransactionGuard:
                 )
             except HeadraceError:
                 continue
+        return answers
 
     async def _ask(
         self,
@@ -127,8 +134,8 @@ class TransactionGuard:
         owner: ProducerIdentity,
         places: list[TopicPartition],
         version: int,
-    ) -> None:
-        """Keep the answers of a coordinator elsewhere until the append comes for them."""
+    ) -> Answers:
+        """One answer for each partition; NOT_COORDINATOR where there is none."""
         seen = {place: known_in(self._broker, owner, place) for place in places}
         codes: dict[TopicPartition, ErrorCode] = {}
         try:
@@ -142,12 +149,10 @@ class TransactionGuard:
             )
         except HeadraceError as error:
             log.info("broker %d did not say whether %s may write: %s", coordinator, transactional_id, error)
-        for place in places:
-            code = codes.get(place, ErrorCode.NOT_COORDINATOR)
-            self._answers[(owner, place)] = Answered(code, seen[place])
+        return {(owner, place): Answered(codes.get(place, ErrorCode.NOT_COORDINATOR), seen[place]) for place in places}
 
-    def _check_answer(self, owner: ProducerIdentity, place: TopicPartition) -> None:
-        answered = self._answers.pop((owner, place), None)
+    def _check_answer(self, answers: Answers, owner: ProducerIdentity, place: TopicPartition) -> None:
+        answered = answers.get((owner, place))
         if answered is None or answered.seen != known_in(self._broker, owner, place):
             raise NotCoordinator("the transaction may have ended since its coordinator was asked")
         if answered.code != ErrorCode.NONE:
@@ -155,17 +160,26 @@ class TransactionGuard:
 
     # For every batch of a transaction
 
-    def check(self, partition: Partition, records: memoryview, transactional_id: str | None, version: int) -> None:
+    def check(
+        self,
+        partition: Partition,
+        records: memoryview,
+        transactional_id: str | None,
+        version: int,
+        answers: Answers | None = None,
+    ) -> None:
         """Raise what the producer is to be told, unless its transaction covers the partition."""
         if transactional_id is None:
             raise TransactionalIdDenied("a batch of a transaction needs the transactional id beside it")
         header = parse_header(records)
+        if version >= ADDS_PARTITIONS_FROM:
+            _check_first_sequence(partition, header)
         if not self._broker.transactions.verifies or _is_open(partition, header):
             return
         owner, place = _owner(header), TopicPartition(partition.topic, partition.index)
         try:
             if self._broker.transactions.elsewhere(transactional_id) is not None:
-                self._check_answer(owner, place)
+                self._check_answer(answers or {}, owner, place)
             else:
                 self._broker.transactions.check_partition(transactional_id, owner, place)
         except HeadraceError as error:
@@ -182,6 +196,19 @@ def _is_open(partition: Partition, header: BatchHeader) -> bool:
     if entry is None or entry.epoch != header.producer_epoch:
         return False
     return entry.txn_first_offset is not None
+
+
+def _check_first_sequence(partition: Partition, header: BatchHeader) -> None:
+    """With transactions v2 the sequences of every transaction start at 0, because each has an epoch of its own.
+
+    So a partition without state of the producer must receive 0 first: another sequence means that an earlier batch was
+    lost. The state cannot have expired, because an open transaction keeps it.
+    """
+    if header.base_sequence > 0 and partition.log.producers.get(header.producer_id) is None:
+        raise OutOfOrderSequence(
+            f"Out of order sequence number for producer {header.producer_id} in {partition}: {header.base_sequence} "
+            "(incoming seq. number), expected 0 because the producer has no state in this partition"
+        )
 
 
 def _as_produce_says(error: HeadraceError, version: int) -> HeadraceError:

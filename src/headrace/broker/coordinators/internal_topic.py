@@ -1,6 +1,7 @@
 """The topic that a coordinator keeps its facts in: made when first needed, its partitions led by the coordinator."""
 
 import asyncio
+import logging
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
@@ -13,6 +14,8 @@ from headrace.model.errors import HeadraceError, TopicExists
 
 if TYPE_CHECKING:
     from headrace.broker.broker import Broker
+
+log = logging.getLogger(__name__)
 
 
 class InternalTopic:
@@ -32,6 +35,7 @@ class InternalTopic:
         self._partitions = partitions
         self._replication_factor = replication_factor
         self._configs = configs
+        self._refused: dict[int, str] = {}  # by partition without a coordinator here, the error that was logged
         self._led: dict[int, int] = {}  # by partition, the leader epoch that we took it up in
         self._one_at_a_time = asyncio.Lock()
 
@@ -69,7 +73,7 @@ class InternalTopic:
 
     def lead(self) -> None:
         """Take up every partition that this broker leads, and lay down those that it does not lead any more."""
-        topic = self._broker.image.topics.get(self.name)
+        topic = self._broker.partitions.followed(self.name)
         if topic is None:
             return
         for index, state in enumerate(topic.partitions):
@@ -77,8 +81,20 @@ class InternalTopic:
             if index in self._led and not (leads and self._led[index] == state.leader_epoch):
                 self._resign(index)
             if leads and index not in self._led:
-                self._led[index] = state.leader_epoch
-                self._runtime.lead(self._broker.partitions.get(self.name, index))
+                self._lead(index, state.leader_epoch)
+
+    def _lead(self, index: int, leader_epoch: int) -> None:
+        """One partition that cannot be opened has no coordinator here; the others, and the broker, go on."""
+        try:
+            partition = self._broker.partitions.get(self.name, index)
+        except HeadraceError as error:
+            if self._refused.get(index) != str(error):  # every change of the topic tries again
+                log.error("%s-%d has no coordinator on this broker: %s", self.name, index, error)
+            self._refused[index] = str(error)
+            return
+        self._refused.pop(index, None)
+        self._led[index] = leader_epoch
+        self._runtime.lead(partition)
 
     def _resign(self, index: int) -> None:
         self._led.pop(index, None)

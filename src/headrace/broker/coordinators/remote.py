@@ -3,22 +3,28 @@
 Only the words of the protocol are here; who is asked, and what follows from the answer, is the callers' business.
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from headrace.core.transaction.values import EPOCH_BUMP_FROM, ProducerIdentity
 from headrace.model.errors import (
     CoordinatorFenced,
     ErrorCode,
+    HeadraceError,
     InvalidProducerEpoch,
     NotLeader,
     RequestError,
+    RequestTimedOut,
 )
 from headrace.model.ids import TopicPartition, by_topic
 
 if TYPE_CHECKING:
     from headrace.broker.broker import Broker
     from headrace.broker.coordinators.markers import Outcome
+    from headrace.broker.peers import Peers
+
+# A leader responds within `markers.MARKER_WAIT_S`; one that takes longer is paused or gone, and another may lead.
+MARKER_ANSWER_SECONDS_MAX = 3.0
 
 
 class RefusedElsewhere(RequestError):
@@ -75,28 +81,54 @@ async def add_partitions_at(
     }
 
 
-async def write_marker_at(broker: "Broker", node_id: int, place: TopicPartition, outcome: "Outcome") -> None:
-    """Returns when the partition's leader has the marker committed; raises what a leader here would."""
+async def write_markers_at(
+    peers: "Peers", node_id: int, wanted: "Sequence[tuple[TopicPartition, Outcome]]"
+) -> list[HeadraceError | None]:
+    """Have a leader write markers, in one request; for each, None when it is committed, or what prevents that."""
     from kio.schema.write_txn_markers.v2 import request as kio_request
     from kio.schema.write_txn_markers.v2.response import WriteTxnMarkersResponse
 
+    by_outcome: dict[Outcome, list[TopicPartition]] = {}
+    for place, outcome in wanted:
+        by_outcome.setdefault(outcome, []).append(place)
     messages: Any = kio_request
-    marker = messages.WritableTxnMarker(
-        producer_id=outcome.producer.producer_id,
-        producer_epoch=outcome.producer.epoch,
-        transaction_result=outcome.commits,
-        topics=(messages.WritableTxnMarkerTopic(name=place.topic, partition_indexes=(place.partition,)),),
-        coordinator_epoch=outcome.coordinator_epoch,
-        transaction_version=EPOCH_BUMP_FROM if outcome.epoch_was_bumped else 0,
+    markers = tuple(
+        messages.WritableTxnMarker(
+            producer_id=outcome.producer.producer_id,
+            producer_epoch=outcome.producer.epoch,
+            transaction_result=outcome.commits,
+            topics=tuple(
+                messages.WritableTxnMarkerTopic(name=name, partition_indexes=tuple(indexes))
+                for name, indexes in by_topic(places).items()
+            ),
+            coordinator_epoch=outcome.coordinator_epoch,
+            transaction_version=EPOCH_BUMP_FROM if outcome.epoch_was_bumped else 0,
+        )
+        for outcome, places in by_outcome.items()
     )
-    request = messages.WriteTxnMarkersRequest(markers=(marker,))
-    response = await broker.peers.call(node_id, request, WriteTxnMarkersResponse)
-    code = ErrorCode(response.markers[0].topics[0].partitions[0].error_code)
+    request = messages.WriteTxnMarkersRequest(markers=markers)
+    response = await peers.call(node_id, request, WriteTxnMarkersResponse, MARKER_ANSWER_SECONDS_MAX)
+    codes = {
+        (outcome, TopicPartition(topic.name, row.partition_index)): ErrorCode(row.error_code)
+        for outcome, result in zip(by_outcome, response.markers, strict=False)
+        for topic in result.topics
+        for row in topic.partitions
+    }
+    return [
+        _marker_error(codes.get((outcome, place), ErrorCode.UNKNOWN_SERVER_ERROR), node_id, place)
+        for place, outcome in wanted
+    ]
+
+
+def _marker_error(code: ErrorCode, node_id: int, place: TopicPartition) -> HeadraceError | None:
+    """The error that a leader here would have raised. Every other code is retried, as if another broker led."""
     match code:
         case ErrorCode.NONE:
-            return
+            return None
         case ErrorCode.INVALID_PRODUCER_EPOCH:
-            raise InvalidProducerEpoch(f"{place} knows a newer epoch of {outcome.producer}")
+            return InvalidProducerEpoch(f"{place} has a newer epoch of the producer")
         case ErrorCode.TRANSACTION_COORDINATOR_FENCED:
-            raise CoordinatorFenced(f"{place} has heard from a newer coordinator")
-    raise NotLeader(f"broker {node_id} does not take a marker for {place}: {code.name}")
+            return CoordinatorFenced(f"{place} has a marker of a newer coordinator epoch")
+        case ErrorCode.REQUEST_TIMED_OUT:
+            return RequestTimedOut(f"broker {node_id} appended a marker to {place}; it is not committed yet")
+    return NotLeader(f"broker {node_id} does not take a marker for {place}: {code.name}")

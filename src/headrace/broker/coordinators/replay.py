@@ -1,6 +1,7 @@
 """Reading a coordinator's log back into its machine, a little at a time."""
 
 import asyncio
+import logging
 from collections.abc import Callable, Iterator
 from functools import partial
 from typing import Any
@@ -8,9 +9,13 @@ from typing import Any
 from headrace.broker.partition import Partition
 from headrace.broker.slices import in_slices
 from headrace.core.coordinator import LogRecord, Machine, Producer, TransactionalMachine
+from headrace.model.errors import CorruptLog
 from headrace.records.batch import CODEC_MASK, CONTROL_FLAG, HEADER_BYTES, TRANSACTIONAL_FLAG, BatchHeader, walk
 from headrace.records.control import read_marker
 from headrace.records.record import placed_records, records_section
+from headrace.storage.damage import holes_in
+
+log = logging.getLogger(__name__)
 
 # One read while replaying: large enough that reading is not what costs.
 REPLAY_BYTES = 1024 * 1024
@@ -24,19 +29,43 @@ class Replay:
     Committed or not: a leader never takes back what its log holds, and answers wait for the commit.
     """
 
-    def __init__(self, machine: Machine[Any], partition: Partition) -> None:
+    def __init__(self, machine: Machine[Any], partition: Partition, *, skips_corruption: bool = False) -> None:
+        """With `skips_corruption`, corrupt offsets are logged and left out. Otherwise CorruptLog is raised."""
         self._machine = machine
         self._partition = partition
         self._offset = partition.log_start_offset
+        self._skips_corruption = skips_corruption
 
     async def run(self) -> None:
         end = self._partition.log_end_offset
         while self._offset < end:
-            piece = self._partition.read_uncommitted(self._offset, REPLAY_BYTES)
+            try:
+                piece = self._partition.read_uncommitted(self._offset, REPLAY_BYTES)
+            except CorruptLog as corruption:
+                if not self._skips_corruption:
+                    raise
+                self._skip(corruption)
+                continue
             if piece is None:
                 return
             data = await asyncio.to_thread(piece.read)  # after a start it may still be on the disk
             await in_slices(self._batches(data))
+
+    def _skip(self, corruption: CorruptLog) -> None:
+        """Continues behind the corrupt offsets. Raises the error again if their end is not known."""
+        holes = (one for one in holes_in(self._partition.log) if one.base_offset <= self._offset < one.next_offset)
+        end = max((one.next_offset for one in holes), default=None)
+        if end is None:
+            raise corruption
+        log.critical(
+            "%s: offsets %d to %d are corrupt, and no other replica has them; their records are left out. "
+            "Offsets that were committed in them are lost: %s",
+            self._partition,
+            self._offset,
+            end - 1,
+            corruption,
+        )
+        self._offset = end
 
     def _batches(self, data: bytes) -> Iterator[None]:
         records_left = RECORDS_A_STEP

@@ -7,6 +7,7 @@ from headrace.broker.coordinators.timers import Timers
 from headrace.broker.partition import Partition
 from headrace.core.coordinator import Decision, Machine, Moment, Ticket
 from headrace.model.clock import Clock
+from headrace.model.errors import HeadraceError
 
 AnyMachine = TypeVar("AnyMachine", bound=Machine[Any])
 
@@ -33,6 +34,7 @@ class Shard(Generic[AnyMachine]):
         self.machine = machine
         self.partition = partition
         self.is_loaded = False
+        self.load_error: HeadraceError | None = None  # of the last attempt, while there is no machine
         self.timers = Timers(clock, lambda name: timer_is_due(self, name))
         self.queue: list[Queued] = []
 

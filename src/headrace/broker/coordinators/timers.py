@@ -1,9 +1,18 @@
 """The timers of one machine, by their names."""
 
 import asyncio
+import logging
 from collections.abc import Callable
 
 from headrace.model.clock import Clock
+from headrace.model.errors import HeadraceError
+
+log = logging.getLogger(__name__)
+
+# A timer whose decision failed is due again after this delay, doubled with every failure in a row. The first retry
+# follows a short stall; the last bounds the log lines and appends of a partition that rejects everything.
+RETRY_MS = 100
+RETRY_MS_MAX = 5_000
 
 
 class Timers:
@@ -11,6 +20,8 @@ class Timers:
 
     Every heartbeat and every commit moves a session's end a little further away. That changes a number here and
     nothing in the loop: a handle that fires too early for the number by then is set again.
+
+    A timer that raises is due again after a bounded backoff, until it succeeds or is set to another time.
     """
 
     def __init__(self, clock: Clock, is_due: Callable[[str], None]) -> None:
@@ -18,12 +29,15 @@ class Timers:
         self._is_due = is_due
         self._due_ms: dict[str, int] = {}
         self._handles: dict[str, tuple[int, asyncio.TimerHandle]] = {}  # with the time that each is set for
+        self._retry_ms: dict[str, int] = {}  # by name, the delay before the next retry of a timer that failed
+        self._is_cancelled = False
 
     def set(self, name: str, due_ms: int | None) -> None:
         """A timer of the same name is replaced; None takes it back."""
         handle = self._handles.get(name)
         if due_ms is None:
             self._due_ms.pop(name, None)
+            self._retry_ms.pop(name, None)
             if handle is not None:
                 self._handles.pop(name)[1].cancel()
             return
@@ -45,10 +59,26 @@ class Timers:
             self._arm(name, due_ms)
             return
         del self._due_ms[name], self._handles[name]
-        self._is_due(name)
+        try:
+            self._is_due(name)
+        except Exception as error:
+            self._retry(name, error)
+        else:
+            self._retry_ms.pop(name, None)
+
+    def _retry(self, name: str, error: Exception) -> None:
+        delay_ms = self._retry_ms.get(name, RETRY_MS)
+        is_expected = isinstance(error, HeadraceError)
+        log.error("Timer %r failed; retrying in %d ms: %s", name, delay_ms, error, exc_info=not is_expected)
+        if self._is_cancelled or name in self._due_ms:
+            return
+        self._retry_ms[name] = min(2 * delay_ms, RETRY_MS_MAX)
+        self.set(name, self._clock.monotonic_ms() + delay_ms)
 
     def cancel(self) -> None:
-        """Take all of them back."""
+        """Take all of them back, for good: a timer that is running now is not retried."""
+        self._is_cancelled = True
+        self._retry_ms.clear()
         for _, handle in self._handles.values():
             handle.cancel()
         self._due_ms.clear()

@@ -63,6 +63,7 @@ class TransactionCoordinator:
             configs={
                 "cleanup.policy": "compact",
                 "compression.type": "uncompressed",
+                "min.insync.replicas": str(settings.integer("transaction.state.log.min.isr")),
                 "segment.bytes": str(settings.integer("transaction.state.log.segment.bytes")),
                 "unclean.leader.election.enable": "false",
             },
@@ -233,7 +234,7 @@ class TransactionCoordinator:
 
     async def _check_not_replaced(self, partition: Partition) -> None:
         membership = self._broker.membership
-        if membership is not None and membership.may_be_fenced and not await is_followed(partition):
+        if membership is not None and membership.may_be_fenced and not await is_followed(partition, lambda: True):
             raise NotCoordinator("another broker may look after the transaction by now")
 
 

@@ -11,9 +11,11 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from headrace.broker.coordinator_runtime import CoordinatorRuntime
-from headrace.broker.coordinators.markers import Outcome, committed, write_marker
+from headrace.broker.coordinators.marker_sender import MarkerSender
+from headrace.broker.coordinators.markers import Outcome, committed, newest_coordinator_epoch
 from headrace.broker.coordinators.shard import Shard
 from headrace.broker.partition import Partition
+from headrace.core.cluster.restored import PRODUCER_ID_MAX
 from headrace.core.coordinator import Decision
 from headrace.core.internal_topics import TRANSACTIONS_TOPIC
 from headrace.core.transaction.machine import TransactionMachine
@@ -38,7 +40,9 @@ class TransactionRuntime(CoordinatorRuntime[TransactionMachine]):
 
     def __init__(self, broker: "Broker", new_machine: Callable[[], TransactionMachine]) -> None:
         super().__init__(broker, TRANSACTIONS_TOPIC, new_machine)
-        self._completions: dict[str, asyncio.Task[None]] = {}
+        self._completions: dict[str, asyncio.Task[None]] = {}  # the newest of each transactional id
+        self._running: set[asyncio.Task[None]] = set()  # also those of earlier leader epochs, which end by themselves
+        self.markers = MarkerSender(broker)
 
     def carry_out(self, shard: Shard[TransactionMachine], decision: Decision[Any]) -> None:
         super().carry_out(shard, decision)
@@ -52,6 +56,13 @@ class TransactionRuntime(CoordinatorRuntime[TransactionMachine]):
         if shard.is_loaded:  # nothing was there to read; the timers are wanted all the same
             self.carry_out(shard, shard.machine.loaded(self.now()))
 
+    async def replayed(self, shard: Shard[TransactionMachine]) -> None:
+        """After a restore of the metadata, the log knows producer ids that brokers would give out again."""
+        used = shard.machine.highest_producer_id()
+        if self._broker.image.next_producer_id <= used <= PRODUCER_ID_MAX:
+            log.warning("Metadata is older than the producer id %d of a transactional id; raising the next one", used)
+            await self._broker.controller.raise_producer_ids(used)
+
     async def _load(self, shard: Shard[TransactionMachine]) -> None:
         await super()._load(shard)
         if shard.is_loaded:
@@ -62,50 +73,99 @@ class TransactionRuntime(CoordinatorRuntime[TransactionMachine]):
         name = prepared.transactional_id
         task = asyncio.create_task(self._bring_markers(shard, prepared, shard.partition.log_end_offset))
         self._completions[name] = task
+        self._running.add(task)
 
         def done(_: "asyncio.Task[None]") -> None:
+            self._running.discard(task)
             if self._completions.get(name) is task:
                 del self._completions[name]
 
         task.add_done_callback(done)
 
     async def _bring_markers(self, shard: Shard[TransactionMachine], prepared: Transaction, end_offset: int) -> None:
-        try:
-            await committed(shard.partition, end_offset)
-            outcome = Outcome(
-                Producer(prepared.producer_id, prepared.epoch),
-                prepared.commits,
-                shard.partition.leader_epoch,
-                prepared.epoch_was_bumped,
-            )
-            if prepared.partitions:
-                await asyncio.gather(*(self._bring_marker(shard, one, outcome) for one in sorted(prepared.partitions)))
-            if self._leads(shard):
-                self.carry_out(shard, shard.machine.markers_written(prepared, self.now()))
-        except HeadraceError as error:
-            if self._leads(shard):
-                log.error("the transaction of %r stays open until a restart: %s", prepared.transactional_id, error)
-            else:
-                log.info("the transaction of %r is left to the next coordinator: %s", prepared.transactional_id, error)
-
-    async def _bring_marker(self, shard: Shard[TransactionMachine], place: TopicPartition, outcome: Outcome) -> None:
+        """Complete the transaction; a step that fails is retried for as long as this broker is its coordinator."""
         pause_s = MARKER_RETRY_S
-        while self._leads(shard):
+        while self.leads(shard):
             try:
-                await write_marker(self._broker, place, outcome)
+                await self._complete_once(shard, prepared, end_offset)
                 return
-            except UnknownTopic:
-                return  # deleted, and the open records with it
-            except (InvalidProducerEpoch, CoordinatorFenced) as error:
-                log.warning("%s takes no marker of %s: %s", place, outcome.producer, error)
-                return  # somebody newer has been there: nothing of this transaction can be open any more
+            except Exception as error:
+                if not self.leads(shard):
+                    break
+                is_expected = isinstance(error, HeadraceError)
+                log.error(
+                    "Transaction of %r is not completed; retrying in %g s: %s",
+                    prepared.transactional_id,
+                    pause_s,
+                    error,
+                    exc_info=not is_expected,
+                )
+                await asyncio.sleep(pause_s)
+                pause_s = min(2 * pause_s, MARKER_RETRY_S_MAX)
+        log.info("Transaction of %r is left to the next coordinator", prepared.transactional_id)
+
+    async def _complete_once(self, shard: Shard[TransactionMachine], prepared: Transaction, end_offset: int) -> None:
+        await committed(shard.partition, end_offset)
+        outcome = Outcome(
+            Producer(prepared.producer_id, prepared.epoch),
+            prepared.commits,
+            shard.partition.leader_epoch,
+            prepared.epoch_was_bumped,
+        )
+        if prepared.partitions:
+            await asyncio.gather(*(self._bring_marker(shard, one, outcome) for one in sorted(prepared.partitions)))
+        await self._note_completed(shard, prepared)
+
+    async def _note_completed(self, shard: Shard[TransactionMachine], prepared: Transaction) -> None:
+        """Append COMPLETE. The markers are written, so only this append is retried."""
+        pause_s = MARKER_RETRY_S
+        while self.leads(shard):
+            try:
+                self.decide(shard, lambda machine: machine.markers_written(prepared, self.now()))
+                return
             except HeadraceError as error:
-                log.warning("%s does not take a marker, trying again: %s", place, error)
+                log.error("%s: COMPLETE of %r is not written: %s", shard.partition, prepared.transactional_id, error)
                 await asyncio.sleep(pause_s)
                 pause_s = min(2 * pause_s, MARKER_RETRY_S_MAX)
 
-    def _leads(self, shard: Shard[TransactionMachine]) -> bool:
-        return self._shards.get(shard.partition.index) is shard
+    async def _bring_marker(self, shard: Shard[TransactionMachine], place: TopicPartition, outcome: Outcome) -> None:
+        pause_s = MARKER_RETRY_S
+        while self.leads(shard):
+            try:
+                await self.markers.write(place, outcome)
+                return
+            except UnknownTopic:
+                return  # deleted, and the open records with it
+            except InvalidProducerEpoch as error:
+                log.warning("%s takes no marker of %s: %s", place, outcome.producer, error)
+                return  # a marker with a newer epoch ended the transaction
+            except HeadraceError as error:
+                if isinstance(error, CoordinatorFenced):
+                    await self._lead_above(shard.partition, outcome.coordinator_epoch, error)
+                if pause_s == MARKER_RETRY_S:  # once for each transaction: a partition may reject markers for hours
+                    log.warning("%s rejected a marker of %s; retrying: %s", place, outcome.producer, error)
+                await asyncio.sleep(pause_s)
+                pause_s = min(2 * pause_s, MARKER_RETRY_S_MAX)
+        self.markers.forget(place)
+
+    async def _lead_above(self, partition: Partition, fenced_epoch: int, error: CoordinatorFenced) -> None:
+        """Begin a leader epoch that no marker has, unless another broker has replaced this coordinator.
+
+        The transaction is still open in the partition. A new coordinator completes it; while there is none, the epoch
+        that fenced this one is from an administrator's marker, or from a coordinator before metadata was restored.
+        With the new epoch this broker loads the coordinator partition again, and completes the transaction.
+        """
+        known = self._broker.partitions.current_leader(partition.topic, partition.index)
+        if known != (self._broker.node_id, fenced_epoch):
+            return
+        epoch = newest_coordinator_epoch(self._broker)
+        log.warning(
+            "%s: beginning leader epoch %d, because %d was fenced: %s", partition, epoch + 1, fenced_epoch, error
+        )
+        try:
+            await self._broker.controller.states.lead_above({partition.topic: {partition.index: epoch}})
+        except HeadraceError as failure:
+            log.warning("%s: the leader epoch could not be raised; retrying: %s", partition, failure)
 
     async def completed(self, transactional_id: str, wait_s: float) -> bool:
         """Whether the transaction that was being completed is, within that time."""
@@ -116,7 +176,9 @@ class TransactionRuntime(CoordinatorRuntime[TransactionMachine]):
         return task.done()
 
     async def close(self) -> None:
-        for task in list(self._completions.values()):
+        running = list(self._running)
+        for task in running:
             task.cancel()
-        await asyncio.gather(*self._completions.values(), return_exceptions=True)
+        await asyncio.gather(*running, return_exceptions=True)
+        await self.markers.close()
         await super().close()

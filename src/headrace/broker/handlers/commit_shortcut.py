@@ -4,20 +4,21 @@ As with a producer's, whatever is unusual is left to the handler, before anythin
 """
 
 from typing import Any
+from uuid import UUID
 
 from headrace.broker.call import Call
 from headrace.broker.connection import Connection
-from headrace.broker.handlers.offset_commit import READ_GROUP, answer_to, checked_topic
+from headrace.broker.handlers.offset_commit import READ_GROUP, answer_to, checked_topic, new_offset
 from headrace.broker.handlers.shared import allows
 from headrace.broker.reply import Reply
 from headrace.broker.shortcut import LONG_WAY, LongWay
 from headrace.core.group.family import Committer
 from headrace.core.group.machine import NewOffset, Outcomes
 from headrace.model.errors import HeadraceError
-from headrace.model.ids import TopicPartition
+from headrace.model.ids import TopicId
 from headrace.protocol.api import ApiKey
 from headrace.protocol.frames import Parts, RequestHeader, correlation_id_of, response
-from headrace.protocol.offset_commit import OffsetCommitRequest, encode_response
+from headrace.protocol.offset_commit import OffsetCommitRequest, count_errors, encode_response
 from headrace.protocol.offset_commit_again import RepeatedCommit
 
 # A member that commits other partitions each time gains nothing.
@@ -27,7 +28,17 @@ SUBJECTS_MAX = 16
 class CommitShortcut:
     """Of one connection. Knows the last commit that was read."""
 
-    __slots__ = ("_again", "_call", "_committer", "_connection", "_places", "_subjects", "durations")
+    __slots__ = (
+        "_again",
+        "_call",
+        "_committer",
+        "_connection",
+        "_places",
+        "_subjects",
+        "_topic_ids",
+        "_topics",
+        "durations",
+    )
 
     def __init__(self, connection: Connection, call: Call) -> None:
         self._connection = connection
@@ -37,6 +48,10 @@ class CommitShortcut:
         self._again: RepeatedCommit | None = None
         self._committer = Committer("", None, -1, 0)
         self._places: list[NewOffset] = []
+        # As the request named them, and the ids that they were resolved to. They are resolved for every commit: a topic
+        # that was deleted and created again has another id.
+        self._topics: list[str | UUID] = []
+        self._topic_ids: list[TopicId] = []
 
     def learn(self, frame: memoryview, header: RequestHeader, request: OffsetCommitRequest) -> None:
         if self._subjects >= SUBJECTS_MAX:
@@ -44,19 +59,16 @@ class CommitShortcut:
         self._subjects += 1
         self._again = None
         try:
-            self._places = [
-                NewOffset(
-                    TopicPartition(checked_topic(topic.topic, one.partition, self._call), one.partition),
-                    one.offset,
-                    one.leader_epoch,
-                    one.metadata or "",
-                    request.retention_ms,
-                )
+            resolved = [
+                (checked_topic(topic.topic, one.partition, self._call), one)
                 for topic in request.topics
                 for one in topic.partitions
             ]
         except HeadraceError:
             return
+        self._places = [new_offset(known, one, request.retention_ms) for known, one in resolved]
+        self._topics = [topic.topic for topic in request.topics for _ in topic.partitions]
+        self._topic_ids = [known.topic_id for known, _ in resolved]
         self._committer = Committer(request.member_id, request.instance_id, request.generation, header.version)
         self._again = RepeatedCommit.of(frame, header, request)
 
@@ -73,10 +85,14 @@ class CommitShortcut:
             if not allows(call, READ_GROUP, group_id):
                 return LONG_WAY
             wanted = []
-            for place, offset in zip(self._places, offsets, strict=True):
+            for place, topic, topic_id, offset in zip(
+                self._places, self._topics, self._topic_ids, offsets, strict=True
+            ):
                 partition = place[0]
-                checked_topic(partition[0], partition[1], call)
-                wanted.append(NewOffset(partition, offset, place[2], place[3], place[4]))
+                present_id = checked_topic(topic, partition[1], call).topic_id
+                if present_id is not topic_id and present_id != topic_id:
+                    return LONG_WAY
+                wanted.append(NewOffset(partition, offset, place[2], place[3], place[4], place[5]))
             call.broker.groups.runtime.submit_together(
                 group_id,
                 lambda machine, ticket, now: machine.commit(group_id, committer, wanted, ticket, now),
@@ -108,7 +124,9 @@ class _Answer:
         if not isinstance(outcome, HeadraceError) and not any(outcome.values()):
             return (self._again.reply(self._correlation_id),)
         version = self._again.version
-        body = encode_response(version, answer_to(self._again.request, {}, outcome, self._call))
+        answer = answer_to(self._again.request, {}, outcome, self._call)
+        body = encode_response(version, answer)
+        count_errors(version, answer, self._call.broker.figures.errors[ApiKey.OFFSET_COMMIT])
         return response(ApiKey.OFFSET_COMMIT, version, self._correlation_id, body)
 
 

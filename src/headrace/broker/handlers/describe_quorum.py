@@ -3,6 +3,7 @@
 There is no metadata topic behind it, and the votes are the store's: the leader is the broker that holds the seat of the
 controller, the voters are those that are there and may take it. Offsets are revisions of the facts, the epoch is the
 revision with which the seat was taken. How far the other brokers have read the facts, nobody here knows: that is -1.
+A broker that cannot use the store knows no leader: the leader is -1, and the message says why.
 """
 
 from kio.schema.describe_quorum.v2.request import DescribeQuorumRequest
@@ -18,6 +19,8 @@ from kio.schema.describe_quorum.v2.response import (
 from headrace.broker.call import Call
 from headrace.broker.handlers.kafka_types import NO_ERROR, BrokerId, i32, i64, u16, wire_error
 from headrace.broker.handlers.shared import METADATA_TOPIC, allows, reachable_brokers
+from headrace.broker.store_state import store_problem
+from headrace.core.cluster.values import NO_CONTROLLER
 from headrace.model.errors import ErrorCode
 from headrace.protocol.api import ApiKey
 from headrace.security.access import Operation, ResourceType, access_for
@@ -52,12 +55,13 @@ async def handle(request: DescribeQuorumRequest, call: Call) -> DescribeQuorumRe
 
 def _quorum(call: Call) -> PartitionData:
     image = call.broker.image
+    problem = store_problem(call.broker)
     now_ms = call.broker.clock.wall_ms()
     return PartitionData(
         partition_index=i32(0),
         error_code=NO_ERROR,
-        error_message=None,
-        leader_id=BrokerId(image.controller),
+        error_message=problem,
+        leader_id=BrokerId(image.controller if problem is None else NO_CONTROLLER),
         leader_epoch=i32(min(image.controller_epoch, INT32_MAX)),
         high_watermark=i64(image.revision),
         current_voters=tuple(

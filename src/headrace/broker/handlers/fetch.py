@@ -33,6 +33,7 @@ from headrace.protocol.fetch import (
 from headrace.protocol.frames import Parts, RequestHeader
 from headrace.protocol.wire import Reader
 from headrace.security.access import Operation, ResourceType, access_for
+from headrace.storage.log_reading import CHECK_BYTES_MAX
 from headrace.storage.log_values import LogSlice
 
 if TYPE_CHECKING:
@@ -137,6 +138,7 @@ class FetchHandler:
         self._clock = broker.clock
         self._partitions = broker.partitions
         self._figures = broker.figures
+        self._errors = broker.figures.errors[ApiKey.FETCH]
         self._replicas = ReplicaReads(broker)
         self._reads_closest = broker.settings.config("replica.selector.class") == RACK_SELECTOR
         self._authorizer = broker.authorizer
@@ -145,6 +147,10 @@ class FetchHandler:
 
     def __call__(self, connection: Connection, header: RequestHeader, reader: Reader) -> Parts | None:
         request = decode_request(reader, header.version)
+        if request.replica_id >= 0:
+            refusal = self._replicas.check(connection, request)  # first: who is no replica gets no replica's session
+            if refusal is not None:
+                return self._refused(header, refusal)
         try:
             session = self._sessions.begin(
                 request,
@@ -153,12 +159,9 @@ class FetchHandler:
                 uses_topic_ids=header.version >= TOPIC_IDS_FROM,
             )
         except HeadraceError as error:
-            return encode_response(header.version, header.correlation_id, (), error=error.code)
+            return self._refused(header, error.code)
         idle: list[Partition] = []
         if request.replica_id >= 0:
-            refusal = self._replicas.check(connection, request)
-            if refusal is not None:
-                return encode_response(header.version, header.correlation_id, (), error=refusal)
             if session is None:
                 wanted = _all_wanted(request)
             else:
@@ -197,7 +200,7 @@ class FetchHandler:
         rows: Rows = []
         partitions: list[Partition] = []
         room = min(request.bytes_max, self._bytes_max)
-        size, failed = 0, False
+        size, checked, failed = 0, 0, False
         for topic, one in wanted:
             try:
                 if request.replica_id >= 0:
@@ -212,12 +215,17 @@ class FetchHandler:
             except NotLeader as error:
                 leader = self._partitions.current_leader(topic, one.partition)
                 row, failed = PartitionRow(one.partition, error.code, current_leader=leader), True
-                self._figures.errors[ApiKey.FETCH, error.code] += 1
             except HeadraceError as error:
                 row, failed = PartitionRow(one.partition, error.code), True
-                self._figures.errors[ApiKey.FETCH, error.code] += 1
+            except Exception:
+                log.exception("Fetch of %s-%d failed; its other partitions are answered", topic, one.partition)
+                row, failed = PartitionRow(one.partition, ErrorCode.UNKNOWN_SERVER_ERROR), True
             else:
-                size += row.records.length if row.records is not None else 0
+                if isinstance(row.records, LogSlice):
+                    size += row.records.length
+                    checked += row.records.checked_bytes
+                    if checked >= CHECK_BYTES_MAX:
+                        room = size  # the other partitions are read by the next fetch
                 if row.error != ErrorCode.NONE or row.diverging is not None:
                     failed = True
                 elif session is not None and request.replica_id >= 0:
@@ -280,12 +288,18 @@ class FetchHandler:
         if membership is None or membership.may_be_fenced or wanted.fetch_offset > partition.log_end_offset:
             raise NotLeader(f"{partition} is not kept up here: ask its leader")
 
-    @staticmethod
-    def encode(header: RequestHeader, session: FetchSession | None, rows: Rows) -> Parts:
+    def _refused(self, header: RequestHeader, error: ErrorCode) -> Parts:
+        self._errors[error] += 1
+        return encode_response(header.version, header.correlation_id, (), error=error)
+
+    def encode(self, header: RequestHeader, session: FetchSession | None, rows: Rows) -> Parts:
         session_id = 0
         if session is not None:
             session_id = session.session_id
             rows = session.news(iter(rows))
+        for _, row in rows:
+            if row.error:
+                self._errors[row.error] += 1
         return encode_response(header.version, header.correlation_id, list(_by_topic(rows)), session_id=session_id)
 
 

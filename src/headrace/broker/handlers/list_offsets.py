@@ -4,15 +4,14 @@ from headrace.broker.call import Call
 from headrace.broker.handlers.shared import allows, repeated
 from headrace.broker.partition import Partition
 from headrace.broker.partitions import SETTLE_MS_MAX
-from headrace.model.errors import ErrorCode, HeadraceError
+from headrace.broker.slices import drive
+from headrace.model.errors import ErrorCode, HeadraceError, LookupInterrupted
 from headrace.protocol.api import ApiKey
 from headrace.protocol.list_offsets import (
     CONSUMER,
     EARLIEST,
     EARLIEST_LOCAL,
-    EARLIEST_PENDING_UPLOAD,
     LATEST,
-    LATEST_TIERED,
     MAX_TIMESTAMP,
     SPECIAL_TIMES_FROM,
     ListOffsetsRequest,
@@ -23,6 +22,9 @@ from headrace.protocol.list_offsets import (
 from headrace.security.access import Operation, ResourceType, access_for
 
 DESCRIBE_TOPIC = access_for(ApiKey.LIST_OFFSETS, ResourceType.TOPIC, Operation.DESCRIBE)
+
+# Clients of earlier versions do not know OFFSET_NOT_AVAILABLE; they retry LEADER_NOT_AVAILABLE.
+NOT_AVAILABLE_FROM = 5
 
 
 async def handle(request: ListOffsetsRequest, call: Call) -> ListOffsetsResponse:
@@ -36,7 +38,7 @@ async def handle(request: ListOffsetsRequest, call: Call) -> ListOffsetsResponse
     for topic in request.topics:
         if topic.name in allowed:
             answers = [
-                _answer(topic.name, query, request, call)
+                await _answer(topic.name, query, request, call)
                 if (topic.name, query.partition) not in twice
                 else PartitionAnswer(query.partition, ErrorCode.INVALID_REQUEST)
                 for query in topic.partitions
@@ -54,13 +56,16 @@ def _patience_ms(request: ListOffsetsRequest) -> int:
     return request.timeout_ms or SETTLE_MS_MAX
 
 
-def _answer(topic: str, query: PartitionQuery, request: ListOffsetsRequest, call: Call) -> PartitionAnswer:
+async def _answer(topic: str, query: PartitionQuery, request: ListOffsetsRequest, call: Call) -> PartitionAnswer:
     if query.timestamp < 0 and call.api_version < SPECIAL_TIMES_FROM.get(query.timestamp, call.api_version + 1):
         return PartitionAnswer(query.partition, ErrorCode.UNSUPPORTED_VERSION)
     try:
         partition = call.broker.partitions.get(topic, query.partition)
         partition.check_leader(query.current_leader_epoch)
-        return _find(partition, query, _end_for(partition, request))
+        row = await _find(partition, query, request)
+        if row is None:
+            return PartitionAnswer(query.partition, _not_available(call.api_version))
+        return row
     except HeadraceError as error:
         return PartitionAnswer(query.partition, error.code)
 
@@ -72,20 +77,43 @@ def _end_for(partition: Partition, request: ListOffsetsRequest) -> int:
     return partition.last_stable_offset if request.read_committed else partition.high_watermark
 
 
-def _find(partition: Partition, query: PartitionQuery, end: int) -> PartitionAnswer:
-    nothing = PartitionAnswer(query.partition)
+def _not_available(version: int) -> ErrorCode:
+    return ErrorCode.OFFSET_NOT_AVAILABLE if version >= NOT_AVAILABLE_FROM else ErrorCode.LEADER_NOT_AVAILABLE
+
+
+async def _find(partition: Partition, query: PartitionQuery, request: ListOffsetsRequest) -> PartitionAnswer | None:
+    """None while the high watermark lags after an election and the offset may lie beyond it (KIP-207)."""
+    if query.timestamp >= 0 or query.timestamp == MAX_TIMESTAMP:
+        return await _find_by_time(partition, query, request)
+    nothing, end = PartitionAnswer(query.partition), _end_for(partition, request)
+    is_unknown = request.replica_id == CONSUMER and partition.watermark_lags
     match query.timestamp:
+        case t if t == LATEST and is_unknown:
+            return None
         case t if t == LATEST:
             return nothing._replace(offset=end, leader_epoch=partition.leader_epoch)
         case t if t in (EARLIEST, EARLIEST_LOCAL):
             start = partition.log_start_offset
             return nothing._replace(offset=start, leader_epoch=partition.log.epochs.epoch_of(start))
-        case t if t in (LATEST_TIERED, EARLIEST_PENDING_UPLOAD):
+        case _:
             return nothing  # no offset has ever left for remote storage, and none waits to leave
-        case t if t == MAX_TIMESTAMP:
-            found = partition.offset_of_max_timestamp()
-        case timestamp:
-            found = partition.offset_for_timestamp(timestamp)
-    if found is None or found.offset >= end:
-        return nothing
-    return nothing._replace(timestamp=found.timestamp, offset=found.offset, leader_epoch=found.leader_epoch)
+
+
+async def _find_by_time(
+    partition: Partition, query: PartitionQuery, request: ListOffsetsRequest
+) -> PartitionAnswer | None:
+    """None as `_find`. Records are read in a thread; raises what a client retries if leadership changed meanwhile."""
+    term = partition.term
+    if query.timestamp == MAX_TIMESTAMP:
+        found = await drive(partition.offset_of_max_timestamp())
+    else:
+        found = await drive(partition.offset_for_timestamp(query.timestamp))
+    partition.check_leader(query.current_leader_epoch)
+    if partition.term != term:
+        raise LookupInterrupted(f"{partition}: the leader epoch changed during a look-up")
+    if found is None or found.offset >= _end_for(partition, request):
+        is_unknown = request.replica_id == CONSUMER and partition.watermark_lags
+        return None if is_unknown else PartitionAnswer(query.partition)
+    return PartitionAnswer(
+        query.partition, timestamp=found.timestamp, offset=found.offset, leader_epoch=found.leader_epoch
+    )

@@ -4,13 +4,13 @@ Topics that a caller may not describe are answered as denied, whether they exist
 them out.
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from uuid import UUID
 from weakref import WeakKeyDictionary
 
 from headrace.broker.call import Call
 from headrace.broker.handlers.shared import allows, controller_id, operations_on, reachable_brokers
-from headrace.broker.handlers.topic_blocks import TopicBlocks
+from headrace.broker.handlers.topic_blocks import Block, TopicBlocks, joined
 from headrace.core.cluster.image import ClusterImage
 from headrace.core.cluster.names import check_topic_name
 from headrace.core.cluster.topics import NewTopic
@@ -40,13 +40,15 @@ _BLOCK_SETS: WeakKeyDictionary[ClusterImage, BlockSets] = WeakKeyDictionary()
 
 
 async def handle(request: MetadataRequest, call: Call) -> MetadataResponse:
+    if call.broker.lost_brokers.node_ids:
+        await call.broker.lost_brokers.wait_until_replaced(call.broker.image, _names(request, call.broker.image))
     if request.topics is None:
-        count, blocks = _every_topic(request, call)
+        count, blocks, errors = _every_topic(request, call)
     else:
         asked = dict.fromkeys(request.topics)
         failures = await _create_missing(request, asked, call)
         found = [_topic(topic, request, failures, call) for topic in asked]
-        count, blocks = len(found), b"".join(found)
+        count, (blocks, errors) = len(found), joined(found)
     operations = OPERATIONS_NOT_ASKED
     if request.include_cluster_operations:
         operations = operations_on(call, ResourceType.CLUSTER) if allows(call, DESCRIBE_CLUSTER) else 0
@@ -59,38 +61,49 @@ async def handle(request: MetadataRequest, call: Call) -> MetadataResponse:
         controller_id=controller_id(call),
         topic_count=count,
         topics=blocks,
+        topic_errors=errors,
         cluster_operations=operations,
     )
 
 
-def _every_topic(request: MetadataRequest, call: Call) -> tuple[int, bytes]:
+def _names(request: MetadataRequest, image: ClusterImage) -> list[str] | None:
+    if request.topics is None:
+        return None
+    return [image.topic_ids.get(topic, "") if isinstance(topic, UUID) else topic for topic in request.topics]
+
+
+def _every_topic(request: MetadataRequest, call: Call) -> tuple[int, bytes, Mapping[int, int]]:
     if call.broker.authorizer.is_open:
         everything = _blocks(_topic_operations(request, call, ""), call).all(call.broker.image)
-        return everything.topic_count, everything.blocks
+        return everything.topic_count, everything.blocks, everything.errors
     visible = [topic for topic in call.broker.image.topics.values() if allows(call, DESCRIBE_TOPIC, topic.name)]
     found = [_blocks(_topic_operations(request, call, topic.name), call).of(topic) for topic in visible]
-    return len(found), b"".join(found)
+    return len(found), *joined(found)
 
 
-def _topic(asked: str | UUID, request: MetadataRequest, failures: dict[str, ErrorCode], call: Call) -> bytes:
+def _topic(asked: str | UUID, request: MetadataRequest, failures: dict[str, ErrorCode], call: Call) -> Block:
     """The block of one topic that was asked for, or of the reason why it is not shown."""
     image, version = call.broker.image, call.api_version
     if isinstance(asked, UUID):
         known = image.topic_ids.get(asked)
         if known is None:
-            return encode_topic(version, None, asked, error=ErrorCode.UNKNOWN_TOPIC_ID)
+            return _failed(version, None, asked, ErrorCode.UNKNOWN_TOPIC_ID)
         if not allows(call, DESCRIBE_TOPIC, known):
-            return encode_topic(version, None, asked, error=ErrorCode.TOPIC_AUTHORIZATION_FAILED)
+            return _failed(version, None, asked, ErrorCode.TOPIC_AUTHORIZATION_FAILED)
         name = known
     else:
         name = asked
         if not allows(call, DESCRIBE_TOPIC, name):
-            return encode_topic(version, name, error=ErrorCode.TOPIC_AUTHORIZATION_FAILED)
+            return _failed(version, name, ZERO_UUID, ErrorCode.TOPIC_AUTHORIZATION_FAILED)
     topic = image.topics.get(name)
     if topic is None:
         error = failures.get(name, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
-        return encode_topic(version, name, ZERO_UUID, error=error, is_internal=name in INTERNAL_TOPICS)
+        return _failed(version, name, ZERO_UUID, error, is_internal=name in INTERNAL_TOPICS)
     return _blocks(_topic_operations(request, call, name), call).of(topic)
+
+
+def _failed(version: int, name: str | None, topic_id: UUID, error: ErrorCode, *, is_internal: bool = False) -> Block:
+    return Block(encode_topic(version, name, topic_id, error=error, is_internal=is_internal), {error: 1})
 
 
 async def _create_missing(request: MetadataRequest, asked: Iterable[str | UUID], call: Call) -> dict[str, ErrorCode]:
@@ -141,5 +154,5 @@ def _blocks(operations: int, call: Call) -> TopicBlocks:
         if len(sets) >= BLOCK_SETS_MAX:
             sets.clear()
         blocks = sets[key] = TopicBlocks(*key)
-    blocks.follow_brokers(image)
+    blocks.follow_brokers(image, call.broker.lost_brokers.node_ids)
     return blocks

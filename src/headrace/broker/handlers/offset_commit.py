@@ -8,6 +8,7 @@ from uuid import UUID
 from headrace.broker.call import Call
 from headrace.broker.handlers.shared import allows
 from headrace.broker.later import Later
+from headrace.core.cluster.image import TopicImage
 from headrace.core.group.errors import InvalidGroupId
 from headrace.core.group.family import Committer
 from headrace.core.group.machine import NewOffset, Outcomes
@@ -21,7 +22,13 @@ from headrace.model.errors import (
 )
 from headrace.model.ids import TopicPartition
 from headrace.protocol.api import ApiKey
-from headrace.protocol.offset_commit import OffsetCommitRequest, OffsetCommitResponse, TopicCommit, TopicRows
+from headrace.protocol.offset_commit import (
+    OffsetCommitRequest,
+    OffsetCommitResponse,
+    PartitionCommit,
+    TopicCommit,
+    TopicRows,
+)
 from headrace.security.access import Operation, ResourceType, access_for
 
 READ_GROUP = access_for(ApiKey.OFFSET_COMMIT, ResourceType.GROUP, Operation.READ)
@@ -51,17 +58,21 @@ def _sorted_out(request: OffsetCommitRequest, call: Call) -> tuple[Refused, list
     for topic in request.topics:
         for one in topic.partitions:
             try:
-                name = checked_topic(topic.topic, one.partition, call)
+                known = checked_topic(topic.topic, one.partition, call)
             except HeadraceError as error:
                 refused[(topic.topic, one.partition)] = error
                 continue
-            partition = TopicPartition(name, one.partition)
-            wanted.append(NewOffset(partition, one.offset, one.leader_epoch, one.metadata or "", request.retention_ms))
+            wanted.append(new_offset(known, one, request.retention_ms))
     return refused, wanted
 
 
-def checked_topic(topic: str | UUID, index: int, call: Call) -> str:
-    """The topic's name, if the caller may read it and it has such a partition."""
+def new_offset(topic: TopicImage, row: PartitionCommit, retention_ms: int) -> NewOffset:
+    partition, topic_id = TopicPartition(topic.name, row.partition), topic.topic_id.bytes
+    return NewOffset(partition, row.offset, row.leader_epoch, row.metadata or "", retention_ms, topic_id)
+
+
+def checked_topic(topic: str | UUID, index: int, call: Call) -> TopicImage:
+    """The topic as it is now, if the caller may read it and it has such a partition."""
     image = call.broker.image
     if isinstance(topic, UUID):
         name = image.topic_ids.get(topic)
@@ -74,7 +85,7 @@ def checked_topic(topic: str | UUID, index: int, call: Call) -> str:
     known = image.topics.get(name)
     if known is None or not 0 <= index < len(known.partitions):
         raise UnknownTopic(f"there is no partition {name}-{index}")
-    return name
+    return known
 
 
 def _commit(

@@ -9,10 +9,12 @@ from headrace.broker.call import Call
 from headrace.broker.coordinators.shard import Waiter
 from headrace.broker.handlers.shared import allows
 from headrace.broker.later import Later
+from headrace.core.cluster.image import TopicImage
 from headrace.core.coordinator import Answer, Decision, Moment, Ticket
 from headrace.core.group.errors import InvalidGroupId
 from headrace.core.group.family import Committer
 from headrace.core.group.machine import FetchedOffsets, GroupMachine
+from headrace.core.group.records import NO_TOPIC_ID
 from headrace.model.errors import ErrorCode, GroupDenied, HeadraceError
 from headrace.model.ids import TopicPartition, by_topic
 from headrace.protocol.api import ApiKey
@@ -67,7 +69,7 @@ def _ask(wish: GroupWish, require_stable: bool, call: Call, waiter: Waiter) -> N
     def decide(machine: GroupMachine, ticket: Ticket, now: Moment) -> Decision[Any]:
         return Decision(answers=(Answer(ticket, machine.fetch(group_id, member, require_stable=require_stable)),))
 
-    call.broker.groups.look(group_id, decide, waiter)
+    call.broker.groups.look(group_id, decide, waiter, confirm=require_stable)
 
 
 def _response(
@@ -87,17 +89,26 @@ def _group(wish: GroupWish, found: FetchedOffsets | HeadraceError, call: Call) -
 
 
 def _everything(found: FetchedOffsets, call: Call) -> list[TopicAnswer]:
-    """All that the caller may know of; from the version with topic ids on, only topics that still exist."""
+    """Every offset that the caller may see; from the version with topic ids on, only of topics that still exist."""
     answers: list[TopicAnswer] = []
     for name, indexes in by_topic(sorted(found.offsets)).items():
         if not allows(call, DESCRIBE_TOPIC, name):
             continue
         topic = call.broker.image.topics.get(name)
+        topic_id = _id_of(topic)
+        partitions = [TopicPartition(name, index) for index in indexes]
+        rows = [_row(one, topic_id, found) for one in partitions if found.of(one, topic_id) is not None]
+        if not rows:
+            continue
         if call.api_version < TOPIC_ID_FROM:
-            answers.append((name, _rows(name, indexes, found)))
+            answers.append((name, rows))
         elif topic is not None:
-            answers.append((topic.topic_id, _rows(name, indexes, found)))
+            answers.append((topic.topic_id, rows))
     return answers
+
+
+def _id_of(topic: TopicImage | None) -> bytes:
+    return NO_TOPIC_ID if topic is None else topic.topic_id.bytes
 
 
 def _topic(wish: TopicWish, found: FetchedOffsets, call: Call) -> TopicAnswer:
@@ -106,17 +117,18 @@ def _topic(wish: TopicWish, found: FetchedOffsets, call: Call) -> TopicAnswer:
         return wish.topic, _refused(wish.partitions, ErrorCode.UNKNOWN_TOPIC_ID)
     if not allows(call, DESCRIBE_TOPIC, name):
         return wish.topic, _refused(wish.partitions, ErrorCode.TOPIC_AUTHORIZATION_FAILED)
-    return wish.topic, _rows(name, wish.partitions, found)
+    return wish.topic, _rows(name, wish.partitions, found, call)
 
 
-def _rows(name: str, indexes: Iterable[int], found: FetchedOffsets) -> list[OffsetRow]:
-    return [_row(TopicPartition(name, index), found) for index in indexes]
+def _rows(name: str, indexes: Iterable[int], found: FetchedOffsets, call: Call) -> list[OffsetRow]:
+    topic_id = _id_of(call.broker.image.topics.get(name))
+    return [_row(TopicPartition(name, index), topic_id, found) for index in indexes]
 
 
-def _row(partition: TopicPartition, found: FetchedOffsets) -> OffsetRow:
+def _row(partition: TopicPartition, topic_id: bytes, found: FetchedOffsets) -> OffsetRow:
     if partition in found.unstable:
         return OffsetRow(partition.partition, error=ErrorCode.UNSTABLE_OFFSET_COMMIT)
-    committed = found.offsets.get(partition)
+    committed = found.of(partition, topic_id)
     if committed is None:
         return OffsetRow(partition.partition)
     return OffsetRow(partition.partition, committed.offset, committed.leader_epoch, committed.metadata)

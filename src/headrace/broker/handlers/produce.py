@@ -10,7 +10,7 @@ from uuid import UUID
 from headrace.broker.admission import Admitted, admit, codec_of, takes_long
 from headrace.broker.connection import Connection
 from headrace.broker.handlers.produce_shortcut import known_of
-from headrace.broker.handlers.produce_wait import PlaceWait, ProduceWait, Results, Waits
+from headrace.broker.handlers.produce_wait import PlaceWait, ProduceWait, Results, Waits, count_errors
 from headrace.broker.partition import ACKS_ALL, Partition
 from headrace.broker.refusals import Refusals
 from headrace.broker.reply import Reply
@@ -43,7 +43,7 @@ from headrace.security.access import Operation, ResourceType, access_for
 
 if TYPE_CHECKING:
     from headrace.broker.broker import Broker
-    from headrace.broker.coordinators.guard import TransactionGuard, Unknown
+    from headrace.broker.coordinators.guard import Answers, TransactionGuard, Unknown
 
 log = logging.getLogger(__name__)
 
@@ -63,7 +63,7 @@ class ProduceHandler:
         self.clock = broker.clock
         self.partitions = broker.partitions
         self.check_room = broker.check_room
-        self._figures = broker.figures
+        self.errors = broker.figures.errors[ApiKey.PRODUCE]
         self.figures = broker.figures.records
         self.durations = broker.figures.requests[ApiKey.PRODUCE]
         self.waits: Waits = {}
@@ -74,10 +74,10 @@ class ProduceHandler:
         request = decode_request(reader, header.version)
         if request.acks not in (-1, 0, 1):
             results = self._all_refused(request, InvalidRequiredAcks(f"acks={request.acks}; use -1, 0 or 1"))
-            return encode_response(header.version, header.correlation_id, results)
+            return self._encode(header, results)
         if request.transactional_id is not None and not self._may_use(connection, request.transactional_id):
             denied = TransactionalIdDenied(f"{connection.principal} may not use {request.transactional_id}")
-            return encode_response(header.version, header.correlation_id, self._all_refused(request, denied))
+            return self._encode(header, self._all_refused(request, denied))
         unknown: Unknown | None = None
         if request.transactional_id is not None and self._guard.asks_first(request.transactional_id, header.version):
             unknown = self._guard.unknown_partitions(request)
@@ -115,11 +115,10 @@ class ProduceHandler:
 
         async def prepare_and_append() -> None:
             try:
-                if unknown:
-                    await self._guard.add(request, unknown, header.version)
+                answers = await self._guard.add(request, unknown, header.version) if unknown else None
                 long = list(self._batches_that_take_long(request))
                 admitted = await asyncio.to_thread(_admit_all, long, self.clock.wall_ms()) if long else {}
-                parts = self._append_all(connection, header, request, reply, admitted)
+                parts = self._append_all(connection, header, request, reply, admitted, answers)
             except ProtocolError as error:
                 connection.close(str(error))
                 return
@@ -141,8 +140,12 @@ class ProduceHandler:
         request: ProduceRequest,
         reply: Reply | None,
         admitted: AdmittedBatches = NONE_ADMITTED,
+        answers: "Answers | None" = None,
     ) -> Parts | None:
-        """The answer, or None if it comes later, by `reply` if one is reserved already."""
+        """The answer, or None if it comes later, by `reply` if one is reserved already.
+
+        `answers` are those of the transaction coordinator that was asked for this request.
+        """
         now_ms = self.clock.wall_ms()
         results: Results = []
         uncommitted: list[tuple[Partition, int]] = []
@@ -154,12 +157,12 @@ class ProduceHandler:
             rows = []
             for index, records in partitions:
                 batch = admitted.get(id(records), records) if admitted else records
-                rows.append(self._append(topic, index, batch, request, header.version, now_ms, uncommitted))
+                rows.append(self._append(topic, index, batch, request, header.version, now_ms, uncommitted, answers))
             results.append((topic, rows))
         if request.acks == 0:
             return self._without_reply(results)
         if not uncommitted:
-            return encode_response(header.version, header.correlation_id, results)
+            return self._encode(header, results)
         wait = self._new_wait(
             reply or connection.reserve_slow_reply(), header.version, header.correlation_id, results, request.timeout_ms
         )
@@ -167,11 +170,15 @@ class ProduceHandler:
             wait.wait_for(partition, offset)
         return None
 
+    def _encode(self, header: RequestHeader, results: Results) -> Parts:
+        count_errors(results, self.errors)
+        return encode_response(header.version, header.correlation_id, results)
+
     def _new_wait(
         self, reply: Reply, version: int, correlation_id: int, results: Results, timeout_ms: int
     ) -> ProduceWait:
         deadline_ms = self.clock.monotonic_ms() + timeout_ms
-        wait = ProduceWait(reply, version, correlation_id, results, deadline_ms, self.waits)
+        wait = ProduceWait(reply, version, correlation_id, results, deadline_ms, self.waits, self.errors)
         self.waits[wait] = None
         return wait
 
@@ -187,7 +194,7 @@ class ProduceHandler:
         reply = connection.reserve_slow_reply()
         reply.requests = len(rows)
         deadline_ms = self.clock.monotonic_ms() + place.timeout_ms
-        partition.wait_for_commit(offset, PlaceWait(reply, place, rows, deadline_ms, self.waits))
+        partition.wait_for_commit(offset, PlaceWait(reply, place, rows, deadline_ms, self.waits, self.errors))
 
     def _may_use(self, connection: Connection, transactional_id: str) -> bool:
         return self._broker.authorizer.allows(
@@ -210,6 +217,7 @@ class ProduceHandler:
         version: int,
         now_ms: int,
         uncommitted: list[tuple[Partition, int]],
+        answers: "Answers | None",
     ) -> PartitionResult:
         """The row for one partition. One bad partition does not spoil its neighbours."""
         try:
@@ -224,7 +232,7 @@ class ProduceHandler:
             if version < ZSTD_FROM_VERSION and codec_of(batch) == ZSTD:
                 raise UnsupportedCompression(f"zstd needs Produce v{ZSTD_FROM_VERSION} or later")
             if is_transactional(batch):
-                self._guard.check(partition, batch, request.transactional_id, version)
+                self._guard.check(partition, batch, request.transactional_id, version, answers)
             self.check_room(len(batch))
             base_offset, next_offset, append_time_ms, committed = partition.append(records, request.acks, now_ms)
         except HeadraceError as error:
@@ -244,7 +252,6 @@ class ProduceHandler:
         batch = records.batch if isinstance(records, Admitted) else records
         if isinstance(batch, memoryview):
             error = self._refusals.told((topic, index), batch, error, self.clock.monotonic_ms())
-        self._figures.errors[ApiKey.PRODUCE, error.code] += 1
         if isinstance(error, NotLeader):
             return PartitionResult(index, error.code, current_leader=self.partitions.current_leader(topic, index))
         return _refusal(index, error)
@@ -253,9 +260,9 @@ class ProduceHandler:
     def _all_refused(request: ProduceRequest, error: HeadraceError) -> Results:
         return [(topic, [_refusal(index, error) for index, _ in rows]) for topic, rows in request.topics]
 
-    @staticmethod
-    def _without_reply(results: Results) -> Parts:
+    def _without_reply(self, results: Results) -> Parts:
         """acks=0 has no answer in which to say that something failed: closing the connection is the only sign."""
+        count_errors(results, self.errors)
         for topic, rows in results:
             for row in rows:
                 if row.error != ErrorCode.NONE:
@@ -263,8 +270,21 @@ class ProduceHandler:
         return ()
 
     def expire(self, now_ms: int) -> None:
-        for wait in [wait for wait in self.waits if wait.deadline_ms <= now_ms]:
+        """Responds to produces whose timeout is over, and drops them from their partitions."""
+        expired = dict.fromkeys(wait for wait in self.waits if wait.deadline_ms <= now_ms)
+        if not expired:
+            return
+        for wait in expired:
             wait.expire()
+        for partition in self.partitions.all():
+            partition.waiters.forget(expired)
+
+    async def close(self) -> None:
+        """After this no produce that is being prepared appends to a log: the logs are about to be closed."""
+        preparations = list(self._preparations)
+        for task in preparations:
+            task.cancel()
+        await asyncio.gather(*preparations, return_exceptions=True)
 
 
 def _kept(request: ProduceRequest) -> ProduceRequest:

@@ -1,5 +1,6 @@
 """A Produce that is written and waits for its replicas."""
 
+from collections import Counter
 from collections.abc import Sequence
 from typing import Protocol
 from uuid import UUID
@@ -13,6 +14,14 @@ from headrace.protocol.produce_again import Place
 
 Results = list[tuple[str | UUID, list[PartitionResult]]]
 TOO_LATE = "not all replicas had the batch in time"
+
+
+def count_errors(results: Results, errors: Counter[int]) -> None:
+    """Those of a response that is about to be sent."""
+    for _, rows in results:
+        for row in rows:
+            if row.error:
+                errors[row.error] += 1
 
 
 class Wait(Protocol):
@@ -30,7 +39,7 @@ Waits = dict[Wait, None]
 class ProduceWait:
     """A Produce with acks=all whose batches are written but not yet committed everywhere."""
 
-    __slots__ = ("_open", "_reply", "_results", "_waits", "correlation_id", "deadline_ms", "version")
+    __slots__ = ("_errors", "_open", "_reply", "_results", "_waits", "correlation_id", "deadline_ms", "version")
 
     def __init__(
         self,
@@ -40,8 +49,10 @@ class ProduceWait:
         results: Results,
         deadline_ms: int,
         waits: Waits,
+        errors: Counter[int],
     ) -> None:
         self._reply = reply
+        self._errors = errors
         self.version, self.correlation_id = version, correlation_id
         self._results = results
         self.deadline_ms = deadline_ms
@@ -77,21 +88,28 @@ class ProduceWait:
     def _answer(self) -> None:
         if self in self._waits:  # else the answer was "timed out", and this is the commit coming late
             del self._waits[self]
+            count_errors(self._results, self._errors)
             self._reply.send(encode_response(self.version, self.correlation_id, self._results))
 
 
 class PlaceWait:
     """The same for requests to one place, one or several that were written as one: so they are committed as one."""
 
-    __slots__ = ("_place", "_reply", "_rows", "_waits", "deadline_ms")
+    __slots__ = ("_errors", "_place", "_reply", "_rows", "_waits", "deadline_ms")
 
     def __init__(
-        self, reply: Reply, place: Place, rows: Sequence[tuple[int, int, int, int]], deadline_ms: int, waits: Waits
+        self,
+        reply: Reply,
+        place: Place,
+        rows: Sequence[tuple[int, int, int, int]],
+        deadline_ms: int,
+        waits: Waits,
+        errors: Counter[int],
     ) -> None:
         """`rows` is what `Place.reply` makes an answer of, one for each request."""
         self._reply, self._place, self._rows = reply, place, rows
         self.deadline_ms = deadline_ms
-        self._waits = waits
+        self._waits, self._errors = waits, errors
         waits[self] = None
 
     def committed(self) -> None:
@@ -105,6 +123,8 @@ class PlaceWait:
 
     def _refuse(self, code: ErrorCode, message: str) -> None:
         results = [(self._place.topic, [PartitionResult(self._place.index, code, message=message)])]
+        if self in self._waits:
+            self._errors[code] += len(self._rows)
         version = self._place.version
         self._answer([part for row in self._rows for part in encode_response(version, row[0], results)])
 

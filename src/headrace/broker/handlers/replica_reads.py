@@ -64,6 +64,8 @@ class ReplicaReads:
         for partition in idle:
             assert partition.leadership is not None, "else it is not idle"
             partition.leadership.followers[request.replica_id].fetched_again(now_ms)
+            if partition.waiters.awaits_fetch:
+                partition.waiters.tell_fetched()
 
     def note_progress(self, request: FetchRequest, wanted: list[tuple[TopicKey, FetchPartition]]) -> None:
         """Each fetch of a follower says what it holds, also of partitions that have nothing new for it."""
@@ -73,8 +75,14 @@ class ReplicaReads:
             if partition is None or partition.leadership is None or partition.failure is not None:
                 continue  # the row says so
             if one.current_leader_epoch == partition.leader_epoch:
+                partition.sent.fetched(request.replica_id)
                 partition.replica_fetched(
-                    request.replica_id, request.replica_epoch, one.fetch_offset, one.last_fetched_epoch, now_ms
+                    request.replica_id,
+                    request.replica_epoch,
+                    one.fetch_offset,
+                    one.last_fetched_epoch,
+                    now_ms,
+                    one.log_start_offset,
                 )
                 self._has_fetched(partition, request.replica_id)
 
@@ -95,18 +103,22 @@ class ReplicaReads:
             partition.high_watermark,
             partition.log.log_start_offset,
         )
-        diverging = partition.divergence(wanted.fetch_offset, wanted.last_fetched_epoch)
+        if wanted.fetch_offset < partition.log.log_start_offset:
+            # Before the histories are compared: an emptied log has no epochs to compare.
+            return row._replace(error=ErrorCode.OFFSET_OUT_OF_RANGE)
+        diverging = partition.divergence_of(
+            replica, wanted.fetch_offset, wanted.last_fetched_epoch, wanted.log_start_offset
+        )
         if diverging is not None:
             return row._replace(diverging=diverging)
-        if wanted.fetch_offset < partition.log.log_start_offset:
-            return row._replace(error=ErrorCode.OFFSET_OUT_OF_RANGE)
         if (room <= 0 and not is_first) or self._is_held_back(partition, replica):
             return row
         bytes_max = min(wanted.bytes_max, room)
-        records = partition.read_uncommitted(wanted.fetch_offset, bytes_max)
+        records = partition.sent.read(partition.log, replica, wanted.fetch_offset, bytes_max)
         if records is not None and records.length > bytes_max and not is_first:
             records = None
         if records is not None:
+            partition.sent.sends(partition.log, replica, wanted.fetch_offset, records)
             self._sends(partition, replica, records.length)
         return row._replace(records=records)
 

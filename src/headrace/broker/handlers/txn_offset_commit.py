@@ -76,7 +76,8 @@ def _sorted_out(
                 refused[place] = UnknownTopic(f"there is no partition {place}")
             else:
                 note = one.committed_metadata or ""
-                wanted.append(NewOffset(place, one.committed_offset, one.committed_leader_epoch, note))
+                row = NewOffset(place, one.committed_offset, one.committed_leader_epoch, note)
+                wanted.append(row._replace(topic_id=known.topic_id.bytes))
     return refused, wanted
 
 

@@ -8,7 +8,14 @@ import asyncio
 import logging
 from typing import TYPE_CHECKING
 
-from headrace.core.cluster.events import ControllerChanged, Event, SessionChanged, TopicCreated
+from headrace.core.cluster.events import (
+    BrokerRegistered,
+    ControllerChanged,
+    Event,
+    PartitionsAdded,
+    SessionChanged,
+    TopicCreated,
+)
 from headrace.core.cluster.values import NO_CONTROLLER
 from headrace.model.errors import HeadraceError
 from headrace.model.settings import Settings
@@ -46,7 +53,9 @@ class ControlLoop:
             await asyncio.gather(self._task, return_exceptions=True)
 
     def follow(self, event: Event) -> None:
-        if isinstance(event, SessionChanged | ControllerChanged | TopicCreated):
+        # A registration ends the session of the broker's earlier life. New partitions were placed on brokers that had a
+        # session when another broker decided it; the session may be over.
+        if isinstance(event, BrokerRegistered | SessionChanged | ControllerChanged | TopicCreated | PartitionsAdded):
             self._wake.set()
 
     async def _run(self) -> None:

@@ -1,6 +1,7 @@
-"""What a follower does with what its leader answers: append, cut, start over, learn the watermark.
+"""What a follower does with what its leader answers: append, truncate, start over, learn the watermark.
 
-Runs on the loop and waits for nothing; errors of the disk take the partition offline, as everywhere.
+Runs on the loop; only truncation waits, for a thread that syncs. Errors of the disk take the partition offline, as
+everywhere.
 """
 
 import logging
@@ -11,14 +12,16 @@ from headrace.broker.partition import Partition
 from headrace.broker.partitions import Partitions
 from headrace.core.replica.follower import EpochEnd, truncation
 from headrace.model.errors import CorruptBatch, StorageError
-from headrace.records.batch import CONTROL_FLAG, CRC_START, LENGTH_OVERHEAD, BatchHeader, walk
+from headrace.records.batch import CONTROL_FLAG, CRC_START, BatchHeader, walk
 from headrace.records.crc import crc32c
 from headrace.storage.copies import append_copies
+from headrace.storage.segment_check import FORMAT_VERSION
 
 log = logging.getLogger(__name__)
 
 # Small batches cost some 3 µs each to check, write and account for: other requests wait for less than a millisecond.
 RUN_BATCHES_MAX = 256
+FIRST_EPOCH = 0
 
 
 class Run(NamedTuple):
@@ -28,29 +31,75 @@ class Run(NamedTuple):
     headers: list[BatchHeader]
 
 
-def checked_runs(records: memoryview, held_to: int) -> Iterator[Run]:
-    """What lies beyond the offset that we hold. Half a batch at the end is left for the next fetch.
+class Unconfirmed(Exception):
+    """The batch is right only if the leader has checked it against those around it, see `Expected`."""
+
+
+class Expected(NamedTuple):
+    """What a follower knows about the batches that it has fetched.
+
+    Offset and leader epoch of a batch are outside its checksum. Most batches have the next offset and the epoch of the
+    batch before. Any other may be right: compaction leaves gaps, a new leader begins an epoch. The follower appends it
+    once the leader has sent it twice: before the second time the leader compares it with the batches around it
+    (`sent_slices.py`).
+    """
+
+    offset: int  # where the log ends
+    epoch: int  # of its last batch
+    leader_epoch: int  # of the leader that sends
+    is_confirmed: bool = False  # this was fetched before, in the same leader epoch
+
+    def check(self, header: BatchHeader) -> None:
+        if header.magic != FORMAT_VERSION:
+            raise CorruptBatch(f"the batch at offset {header.base_offset} arrived with the format {header.magic}")
+        if not self.epoch <= header.leader_epoch <= self.leader_epoch:
+            raise CorruptBatch(
+                f"the batch at offset {header.base_offset} arrived with leader epoch {header.leader_epoch}; "
+                f"the batch before has {self.epoch}, the leader {self.leader_epoch}"
+            )
+        if header.next_offset <= max(self.offset, header.base_offset):
+            raise CorruptBatch(f"the batch at offset {header.base_offset} arrived where {self.offset} should")
+        is_first_epoch = header.leader_epoch == FIRST_EPOCH  # no lower one can have become this one
+        is_new_epoch = header.leader_epoch > self.epoch and not is_first_epoch
+        if (header.base_offset > self.offset or is_new_epoch) and not self.is_confirmed:
+            raise Unconfirmed
+
+
+def checked_runs(records: memoryview, expected: Expected) -> Iterator[Run]:
+    """What can be appended. Raises CorruptBatch or Unconfirmed behind what is good."""
+    start, end, headers = 0, 0, list[BatchHeader]()
+    try:
+        for position, header in _checked(records, expected):
+            if headers and not (_goes_on(headers[-1], header) and len(headers) < RUN_BATCHES_MAX):
+                yield Run(records[start:position], headers)
+                headers = []
+            if not headers:
+                start = position
+            headers.append(header)
+            end = position + header.total_bytes
+    except (CorruptBatch, Unconfirmed):
+        if headers:
+            yield Run(records[start:end], headers)
+        raise
+    if not end:
+        raise CorruptBatch(f"no whole batch arrived in {len(records)} bytes for offset {expected.offset}")
+    yield Run(records[start:end], headers)
+
+
+def _checked(records: memoryview, expected: Expected) -> Iterator[tuple[int, BatchHeader]]:
+    """Position and header of each batch that can be appended. Half a batch at the end is left for the next fetch.
 
     Checksums are checked before anything is handed on: what a leader's disk or a network card has changed on the way
     does not spread.
     """
-    start, headers = 0, list[BatchHeader]()
+    offset, epoch = expected.offset, expected.epoch
     for position, header in walk(records):
-        end = position + header.length + LENGTH_OVERHEAD
-        if header.crc != crc32c(records[position + CRC_START : end]):
-            if headers:
-                yield Run(records[start:position], headers)
+        if header.crc != crc32c(records[position + CRC_START : position + header.total_bytes]):
             raise CorruptBatch(f"the batch at offset {header.base_offset} arrived damaged")
-        if header.next_offset <= held_to:
-            continue
-        if headers and not (_goes_on(headers[-1], header) and len(headers) < RUN_BATCHES_MAX):
-            yield Run(records[start:position], headers)
-            headers = []
-        if not headers:
-            start = position
-        headers.append(header)
-    if headers:
-        yield Run(records[start:end], headers)
+        if (header.base_offset, header.leader_epoch, header.magic) != (offset, epoch, FORMAT_VERSION):
+            expected._replace(offset=offset, epoch=epoch).check(header)
+        yield position, header
+        offset, epoch = header.next_offset, header.leader_epoch
 
 
 def _goes_on(last: BatchHeader, header: BatchHeader) -> bool:
@@ -74,8 +123,21 @@ def append_run(partition: Partition, run: Run, now_ms: int) -> None:
             partition.appended(partition.log_end_offset)
 
 
-def cut(partitions: Partitions, partition: Partition, diverging: EpochEnd) -> None:
-    """Cut to what may be common with the leader; the next fetch finds out whether it is."""
+async def make_place(partitions: Partitions, partition: Partition, first: BatchHeader) -> bool:
+    """Begins an empty log at the base offset of the fetched batch if that is below the offset of the log.
+
+    The leader's log start offset lies inside the batch then, after DeleteRecords; `learn` sets it here. False as for
+    `start_anew`: the batch must not be appended.
+    """
+    partition_log = partition.log
+    start = partition_log.log_start_offset
+    if partition_log.log_end_offset > start or partition_log.size_bytes or not first.base_offset < start:
+        return True
+    return await partitions.start_anew(partition, first.base_offset)
+
+
+async def cut(partitions: Partitions, partition: Partition, diverging: EpochEnd) -> None:
+    """Truncate to what may be common with the leader; the next fetch finds out whether it is."""
     end = truncation(partition.log.epochs, partition.log_end_offset, diverging)
     log.info(
         "%s: the leader's epoch %d ends at %d; cutting from %d to %d, watermark %d",
@@ -87,7 +149,7 @@ def cut(partitions: Partitions, partition: Partition, diverging: EpochEnd) -> No
         partition.high_watermark,
     )
     try:
-        partitions.truncate(partition, end)
+        await partitions.truncate(partition, end)
     except StorageError as error:
         partition.append_failed(error)
         raise

@@ -11,12 +11,21 @@ from typing import TYPE_CHECKING
 from uuid import UUID
 
 from headrace.broker.partition import Partition
-from headrace.broker.replication.copying import append_run, checked_runs, cut, learn
+from headrace.broker.replication.copying import (
+    Expected,
+    Unconfirmed,
+    append_run,
+    checked_runs,
+    cut,
+    learn,
+    make_place,
+)
 from headrace.broker.replication.fetch_session import FollowerSession
 from headrace.broker.replication.throttles import Throttles
 from headrace.client.peer import Peer, PeerLost
 from headrace.core.replica.follower import EpochEnd
 from headrace.model.errors import ErrorCode, HeadraceError
+from headrace.model.ids import NO_EPOCH
 from headrace.protocol.replica_fetch import (
     Fetched,
     FetchedPartition,
@@ -48,7 +57,17 @@ CLIENT_ID = "replica"
 class Followed:
     """A partition that we fetch, and for how long not, after a refusal."""
 
-    __slots__ = ("_bytes_min", "_wanted", "_wanted_for", "bytes_max", "error", "not_before_s", "partition", "pause_s")
+    __slots__ = (
+        "_bytes_min",
+        "_unconfirmed",
+        "_wanted",
+        "_wanted_for",
+        "bytes_max",
+        "error",
+        "not_before_s",
+        "partition",
+        "pause_s",
+    )
 
     def __init__(self, partition: Partition, bytes_max: int) -> None:
         self.partition = partition
@@ -58,6 +77,7 @@ class Followed:
         self._bytes_min = self.bytes_max = bytes_max
         self._wanted: WantedPartition | None = None
         self._wanted_for = (0, 0, 0, 0)
+        self._unconfirmed: tuple[int, int] | None = None  # leader epoch and offset of what the leader is to check
 
     @property
     def can_be_fetched(self) -> bool:
@@ -74,6 +94,19 @@ class Followed:
             self._wanted = WantedPartition(partition.leader_epoch, end, last_epoch, start, self.bytes_max)
             self._wanted_for = place
         return self._wanted
+
+    def expected(self) -> Expected:
+        """What is to come next, for the response that has just arrived."""
+        partition, log = self.partition, self.partition.log
+        end, start = log.log_end_offset, log.log_start_offset
+        epoch = log.epochs.epoch_of(end - 1) if end > start else NO_EPOCH
+        place = (partition.leader_epoch, end)
+        return Expected(end, epoch, partition.leader_epoch, is_confirmed=place == self._unconfirmed)
+
+    def leave_to_leader(self) -> None:
+        """The leader checks what is fetched a second time, and little of it at a time."""
+        self._unconfirmed = (self.partition.leader_epoch, self.partition.log_end_offset)
+        self.bytes_max = self._bytes_min
 
     def got(self, count: int) -> None:
         """A full answer means that more is there: the next one is larger. Who keeps up asks for little again."""
@@ -176,11 +209,12 @@ class Fetcher:
         self._session.answered(fetched.session_id)
         await self._take(fetched)
 
-    def _cut_damage(self, partition: Partition, due_epoch: int) -> None:
+    async def _cut_damage(self, partition: Partition, due_epoch: int) -> None:
         """Called where no answer is under way that would be appended behind the cut."""
         if partition.leader_epoch < due_epoch or partition.counts:
             return
-        self._broker.partitions.cut_damage(partition)
+        if not await self._broker.partitions.cut_damage(partition):
+            return
         partition.copied_anew_in = None
         log.warning("%s is copied anew from offset %d on", partition, partition.log_end_offset)
 
@@ -189,7 +223,7 @@ class Fetcher:
         for followed in list(self._followed.values()):
             partition = followed.partition
             if partition.copied_anew_in is not None:
-                self._cut_damage(partition, partition.copied_anew_in)
+                await self._cut_damage(partition, partition.copied_anew_in)
             if partition.failure is None and partition.log.recovery_point < partition.log_end_offset:
                 partition.sync_in_background()
                 await partition.on_disk()
@@ -267,15 +301,20 @@ class Fetcher:
         if partition.leader != self._leader:
             return  # the facts have moved on while the answer was under way
         if row.error == ErrorCode.OFFSET_OUT_OF_RANGE and row.log_start_offset > partition.log_end_offset:
-            log.warning("%s: the leader begins at %d; starting over from there", partition, row.log_start_offset)
-            self._broker.partitions.start_anew(partition, row.log_start_offset)
+            if followed.error is None:  # else it is repeated until the batch at that offset can be appended
+                log.warning("%s: the leader begins at %d; starting over from there", partition, row.log_start_offset)
+            await self._broker.partitions.start_anew(partition, row.log_start_offset)
             return
         if row.error != ErrorCode.NONE:
             self._set_back(followed)
             return
         if row.diverging is not None:
-            cut(self._broker.partitions, partition, EpochEnd(*row.diverging))
-            followed.pause_s = 0.0
+            before = partition.log_end_offset, partition.log_start_offset
+            await cut(self._broker.partitions, partition, EpochEnd(*row.diverging))
+            if before == (partition.log_end_offset, partition.log_start_offset):
+                self._set_back(followed)  # the next fetch gets the same response
+            else:
+                followed.pause_s = 0.0
             return
         if row.records:
             followed.got(len(row.records))
@@ -286,15 +325,24 @@ class Fetcher:
         followed.pause_s, followed.error = 0.0, None
 
     async def _append(self, followed: Followed, records: memoryview) -> bool:
-        """Run by run, with turns for others in between. False: the facts have moved on meanwhile."""
+        """Run by run, with turns for others in between. False: the facts have moved on meanwhile.
+
+        A batch that the leader is to check first is left to the next fetch, and so are those behind it.
+        """
         partition = followed.partition
         epoch = partition.leader_epoch
-        for number, run in enumerate(checked_runs(records, partition.log_end_offset)):
-            if number:
-                await asyncio.sleep(0)
+        runs = checked_runs(records, followed.expected())
+        try:
+            for number, run in enumerate(runs):
+                if number:
+                    await asyncio.sleep(0)
+                elif not await make_place(self._broker.partitions, partition, run.headers[0]):
+                    return False
                 if partition.leader_epoch != epoch or not self.holds(partition) or partition.failure is not None:
                     return False
-            append_run(partition, run, self._clock.wall_ms())
+                append_run(partition, run, self._clock.wall_ms())
+        except Unconfirmed:
+            followed.leave_to_leader()
         return True
 
     def _append_failed(self, followed: Followed, error: HeadraceError) -> None:

@@ -5,7 +5,8 @@ sync. So it is with one that turned out to be damaged, until it has been copied 
 epoch begins in which this replica counts for nothing, then its fetcher cuts the log where the damage begins and goes on
 from there. Where no other replica holds everything, it stays and serves what is around the damage.
 
-A broker without room wants to lead nothing, as one that is about to stop: it would refuse what others can take.
+A broker whose disk is full says so in its session. It leads only where no other replica can: it rejects records, and
+serves reads and deletions.
 """
 
 import asyncio
@@ -14,6 +15,8 @@ from itertools import count
 from typing import TYPE_CHECKING
 
 from headrace.broker.partition import Partition
+from headrace.broker.replication.late_replicas import LateReplicas
+from headrace.broker.restored_metadata import raise_leader_epochs
 from headrace.core.cluster.values import TopicImage
 from headrace.model.errors import HeadraceError, StorageError
 from headrace.storage.damage import damaged_from
@@ -36,6 +39,7 @@ class Health:
         self._session = session
         self._task: asyncio.Task[None] | None = None
         self._was_full = False
+        self._late = LateReplicas(broker)
 
     def start(self) -> None:
         self._task = asyncio.create_task(self._run(), name="health")
@@ -52,6 +56,8 @@ class Health:
                 await self._look_at_copies()
                 if number % LOOKS_PER_SEARCH == 0:
                     await self.leave_damaged()
+                    await raise_leader_epochs(self._broker)
+                    await self._late.look()
                 await self.look_at_disk()
             except HeadraceError as error:
                 log.warning("the others cannot be told how this broker is: %s", error)
@@ -91,8 +97,10 @@ class Health:
     def _has_to_go(self, partition: Partition) -> bool:
         """Whether a damaged copy still counts, or may be taken for one that does."""
         topic = self._broker.image.topics.get(partition.topic)
+        if topic is None or topic.topic_id != partition.topic_id:
+            return False  # deleted; the image is ahead of the partitions
         damaged = damaged_from(partition.log)
-        if damaged is None or topic is None or len(topic.partitions[partition.index].replicas) == 1:
+        if damaged is None or len(topic.partitions[partition.index].replicas) == 1:
             partition.copied_anew_in = None
             return False
         if partition.copied_anew_in is None:
@@ -101,10 +109,10 @@ class Health:
         return partition.counts or partition.leader_epoch < partition.copied_anew_in
 
     async def look_at_disk(self) -> None:
-        """Also called before the session begins: a broker that starts on a full disk must not be elected."""
+        """Also called before the session begins: a broker that starts on a full disk is the last to be elected."""
         is_full = self._broker.reserve.is_short(self._was_full)
         if is_full != self._was_full:
-            await self._session.say_leading(not is_full)
+            await self._session.say_full(is_full)
             self._was_full = is_full
             if is_full:
                 log.warning("Insufficient disk space; this broker gives up leadership where another replica can lead")

@@ -45,7 +45,9 @@ class LeftOut:
     async def _look(self) -> None:
         again_s = HANG_UP_AGAIN_S
         while True:
-            if await self._is_left_out_for_good():
+            is_isolated = await self._is_left_out_for_good()
+            self._note(is_isolated)
+            if is_isolated:
                 self._hang_up()
                 await asyncio.sleep(again_s)
                 again_s = min(2 * again_s, HANG_UP_AGAIN_S_MAX)
@@ -66,6 +68,11 @@ class LeftOut:
         others = [node_id for node_id in self._broker.image.live_brokers() if node_id != own_id]
         told = await asyncio.gather(*(self._counts_us(node_id) for node_id in others))
         return self._has_no_session() and is_left_out(told)  # a session may have begun meanwhile
+
+    def _note(self, is_isolated: bool) -> None:
+        """For the health checks: an isolated broker is not ready."""
+        if self._broker.membership is not None:
+            self._broker.membership.is_isolated = is_isolated
 
     def _has_no_session(self) -> bool:
         membership = self._broker.membership

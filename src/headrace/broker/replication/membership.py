@@ -39,6 +39,7 @@ class Membership:
         self._news = asyncio.Event()
         self._is_working = False
         self.superseded = asyncio.Event()  # set when another process has taken this broker's place
+        self.is_isolated = False  # the other brokers have no session of this one, or none of them responds
 
     async def start(self) -> None:
         self._watch = asyncio.create_task(self._broker.controller.follow(), name="watch")
@@ -102,9 +103,14 @@ class Membership:
         """Whether others may have taken over without our knowing: the session may be over."""
         return self._session.lease is None
 
+    @property
+    def session_age_ms(self) -> int:
+        return self._session.age_ms
+
     async def leave(self) -> None:
         """The last thing: the logs are closed, and everybody may know that this broker is gone."""
         await self._session.end()
         if self._watch is not None:
             self._watch.cancel()
             await asyncio.gather(self._watch, return_exceptions=True)
+        await self._broker.controller.stop()  # for the listeners of what the watch has shown

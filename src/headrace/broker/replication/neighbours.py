@@ -4,6 +4,8 @@ Each broker holds an idle connection to every other. One that breaks, at a port 
 had a process behind it that has none now: its lease is revoked, and with it go its session and its leaderships. A
 broker that is paused or cut off shows nothing of the kind; for those there is the session.
 
+From the break until then, Metadata shows no leader for its partitions (`broker/lost_brokers.py`).
+
 Decides when a broker is gone. Being wrong costs an election and nothing else: the broker finds its session over, and
 begins another.
 """
@@ -26,6 +28,7 @@ CONNECT_S_MAX = 1.0
 # A port that is being opened again, after a crash and a quick restart, refuses for longer than one try.
 REFUSALS = 3
 REFUSAL_REST_S = 0.03
+STEADY_S = 0.05  # the port of a process that is being killed may accept connections, which break sooner
 REVOKE_AGAIN_S = 0.1  # each attempt has waited for seconds already
 
 
@@ -69,14 +72,23 @@ class Neighbours:
         if address is None:
             return
         key = (neighbour.node_id, neighbour.epoch)
-        if await self._until_closed(neighbour.node_id, *address):
-            self._reached.add(key)
-        elif key not in self._reached:
-            return
-        for _ in range(REFUSALS):
-            if not await _refuses(*address):
+        loop = asyncio.get_running_loop()
+        rest_s = REFUSAL_REST_S
+        while True:
+            connected_at = loop.time()
+            if await self._until_closed(neighbour.node_id, *address):
+                self._reached.add(key)
+                self._broker.lost_brokers.add(*key, self._broker.image)
+            elif key not in self._reached:
                 return
-            await asyncio.sleep(REFUSAL_REST_S)
+            if await _refuses_always(*address):
+                break
+            # The kernel closes the connections of a killed process before its listening socket: the port may accept a
+            # moment longer. A broker that only closes its connections is asked less and less often.
+            if loop.time() - connected_at > LOOK_S:
+                rest_s = REFUSAL_REST_S
+            await asyncio.sleep(rest_s)
+            rest_s = min(2 * rest_s, LOOK_S)
         log.warning("broker %d is gone: its port refuses connections; ending its session", neighbour.node_id)
         while not await self._session_ended(neighbour) and await _refuses(*address):
             pass
@@ -89,11 +101,13 @@ class Neighbours:
         except (OSError, TimeoutError):
             return False
         self._tell_known(node_id)
+        steady = asyncio.get_running_loop().call_later(STEADY_S, self._broker.lost_brokers.remove, node_id)
         try:
             await reader.read(1)
         except ConnectionError:
             pass
         finally:
+            steady.cancel()
             writer.close()
         return True
 
@@ -115,6 +129,14 @@ class Neighbours:
             await asyncio.sleep(REVOKE_AGAIN_S)
             return False
         return True
+
+
+async def _refuses_always(host: str, port: int) -> bool:
+    for _ in range(REFUSALS):
+        if not await _refuses(host, port):
+            return False
+        await asyncio.sleep(REFUSAL_REST_S)
+    return True
 
 
 async def _refuses(host: str, port: int) -> bool:

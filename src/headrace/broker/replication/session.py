@@ -31,19 +31,26 @@ class BrokerSession:
         self._session: Session | None = None
         self._task: asyncio.Task[None] | None = None
         self._is_stopping = False
-        self._leads = True
+        self._is_full = False
+        self._confirmed_ms = self._clock.monotonic_ms()  # of the session before, while there is none
 
     @property
     def lease(self) -> LeaseId | None:
         """None while this broker cannot be sure that it counts as there."""
         return self._session.lease if self._session is not None and self._session.holds() else None
 
+    @property
+    def age_ms(self) -> int:
+        """Time since the store last confirmed this broker's session."""
+        confirmed_ms = self._confirmed_ms if self._session is None else self._session.confirmed_ms
+        return self._clock.monotonic_ms() - confirmed_ms
+
     async def begin(self) -> None:
         """Returns when this broker counts as there, however long the store is away."""
         while True:
             try:
                 session = await Session.open(self._store, self._clock, self._ttl_ms)
-                await self._controller.begin_session(session.lease, stopping=self._leads_nothing)
+                await self._commit(session.lease)
             except LeaseExpired:
                 continue  # the store was slow to say that it had begun
             except (Unavailable, OutcomeUnknown) as error:
@@ -62,7 +69,7 @@ class BrokerSession:
             if self._session is not None:
                 await self._session.keep_alive()
                 log.warning("the session of this broker is over; beginning another")
-                self._session = None
+                self._confirmed_ms, self._session = self._session.confirmed_ms, None
             try:
                 await self.begin()
             except DuplicateBroker as error:
@@ -73,23 +80,26 @@ class BrokerSession:
                 log.error("no new session: %s", error)
                 await asyncio.sleep(RETRY_S)
 
-    @property
-    def _leads_nothing(self) -> bool:
-        return self._is_stopping or not self._leads
-
     async def say_stopping(self) -> None:
-        """This broker wants to lead nothing any more."""
+        """Commit that this broker is shutting down: it is not elected any more."""
         self._is_stopping = True
         await self._say()
 
-    async def say_leading(self, leads: bool) -> None:
-        """Whether this broker wants to lead and be in sync, for now."""
-        self._leads = leads
+    async def say_full(self, is_full: bool) -> None:
+        """Commit whether this broker's disk is full: if so, it leads only where no other replica can."""
+        self._is_full = is_full
         await self._say()
 
     async def _say(self) -> None:
         if self.lease is not None:
-            await self._controller.begin_session(self.lease, stopping=self._leads_nothing)
+            await self._commit(self.lease)
+
+    async def _commit(self, lease: LeaseId) -> None:
+        """Commit the session with its flags, again if they change meanwhile: `_say` commits nothing during `begin`."""
+        committed = None
+        while committed != (self._is_stopping, self._is_full):
+            committed = self._is_stopping, self._is_full
+            await self._controller.begin_session(lease, stopping=self._is_stopping, full=self._is_full)
 
     async def end(self) -> None:
         """Gone, and everybody knows at once instead of after a while."""

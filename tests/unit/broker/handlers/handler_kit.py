@@ -1,6 +1,7 @@
 """A broker without sockets: real controller, partitions and codecs in memory, asked with real bytes."""
 
 import asyncio
+from collections import Counter
 from collections.abc import Collection
 from datetime import timedelta
 from functools import cached_property
@@ -15,6 +16,7 @@ from headrace.broker.controller import Controller
 from headrace.broker.coordinators.group import GroupCoordinator
 from headrace.broker.coordinators.transaction import TransactionCoordinator
 from headrace.broker.later import Later
+from headrace.broker.lost_brokers import LostBrokers
 from headrace.broker.partition import Partition
 from headrace.broker.partitions import Partitions
 from headrace.broker.producer_ids import ProducerIds
@@ -22,9 +24,10 @@ from headrace.core.cluster.events import Event
 from headrace.core.cluster.image import ClusterImage
 from headrace.core.cluster.topics import CreatedTopic, NewTopic
 from headrace.metadata.memory import MemoryStore
+from headrace.metadata.observed import StoreFigures
 from headrace.model.settings import Listener, Settings
 from headrace.protocol.api import SERVED, ApiKey
-from headrace.protocol.kafka_messages import message_class, read_request, write_response
+from headrace.protocol.kafka_messages import count_errors, message_class, read_request, write_response
 from headrace.protocol.schema import describe
 from headrace.security.access import ANONYMOUS, Access, AllowAll, Authorizer, Operation, Principal, ResourceType
 from headrace.storage.log_dir import LogDir
@@ -67,10 +70,13 @@ class HandlerKit:
         self.clock = SimClock()
         self.files = MemoryFiles()
         self.authorizer: Authorizer = AllowAll()
-        self.controller = Controller(MemoryStore(self.clock), self.settings, self.clock)
+        self.store_figures = StoreFigures()
+        self.store = MemoryStore(self.clock)
+        self.controller = Controller(self.store, self.settings, self.clock)
         self.log_dir = LogDir(self.files, self.settings.data_dir)
         self.partitions = Partitions(self.log_dir, self.clock, self.settings.node_id, None)
         self.producer_ids = ProducerIds(self.controller)
+        self.lost_brokers = LostBrokers()
 
     @property
     def image(self) -> ClusterImage:
@@ -135,7 +141,27 @@ class HandlerKit:
         call = Call(cast(Broker, self), ANONYMOUS, "test", "127.0.0.1", listener, api, version, 7)
         handler = import_module(f"headrace.broker.handlers.{api.name.lower()}")
         response = await answer_of(handler.handle(read_request(api, version, memoryview(sent)), call))
-        return kio_read(message_class(api, version, "response"), write_response(api, version, response))
+        answer = kio_read(message_class(api, version, "response"), write_response(api, version, response))
+        counted: Counter[int] = Counter()
+        count_errors(api, version, response, counted)
+        sent_errors = errors_in(answer)
+        if hasattr(response, "error_code") and not hasattr(answer, "error_code") and response.error_code:
+            sent_errors[int(response.error_code)] += 1  # counted as in Kafka
+        assert counted == sent_errors, f"{api.name} v{version}"
+        return answer
+
+
+def errors_in(answer: Any) -> Counter[int]:
+    """Every error code in one of kio's objects, found by the names of its fields."""
+    found: Counter[int] = Counter()
+    for field in describe(type(answer)):
+        value = getattr(answer, field.name)
+        if field.struct is not None:
+            for one in (value or ()) if field.is_array else [] if value is None else [value]:
+                found += errors_in(one)
+        elif field.name.endswith("error_code") and field.name != "topic_config_error_code" and value:
+            found[int(value)] += 1
+    return found
 
 
 async def answer_of(outcome: Any) -> Any:

@@ -6,6 +6,8 @@ import pytest
 
 from headrace.broker.call import Call
 from headrace.broker.handlers.describe_cluster import handle
+from headrace.metadata.observed import WRITE
+from headrace.model.errors import DiskFull
 from headrace.protocol.api import ApiKey
 from headrace.protocol.kafka_messages import message_class, write_response
 from headrace.security.access import ANONYMOUS
@@ -54,6 +56,15 @@ async def test_the_quorum_is_this_one_node(kit: HandlerKit, version: int) -> Non
         assert partition.current_voters[0].last_caught_up_timestamp == kit.clock.wall_ms()
     if version >= 2:
         assert [(node.node_id, node.listeners[0].port) for node in answer.nodes] == [(1, 9092)]
+
+
+async def test_quorum_has_no_leader_without_metadata_store(kit: HandlerKit) -> None:
+    kit.store_figures.failed(WRITE, DiskFull("no space"))
+    wanted = [{"topic_name": "__cluster_metadata", "partitions": [{"partition_index": 0}]}]
+    answer = await kit.ask(ApiKey.DESCRIBE_QUORUM, 2, topics=wanted)
+    (partition,) = answer.topics[0].partitions
+    assert (partition.error_code.value, partition.leader_id) == (0, -1)
+    assert partition.error_message == "the metadata store does not accept writes (no space)"
 
 
 async def test_other_partitions_have_no_quorum(kit: HandlerKit) -> None:

@@ -1,11 +1,15 @@
+import asyncio
+from collections.abc import Callable
+from threading import get_ident
 from typing import Any
 
 import pytest
 
 from headrace.broker.partition import Partition
 from headrace.core.cluster.values import PartitionState
-from headrace.model.errors import StorageError
+from headrace.model.errors import StorageError, UnknownTopic
 from headrace.protocol.api import ApiKey
+from headrace.storage import time_lookup
 from tests.unit.broker.handlers.handler_kit import DenyAll, HandlerKit
 
 VERSIONS = range(1, 12)
@@ -86,6 +90,52 @@ async def test_special_times_that_a_version_does_not_have_are_refused(
 ) -> None:
     await kit.create("t")
     assert found(await ask(kit, timestamp, version)) == (35, -1, -1)
+
+
+@pytest.mark.parametrize(("timestamp", "walk"), [(2_001, "first_at_or_after"), (MAX_TIMESTAMP, "max_timestamp_record")])
+async def test_lookup_by_time_walks_records_off_the_event_loop(
+    kit: HandlerKit, monkeypatch: pytest.MonkeyPatch, timestamp: int, walk: str
+) -> None:
+    await kit.create("t")
+    kit.append("t", "a", "b", timestamp=2_000)
+    threads: list[int] = []
+    original = getattr(time_lookup, walk)
+
+    def noted(*arguments: Any, **options: Any) -> Any:
+        threads.append(get_ident())
+        return original(*arguments, **options)
+
+    monkeypatch.setattr(time_lookup, walk, noted)
+    assert found(await ask(kit, timestamp)) == (0, 1, 2_001)
+    assert len(threads) == 1
+    assert get_ident() not in threads
+
+
+@pytest.mark.parametrize("timestamp", [2_000, MAX_TIMESTAMP])
+@pytest.mark.parametrize(
+    ("change", "code"),
+    [
+        (lambda partition: partition.follow(PartitionState((2, 1), (2, 1), 2, 6, 2)), 6),
+        (lambda partition: partition.follow(PartitionState((1,), (1,), 1, 6, 2)), 5),
+        (lambda partition: partition.go_offline(StorageError("pulled out")), 56),
+        (lambda partition: (partition.go_offline(UnknownTopic("deleted")), partition.log.abandon()), 3),
+    ],
+    ids=["another leader", "new leader epoch", "offline", "deleted"],
+)
+async def test_term_that_ends_during_a_lookup_by_time_is_a_retriable_error(
+    kit: HandlerKit, monkeypatch: pytest.MonkeyPatch, timestamp: int, change: Callable[[Partition], Any], code: int
+) -> None:
+    await kit.create("t")
+    kit.append("t", "a", timestamp=2_000)
+    loop = asyncio.get_running_loop()
+    partition = kit.partition("t")
+
+    async def changed_meanwhile(step: Callable[[], None]) -> None:
+        await loop.run_in_executor(None, step)
+        change(partition)
+
+    monkeypatch.setattr("headrace.broker.slices.asyncio.to_thread", changed_meanwhile)
+    assert found(await ask(kit, timestamp)) == (code, -1, -1)
 
 
 async def test_clients_see_only_what_is_committed(kit: HandlerKit) -> None:
@@ -169,3 +219,47 @@ async def test_who_may_not_describe_a_topic_learns_nothing_of_it(kit: HandlerKit
     kit.authorizer = DenyAll()
     assert found(await ask(kit, LATEST)) == (29, -1, -1)
     assert found(await ask(kit, LATEST, topic="no-such-topic")) == (29, -1, -1)
+
+
+async def lagging(kit: HandlerKit, isr: tuple[int, ...]) -> Partition:
+    """A leader that was elected a moment ago: three records in its log, and one known to be committed."""
+    await kit.create("t", min_insync_replicas="2")
+    for timestamp in (1_000, 2_000, 3_000):
+        kit.append("t", "a", timestamp=timestamp)
+    partition = kit.partition("t")
+    partition.high_watermark = 1
+    me = kit.node_id
+    partition.follow(PartitionState((me, 8, 9), (me, *isr), me, partition.leader_epoch + 1, 99))
+    return partition
+
+
+@pytest.mark.parametrize("isr", [(), (8,), (8, 9)])
+@pytest.mark.parametrize("isolation_level", [0, 1])
+@pytest.mark.parametrize("version", range(2, 12))
+async def test_lagging_watermark_makes_offsets_unavailable(
+    kit: HandlerKit, version: int, isolation_level: int, isr: tuple[int, ...]
+) -> None:
+    partition = await lagging(kit, isr)
+    with pytest.raises(StopIteration):  # nothing is awaited: followers may be away for long
+        partition.settled().send(None)
+    unavailable = (78 if version >= 5 else 5, -1, -1)
+    level = {"isolation_level": isolation_level}
+    assert found(await ask(kit, LATEST, version, **level)) == unavailable
+    assert found(await ask(kit, 3_000, version, **level)) == unavailable
+    assert found(await ask(kit, 9_000, version, **level)) == unavailable
+    if version >= 7:
+        assert found(await ask(kit, MAX_TIMESTAMP, version, **level)) == unavailable
+    assert found(await ask(kit, EARLIEST, version, **level)) == (0, 0, -1)
+    assert found(await ask(kit, 1_000, version, **level)) == (0, 0, 1_000)
+    assert found(await ask(kit, LATEST, version, replica_id=8)) == (0, 3, -1)
+    partition.committed_to(3)
+    assert found(await ask(kit, LATEST, version, **level)) == (0, 3, -1)
+
+
+async def test_partition_below_min_isr_is_answered_without_waiting(kit: HandlerKit) -> None:
+    partition = await lagging(kit, ())
+    partition.committed_to(3)
+    kit.append("t", "d", timestamp=4_000)
+    with pytest.raises(StopIteration):
+        partition.settled().send(None)
+    assert found(await ask(kit, LATEST)) == (0, 3, -1)

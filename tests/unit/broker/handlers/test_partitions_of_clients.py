@@ -1,19 +1,23 @@
 """DeleteRecords, OffsetForLeaderEpoch, DescribeProducers and InitProducerId."""
 
 import asyncio
+from datetime import timedelta
 from typing import Any
 
 import pytest
 
+from headrace.broker.partition import Partition
 from headrace.core.cluster.values import PartitionState
 from headrace.protocol.api import ApiKey
 from headrace.security.access import Operation, ResourceType
 from tests.unit.broker.handlers.handler_kit import DenyAll, HandlerKit
 
 
-async def delete_records(kit: HandlerKit, offset: int, topic: str = "t", index: int = 0, version: int = 2) -> Any:
+async def delete_records(
+    kit: HandlerKit, offset: int, topic: str = "t", index: int = 0, version: int = 2, **fields: Any
+) -> Any:
     asked = [{"name": topic, "partitions": [{"partition_index": index, "offset": offset}]}]
-    answer = await kit.ask(ApiKey.DELETE_RECORDS, version, topics=asked)
+    answer = await kit.ask(ApiKey.DELETE_RECORDS, version, topics=asked, **fields)
     (row,) = answer.topics[0].partitions
     return row.error_code.value, row.low_watermark
 
@@ -198,3 +202,71 @@ async def test_an_id_needs_permission_to_write_somewhere(kit: HandlerKit) -> Non
     assert (await init_producer_id(kit))[0] == 0
     kit.authorizer = DenyAll((ResourceType.CLUSTER, Operation.IDEMPOTENT_WRITE))
     assert (await init_producer_id(kit))[0] == 0
+
+
+async def replicated(kit: HandlerKit) -> Partition:
+    await kit.create("t")
+    partition = kit.partition("t")
+    kit.append("t", "a", "b", "c")
+    me = kit.node_id
+    partition.follow(PartitionState((me, 8, 9), (me, 8, 9), me, partition.leader_epoch + 1, 99))
+    for follower in (8, 9):
+        partition.replica_fetched(follower, 1, 3, -1, 0, 0)
+    return partition
+
+
+async def begun(task: "asyncio.Task[Any]") -> None:
+    for _ in range(5):
+        await asyncio.sleep(0)
+    assert not task.done()
+
+
+async def test_deletion_is_acknowledged_once_in_sync_replicas_know(kit: HandlerKit) -> None:
+    partition = await replicated(kit)
+    task = asyncio.create_task(delete_records(kit, 2, timeout=timedelta(seconds=60)))
+    await begun(task)
+    assert partition.log_start_offset == 2
+    partition.replica_fetched(8, 1, 3, -1, 0, 2)
+    await begun(task)
+    partition.replica_fetched(9, 1, 3, -1, 0, 2)
+    assert await task == (0, 2)
+
+
+async def test_deletion_does_not_wait_for_replica_out_of_sync(kit: HandlerKit) -> None:
+    partition = await replicated(kit)
+    task = asyncio.create_task(delete_records(kit, 2, timeout=timedelta(seconds=60)))
+    partition.replica_fetched(8, 1, 3, -1, 0, 2)
+    await begun(task)
+    me = kit.node_id
+    partition.replica_fetched(8, 1, 3, -1, 0, 2)
+    partition.follow(PartitionState((me, 8, 9), (me, 8), me, partition.leader_epoch, 100))
+    assert await task == (0, 2)
+    leadership = partition.leadership
+    assert leadership is not None
+    assert leadership.proposal(3, 3, 1, 0, 1000, lambda *_: True) is None, "it would bring the records back"
+    partition.replica_fetched(9, 1, 3, -1, 0, 2)
+    assert leadership.proposal(3, 3, 1, 0, 1000, lambda *_: True) is not None
+
+
+async def test_deletion_of_replaced_leader_is_not_acknowledged(kit: HandlerKit) -> None:
+    partition = await replicated(kit)
+    task = asyncio.create_task(delete_records(kit, 2, timeout=timedelta(seconds=60)))
+    await begun(task)
+    me = kit.node_id
+    partition.follow(PartitionState((me, 8, 9), (me, 8, 9), 8, partition.leader_epoch + 1, 100))
+    assert await task == (6, -1)
+
+
+async def test_deletion_that_followers_do_not_learn_times_out(kit: HandlerKit) -> None:
+    await replicated(kit)
+    fields = {"partition_index": 0, "offset": 2}
+    topic = {"name": "t", "partitions": [fields]}
+    answer = await kit.ask(ApiKey.DELETE_RECORDS, topics=[topic], timeout=timedelta(milliseconds=1))
+    row = answer.topics[0].partitions[0]
+    assert (row.error_code, row.low_watermark) == (7, -1)
+
+
+async def test_deletion_to_lagging_high_watermark_is_rejected(kit: HandlerKit) -> None:
+    partition = await replicated(kit)
+    partition.high_watermark = 1
+    assert await delete_records(kit, -1) == (7, -1)

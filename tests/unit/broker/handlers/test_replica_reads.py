@@ -9,6 +9,7 @@ from headrace.broker.broker import Broker
 from headrace.broker.handlers.replica_reads import ReplicaReads
 from headrace.core.cluster.values import PartitionState
 from headrace.core.fetch_session import CachedPartition, FetchSession
+from headrace.model.errors import ErrorCode
 from headrace.protocol.fetch import FetchPartition, FetchRequest
 from tests.unit.broker.handlers.handler_kit import HandlerKit
 
@@ -82,3 +83,15 @@ async def test_a_follower_that_is_not_in_sync_is_looked_at(session: Session) -> 
 
 async def test_a_follower_that_has_registered_anew_is_looked_at(session: Session) -> None:
     assert not session.is_idle(epoch=EPOCH + 1)
+
+
+@pytest.mark.parametrize("epoch", [0, 9], ids=["known epoch", "diverging epoch"])
+async def test_fetch_below_an_emptied_log_is_out_of_range(session: Session, kit: HandlerKit, epoch: int) -> None:
+    """The leader's epochs went with its records. The follower starts over at the leader's log start."""
+    kit.append("t", "y")
+    session.partition.replica_fetched(FOLLOWER, EPOCH, 2, session.partition.leader_epoch, 0)
+    session.partition.move_log_start(2)
+    session.partition.log.epochs.truncate_from_end(2)
+    wanted = session.cached.wanted._replace(fetch_offset=1, last_fetched_epoch=epoch)
+    row = session.reads.read(session.partition, FOLLOWER, wanted, 1000, is_first=True)
+    assert (row.error, row.log_start_offset, row.diverging) == (ErrorCode.OFFSET_OUT_OF_RANGE, 2, None)

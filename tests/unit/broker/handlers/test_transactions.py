@@ -7,7 +7,7 @@ import pytest
 from headrace.broker.coordinators import transaction
 from headrace.broker.coordinators.guard import TransactionGuard
 from headrace.core.transaction.values import TransactionState
-from headrace.model.errors import ErrorCode, HeadraceError
+from headrace.model.errors import ErrorCode, HeadraceError, OutOfOrderSequence
 from headrace.model.ids import TopicPartition
 from headrace.protocol.api import SERVED, ApiKey
 from headrace.records.builder import NewRecord, build_batch
@@ -155,6 +155,45 @@ async def test_rule_13_kip_890_a_write_that_no_transaction_knows_of_is_refused(
     assert refusal.value.code == code
     await add(kit, (producer_id, epoch), ("t", 0))
     guard.check(kit.partition("t"), memoryview(batch), TX, version)
+
+
+@pytest.mark.parametrize(("version", "rejects"), [(9, False), (11, False), (12, True), (13, True)])
+@pytest.mark.parametrize("epoch_bumps", [0, 2])
+@pytest.mark.parametrize("verifies", [True, False])
+async def test_first_batch_of_transaction_must_have_sequence_0(
+    kit: HandlerKit, version: int, rejects: bool, epoch_bumps: int, verifies: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Before v12 transactions share an epoch, and the state of an earlier one may have expired: any may be right."""
+    await kit.create("t")
+    for _ in range(epoch_bumps):
+        await init(kit)
+    _, producer_id, epoch = await init(kit)
+    await add(kit, (producer_id, epoch), ("t", 0))
+    monkeypatch.setattr(kit.transactions, "verifies", verifies)
+    guard, partition = TransactionGuard(kit), kit.partition("t")  # type: ignore[arg-type]
+
+    def check(sequence: int) -> None:
+        batch = build_batch(
+            [NewRecord(1, None, b"v")],
+            producer_id=producer_id,
+            producer_epoch=epoch,
+            base_sequence=sequence,
+            transactional=True,
+        )
+        guard.check(partition, memoryview(batch), TX, version)
+
+    if rejects:
+        with pytest.raises(OutOfOrderSequence):
+            check(1)
+    else:
+        check(1)
+    check(0)
+    write(kit, (producer_id, epoch))
+    check(1)
+    assert (await end(kit, (producer_id, epoch), version=5))[0] == 0
+    await completed(kit)
+    with pytest.raises(OutOfOrderSequence):  # the marker has left the new epoch, without a batch
+        write(kit, (producer_id, epoch + 1), sequence=1)
 
 
 @pytest.mark.parametrize("version", versions(ApiKey.TXN_OFFSET_COMMIT))
