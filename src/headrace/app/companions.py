@@ -4,16 +4,26 @@ Decides which ports they have before anything is started, so that a taken one is
 """
 
 import asyncio
+import logging
 import signal
 import socket
+from collections.abc import Callable, Collection
+from contextlib import suppress
+from dataclasses import replace
 from typing import NamedTuple
 
 from headrace.app.gateway import http_companion, listen_http
 from headrace.app.observing import Observing
 from headrace.app.rpc import grpc_companion, reserve_grpc
-from headrace.app.supervisor import Companion
-from headrace.model.settings import GatewaySettings, join_address
+from headrace.app.supervisor import Companion, PortTaken
+from headrace.model.settings import PORT_MAX, GatewaySettings, join_address
 
+log = logging.getLogger(__name__)
+
+# In place of a default port that is in use. More nodes than this on one machine choose their ports.
+PORTS_TRIED = 100
+# Where brokers of one machine listen by custom; one of them may start after this node.
+KAFKA_PORTS = range(9092, 9100)
 # How a wildcard is reached from this machine.
 _REACHED_BY = {"": "127.0.0.1", "0.0.0.0": "127.0.0.1", "::": "::1"}  # noqa: S104 (compared with, never bound)
 
@@ -30,13 +40,45 @@ class Doors(NamedTuple):
         self.grpc.close()
 
 
-def open_doors(settings: GatewaySettings) -> Doors:
-    http = listen_http(settings)
+def open_doors(settings: GatewaySettings, broker_ports: Collection[int] = ()) -> Doors:
+    """`broker_ports` are not taken in place of one that is in use: brokers that start later need them."""
+    http = _first_free(
+        "REST",
+        lambda port: listen_http(replace(settings, port=port)),
+        settings.port,
+        settings.port_moves,
+        broker_ports,
+    )
     try:
-        return Doors(http, reserve_grpc(settings))
+        grpc = _first_free(
+            "gRPC",
+            lambda port: reserve_grpc(replace(settings, grpc_port=port)),
+            settings.grpc_port,
+            settings.grpc_port_moves,
+            broker_ports,
+        )
     except BaseException:
         http.close()
         raise
+    return Doors(http, grpc)
+
+
+def _first_free(
+    what: str, open_at: Callable[[int], socket.socket], port: int, moves: bool, avoided: Collection[int]
+) -> socket.socket:
+    """The port, or the next one that no program has if no setting names it."""
+    try:
+        return open_at(port)
+    except PortTaken as taken:
+        following = [one for one in range(port + 1, port + 1 + PORTS_TRIED) if one <= PORT_MAX] if moves else []
+        for other in following:
+            if other in avoided or other in KAFKA_PORTS:
+                continue
+            with suppress(PortTaken):
+                made = open_at(other)
+                log.info("Port %d is in use; %s takes the next free one, %d", port, what, other)
+                return made
+        raise taken
 
 
 def bootstrap_of(broker_address: tuple[str, int]) -> str:

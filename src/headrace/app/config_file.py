@@ -15,6 +15,9 @@ from headrace.model.errors import InvalidConfig
 from headrace.model.node_configs import SAME_MEANING, Alias, find_config, known_names
 from headrace.model.settings import Settings
 
+_MEMBERS, _REPLICAS = "cluster.initial_members", "default.replication.factor"
+_IN_SYNC = "min.insync.replicas"
+_MEMBERS_THAT_SURVIVE_A_LOSS = 3
 ENVIRONMENT_PREFIX = "HEADRACE_"
 CONFIG_FILE_VARIABLE = "HEADRACE_CONFIG"
 # Variables with the prefix that are not node settings: the command line reads them.
@@ -63,10 +66,10 @@ class Loaded(NamedTuple):
         """What is right but will not do what its author may hope."""
         if not self.heard:
             return []
-        from headrace.model.no_effect import NO_EFFECT_YET
+        from headrace.model.no_effect import INSTEAD, NO_EFFECT_YET
 
-        idle = (one.said for key, one in self.heard.items() if key in NO_EFFECT_YET)
-        return [f"{said.where}{said.written} has no effect in this version" for said in idle]
+        idle = ((key, one.said) for key, one in self.heard.items() if key in NO_EFFECT_YET)
+        return [f"{said.where}{said.written} has no effect {INSTEAD.get(key, 'in this version')}" for key, said in idle]
 
 
 def load_settings(
@@ -91,6 +94,7 @@ def load_settings(
         _overrule(heard, _hear(said, problems, last_wins=last_wins))
     if problems:
         raise SettingsRefused(problems)
+    _add_defaults_of_clusters(heard)
     return Loaded(_build(heard), heard)
 
 
@@ -194,6 +198,18 @@ def _overrule(heard: dict[str, Heard], newer: Mapping[str, Heard]) -> None:
             for key in group:
                 heard.pop(key, None)
     heard.update(newer)
+
+
+def _add_defaults_of_clusters(heard: dict[str, Heard]) -> None:
+    """A cluster of three members or more survives the loss of one, and so do its topics unless a setting forbids it."""
+    members = heard.get(_MEMBERS)
+    if members is None or len(members.text.split(",")) < _MEMBERS_THAT_SURVIVE_A_LOSS:
+        return
+    replicas = heard.get(_REPLICAS)
+    if replicas is None:
+        replicas = heard[_REPLICAS] = Heard(_REPLICAS, "3", Said(_REPLICAS, "3", f"{_MEMBERS}: "))
+    if _IN_SYNC not in heard and int(replicas.text) >= _MEMBERS_THAT_SURVIVE_A_LOSS:
+        heard[_IN_SYNC] = Heard(_IN_SYNC, "2", Said(_IN_SYNC, "2", f"{_MEMBERS}: "))
 
 
 def _build(heard: Mapping[str, Heard]) -> Settings:

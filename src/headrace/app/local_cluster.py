@@ -7,15 +7,18 @@ Decides where each of them listens and keeps its data, and in which order they s
 something, `local_wishes.py` says; how what died is started again, `keeping.py`.
 """
 
+import logging
 import os
 import re
 import time
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from itertools import count
 from typing import IO
 
 from headrace.app.config_file import load_settings
-from headrace.app.keeping import Kept
+from headrace.app.keeping import FAILURES, Kept
 from headrace.app.local_wishes import (
     AlreadyRunning,
     ClusterState,
@@ -29,6 +32,8 @@ from headrace.app.local_wishes import (
 from headrace.app.metadata_process import MetadataProcess
 from headrace.app.node_process import BrokerProcess
 from headrace.model.errors import HeadraceError
+
+log = logging.getLogger(__name__)
 
 HOST = "127.0.0.1"
 METADATA_FILE = "metadata.sqlite"
@@ -162,38 +167,73 @@ class MachineCluster:
         ]
 
     def _obey(self, wish: dict[str, object]) -> int:
-        number = self._add() if wish["what"] == "add" else self._remove(int(str(wish["node"])))
-        self._tell_state()
-        return number
+        try:
+            return self._add() if wish["what"] == "add" else self._remove(int(str(wish["node"])))
+        finally:
+            self._tell_state()  # also after a failure: cluster.json lists the processes that run
 
     def _add(self) -> int:
         node_id = max(self._brokers) + 1
-        self._keep_broker(node_id)
+        try:
+            self._keep_broker(node_id)
+        except BaseException:
+            self._set_data_aside(node_id)  # else the next `up` would start a broker that was never added
+            raise
         return node_id
 
     def _remove(self, node_id: int) -> int:
         """Its data stays, under a name that the next start passes over."""
         if node_id not in self._brokers:
             raise HeadraceError(f"no broker {node_id} runs in {self._directory}")
-        self._brokers.pop(node_id).stop()
-        data = self._data_of(node_id)
-        os.rename(data, f"{data}.removed-{os.getpid()}")
+        try:
+            self._brokers.pop(node_id).stop()
+        except RuntimeError as error:
+            # The process has ended and holds no replicas. A failure here would leave it registered forever.
+            log.warning("Broker %d did not shut down cleanly: %s; removing it nevertheless", node_id, error)
+        self._set_data_aside(node_id)
         return node_id
+
+    def _set_data_aside(self, node_id: int) -> None:
+        """Renames the data directory to the first free `broker-<id>.removed-<number>`."""
+        data = self._data_of(node_id)
+        free = next(path for number in count(1) if not os.path.exists(path := f"{data}.removed-{number}"))
+        with suppress(FileNotFoundError):  # a broker that failed early has none
+            os.rename(data, free)
 
     # End
 
-    def stop(self, told: Callable[[int], None] = lambda node_id: None) -> None:
-        """One broker after the other, so that each can hand over to those that are left."""
+    def stop(self, report: Callable[[str], None] = lambda what: None) -> bool:
+        """One broker after the other, so that each can hand over to those that are left.
+
+        Reports what became of each; False if one did not shut down cleanly. The others are stopped all the same: they
+        would be killed with this process.
+        """
+        outcomes = []
         for together in stopping_order(list(self._brokers), self._etcd_ids):
-            list(self._pool.map(lambda node_id: self._brokers[node_id].stop(), together))
-            for node_id in together:
-                told(node_id)
+            stopped = list(self._pool.map(lambda one: _stopped(f"broker {one}", self._brokers[one]), together))
+            for what, _ in stopped:
+                report(what)
+            outcomes += stopped
         if self._metadata is not None:
-            self._metadata.stop()
+            what, is_clean = _stopped("the metadata process", self._metadata)
+            outcomes.append((what, is_clean))
+            if not is_clean:
+                report(what)
+        self._brokers, self._metadata = {}, None
         self._pool.shutdown()
         for log in self._logs.values():
             log.close()
         remove_state(self._directory)
+        return all(is_clean for _, is_clean in outcomes)
+
+
+def _stopped(name: str, process: "Kept[MetadataProcess] | Kept[BrokerProcess]") -> tuple[str, bool]:
+    """What became of it, in words, and whether it ended cleanly."""
+    try:
+        process.stop()
+    except FAILURES as error:
+        return f"{name} did not stop cleanly: {error}", False
+    return f"{name} has stopped", True
 
 
 def stopping_order(brokers: Sequence[int], etcd_ids: Sequence[int]) -> list[list[int]]:

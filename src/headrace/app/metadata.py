@@ -5,10 +5,10 @@ import importlib
 import logging
 import os
 from collections.abc import Callable, Coroutine
-from contextlib import suppress
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from headrace.app.settings_cluster import UNIX_SCHEME
+from headrace.broker.stop_steps import StopSteps
 from headrace.metadata.store import Store, Unavailable
 from headrace.model.clock import Clock
 from headrace.model.errors import HeadraceError
@@ -44,13 +44,15 @@ class Metadata:
 
     async def close(self) -> None:
         """The member of etcd goes last: until then the other parts of the node may still have something to say."""
+        steps = StopSteps()
         if self._learning is not None:
             self._learning.cancel()
             await asyncio.wait((self._learning,))
         if self._store is not None:
-            await self._store.close()
+            await steps.run(self._store.close)
         if self._member is not None:
-            await self._member.stop()
+            await steps.run(self._member.stop)
+        steps.raise_first()
 
     async def _open(self) -> Store:
         settings = self._settings
@@ -134,6 +136,11 @@ async def _unless(trouble: Coroutine[Any, Any, None], work: Coroutine[Any, Any, 
 
 async def _keep_learning(store: "EtcdStore", first: Callable[[], tuple[str, ...]]) -> None:
     while True:
-        with suppress(HeadraceError):  # nobody answers just now; what was learnt before still holds
+        try:
             await store.learn_members(first())
+        except HeadraceError:
+            pass  # no member answers; the addresses that are known remain valid
+        except Exception:
+            # The task must outlive every failure: without it this node never connects to members that join later.
+            log.exception("Listing the etcd members failed; retrying in %.0f s", LEARN_SECONDS)
         await asyncio.sleep(LEARN_SECONDS)

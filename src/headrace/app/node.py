@@ -12,6 +12,7 @@ import os
 import resource
 import signal
 import sys
+from functools import partial
 from typing import TYPE_CHECKING
 
 from headrace.app.clock import SystemClock
@@ -23,6 +24,7 @@ from headrace.app.observing import BROKER, GRPC, Observing
 from headrace.app.processor_time import BROKER_SLICE_NS, ask_for_turns_of
 from headrace.app.telemetry import ProcessTelemetry, broker_telemetry
 from headrace.broker.broker import Broker
+from headrace.broker.stop_steps import StopSteps
 from headrace.broker.turn_loop import run_with_turn_ends
 from headrace.model.errors import HeadraceError, StorageError
 from headrace.model.settings import Settings, join_address
@@ -80,13 +82,16 @@ class Node:
         return {name: (one.host, one.port) for name, one in self.broker.server.bound.items()}
 
     async def stop(self) -> None:
+        """Every step runs, also after one that failed; the first failure is raised at the end."""
+        steps = StopSteps()
         for one in self._looking_around:
-            await one.stop()
+            await steps.run(one.stop)
         if self.broker is not None:
-            await self.broker.stop()
-        await self._metadata.close()
+            await steps.run(self.broker.stop)
+        await steps.run(self._metadata.close)
         if self._lock is not None:
-            self._lock.release()
+            await steps.run(self._lock.release)
+        steps.raise_first()
 
 
 async def _serve(settings: Settings, ready_fd: int | None) -> None:
@@ -100,6 +105,7 @@ async def _serve(settings: Settings, ready_fd: int | None) -> None:
     observing = Observing.of(settings.telemetry, BROKER, GRPC)
     companions: list[Companion] = []
     telemetry: ProcessTelemetry | None = None
+    stopping = StopSteps()
     try:
         if not await _started(node, stop):
             return
@@ -120,9 +126,11 @@ async def _serve(settings: Settings, ready_fd: int | None) -> None:
             raise StorageError(f"another process runs as node {settings.node_id}; each node has an id of its own")
     finally:
         if telemetry is not None:
-            await telemetry.stop()
-        await _stop_companions(companions)  # before the broker, so that they can finish what they have begun
-        await node.stop()
+            await stopping.run(telemetry.stop)
+        # Before the broker, so that they can finish what they have begun.
+        await stopping.run(partial(_stop_companions, companions))
+        await stopping.run(node.stop)
+    stopping.raise_first()  # unless the reason for the stop was an error already, which is the one to report
 
 
 async def _first(*events: asyncio.Event) -> None:
@@ -165,7 +173,7 @@ def _open_doors(settings: Settings) -> "Doors | None":
         return None
     from headrace.app.companions import open_doors
 
-    return open_doors(settings.gateway)
+    return open_doors(settings.gateway, settings.broker_ports)
 
 
 async def _start_telemetry(node: Node, observing: Observing) -> ProcessTelemetry:

@@ -126,6 +126,8 @@ def _gateway(texts: Mapping[str, str]) -> GatewaySettings:
         port=int(text_of(texts, "port")),
         grpc_host=text_of(texts, "grpc.host"),
         grpc_port=int(text_of(texts, "grpc.port")),
+        port_moves="port" not in texts,
+        grpc_port_moves="grpc.port" not in texts,
         acks=text_of(texts, "acks"),
         retries=int(text_of(texts, "retries")),
         retry_backoff_ms=int(text_of(texts, "retry_backoff_ms")),

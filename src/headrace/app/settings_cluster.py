@@ -76,6 +76,7 @@ def etcd_of(texts: Mapping[str, str]) -> EtcdSettings:
     etcd = EtcdSettings(
         program=text_of(texts, "etcd.program"),
         client_addr=client_addr,
+        election_timeout_cap_ms=int(text_of(texts, "etcd.election_timeout_cap_ms")),
         user=texts.get("etcd.user", ""),
         password_file=texts.get("etcd.password_file", ""),
         ca_file=texts.get("etcd.ca_file", ""),

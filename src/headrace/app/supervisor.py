@@ -6,6 +6,7 @@ companion is being started (again) wait in the kernel's queue instead of being r
 """
 
 import asyncio
+import errno
 import logging
 import os
 import socket
@@ -29,10 +30,18 @@ STOP_SECONDS_MAX = 10.0
 BACKLOG = 4096
 
 
+class PortTaken(InvalidConfig):
+    """Another program listens on the address."""
+
+
 def listen(host: str, port: int, flag: str, instead: str) -> socket.socket:
     """A listening socket; InvalidConfig says what to do if the address cannot be had."""
     made = _bound(host, port, flag, instead)
-    made.listen(BACKLOG)
+    try:
+        made.listen(BACKLOG)
+    except OSError as error:  # another program has bound it at the same moment
+        made.close()
+        raise _unusable(host, port, flag, instead, error) from error
     return made
 
 
@@ -62,9 +71,16 @@ def _bound(host: str, port: int, flag: str, instead: str) -> socket.socket:
         made.bind(where)
     except OSError as error:
         made.close()
-        reason = "is taken by another program" if error.errno == 98 else f"cannot be used ({error.strerror})"
-        raise InvalidConfig(f"{address} {reason}; choose another with {flag} HOST:PORT, or {instead}") from error
+        raise _unusable(host, port, flag, instead, error) from error
     return made
+
+
+def _unusable(host: str, port: int, flag: str, instead: str, error: OSError) -> InvalidConfig:
+    address = join_address(host, port)
+    advice = f"choose another with {flag} HOST:PORT, or {instead}"
+    if error.errno == errno.EADDRINUSE:
+        return PortTaken(f"{address} is taken by another program; {advice}")
+    return InvalidConfig(f"{address} cannot be used ({error.strerror}); {advice}")
 
 
 class Companion:

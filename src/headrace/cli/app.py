@@ -53,6 +53,7 @@ def start(
     data_dir: Annotated[Path | None, typer.Option("--data-dir", "-d", help="Where partitions are kept.")] = None,
     memory: Annotated[bool, typer.Option("--memory", help="Keep everything in memory.")] = False,
     http: Annotated[str | None, typer.Option("--http", metavar="HOST:PORT", help="Where REST is served.")] = None,
+    port: Annotated[str | None, typer.Option("--port", metavar="PORT", help="The port of --http alone.")] = None,
     grpc: Annotated[str | None, typer.Option("--grpc", metavar="HOST:PORT", help="Where gRPC is served.")] = None,
     metrics: Annotated[str | None, typer.Option("--metrics", metavar="HOST:PORT", help="Also /metrics there.")] = None,
     no_gateway: Annotated[bool, typer.Option("--no-gateway", help="The Kafka protocol only.")] = False,
@@ -65,6 +66,7 @@ def start(
     words += ["--config", str(config)] if config is not None else []
     words += ["--data-dir", str(data_dir)] if data_dir is not None else []
     words += ["--http", http] if http is not None else []
+    words += ["--port", port] if port is not None else []
     words += ["--grpc", grpc] if grpc is not None else []
     words += ["--metrics", metrics] if metrics is not None else []
     words += ["--no-gateway"] if no_gateway else []

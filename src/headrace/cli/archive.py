@@ -64,6 +64,10 @@ def enable(
     avro_schema: Annotated[
         Path | None, typer.Option("--avro", metavar="FILE", help="Values are Avro of the schema in this file.")
     ] = None,
+    decode: Annotated[
+        list[str] | None,
+        typer.Option("--decode", metavar="NAME=VALUE", help="Accept more values: `timestamps=milliseconds`."),
+    ] = None,
     guard: Annotated[bool, typer.Option(help="Retention waits until records are archived.")] = True,
     bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
 ) -> None:
@@ -86,7 +90,7 @@ def enable(
         from headrace.spark.archive.table import open_table
 
         view = topic_view(cluster, topic)
-        decoding = Decoding.parse(_schema(json_schema, avro_schema))
+        decoding = Decoding.parse(_schema(json_schema, avro_schema, decode or []))
         wanted = ArchiveSettings(topic, str(view.topic_id), to, _place(path), decoding, guard, {})
         there = read_settings(cluster, view)
         if there is not None and (there.kind, there.target) != (wanted.kind, wanted.target):
@@ -99,12 +103,15 @@ def enable(
     note(f"{topic} is archived to {to}:{wanted.target}; `headrace archive run` does it")
 
 
-def _schema(json_columns: str, avro_file: Path | None) -> str:
+def _schema(json_columns: str, avro_file: Path | None, options: list[str]) -> str:
+    if options and not (json_columns or avro_file):
+        fail_usage("--decode: values are not decoded without --json or --avro")
     if json_columns and avro_file is not None:
         fail_usage("--json and --avro: values are one or the other")
     if avro_file is not None:
-        return "avro:" + json.dumps(json.loads(avro_file.read_text(encoding="utf-8")), separators=(",", ":"))
-    return f"json:{json_columns}" if json_columns else ""
+        tree = json.loads(avro_file.read_text(encoding="utf-8"))
+        return f"{';'.join(['avro', *options])}:{json.dumps(tree, separators=(',', ':'))}"
+    return f"{';'.join(['json', *options])}:{json_columns}" if json_columns else ""
 
 
 def _place(path: str) -> str:
@@ -205,9 +212,15 @@ def run(
             if settings is None:
                 fail(f"{name} has no archive", f"headrace archive enable {name} --to delta --path …")
         if once:
+            failed = []
             for one in [one for one in named if one is not None] or archived_topics(cluster):
-                done = runner.catch_up(one)
-                note(f"{one.topic}: archived up to {_ends(done)}")
+                done = runner.try_to_catch_up(one)
+                if done is None:
+                    failed.append(one.topic)
+                else:
+                    note(f"{one.topic}: archived up to {_ends(done)}")
+            if failed:
+                fail(f"not archived: {', '.join(failed)}", "the lines above say why")
             return
         stop = threading.Event()
         for number in (signal.SIGTERM, signal.SIGINT):

@@ -2,6 +2,7 @@
 
 import signal
 import time
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Annotated
 
@@ -70,7 +71,9 @@ def up(
         except RuntimeError as error:
             fail(str(error), "is another process using the ports?", FAILURE)
         finally:
-            cluster.stop(lambda node_id: note(f"broker {node_id} has stopped"))
+            is_clean = cluster.stop(note)
+        if not is_clean:
+            fail("a broker did not stop cleanly and recovers at its next start", f"its log is in {directory}", FAILURE)
 
 
 @app.command(epilog=examples("headrace cluster down"))
@@ -185,7 +188,7 @@ def rebalance(
 
 @app.command(epilog=examples("headrace cluster status --bootstrap localhost:9092"))
 def status(bootstrap: Bootstrap = DEFAULT_BOOTSTRAP, timeout: Timeout = DEFAULT_TIMEOUT_S, json: Json = False) -> None:
-    """Who is there, who is the controller, and whether every partition has its replicas in sync."""
+    """Who is there, who is the controller, whether the metadata store works and all replicas are in sync."""
     from headrace.client import admin as client
 
     with failures_told(bootstrap):
@@ -197,6 +200,7 @@ def status(bootstrap: Bootstrap = DEFAULT_BOOTSTRAP, timeout: Timeout = DEFAULT_
                 led[one.leader] += 1
         behind = sum(len(one.isrs) < len(one.replicas) for one in partitions)
         leaderless = sum(one.leader not in led for one in partitions)
+        problems = _store_problems(((one.id, str(one.host), one.port) for one in found.brokers.values()), timeout)
         if json:
             print_json(
                 {
@@ -206,12 +210,32 @@ def status(bootstrap: Bootstrap = DEFAULT_BOOTSTRAP, timeout: Timeout = DEFAULT_
                     "partitions": len(partitions),
                     "under_replicated": behind,
                     "without_leader": leaderless,
+                    "metadata_store": {"available": not problems, "problems": problems},
                 }
             )
             return
+        role = "controller" if found.controller_id not in problems else "controller (inactive)"
         rows = [
-            (one.id, f"{one.host}:{one.port}", "controller" if one.id == found.controller_id else "", led[one.id])
+            (one.id, f"{one.host}:{one.port}", role if one.id == found.controller_id else "", led[one.id])
             for one in sorted(found.brokers.values(), key=lambda broker: broker.id)
         ]
         print_table(("broker", "address", "", "leads"), rows, numbers=1)
         print(f"{plural(len(partitions), 'partition')}, {behind} under-replicated, {leaderless} without a leader")
+        for node_id, problem in problems.items():
+            print(f"broker {node_id}: {problem}")
+
+
+def _store_problems(addresses: Iterable[tuple[int, str, int]], timeout: float) -> dict[int, str]:
+    """By broker, why it knows no active controller: each has a session of its own in the metadata store."""
+    from headrace.client.connection import Connection
+    from headrace.client.quorum import quorum_problem
+    from headrace.client.refusals import Refused
+
+    found: dict[int, str | None] = {}
+    for node_id, host, port in sorted(addresses):
+        try:
+            with Connection(host, port, timeout) as connection:
+                found[node_id] = quorum_problem(connection)
+        except (OSError, Refused) as error:
+            found[node_id] = f"does not answer ({error})"
+    return {node_id: problem for node_id, problem in found.items() if problem is not None}

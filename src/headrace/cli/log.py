@@ -10,7 +10,7 @@ from headrace.cli.exit_codes import EXIT_CODES_HELP, examples
 from headrace.cli.failures import fail, fail_not_found, failures_told
 from headrace.cli.messages import Incoming, as_json
 from headrace.cli.options import Json
-from headrace.cli.output import human_bytes, note, plural, print_json, print_json_line, progress
+from headrace.cli.output import human_bytes, note, plural, print_json, print_json_line, print_table, progress
 from headrace.cli.times import show_time
 
 app = typer.Typer(
@@ -87,6 +87,37 @@ def verify(
             "a torn tail is cut at the next start; for anything else, copy the folder away and restore from a "
             "replica or a backup",
         )
+
+
+@app.command(epilog=examples("headrace log ends data/", "headrace log ends node1.json node2.json node3.json"))
+def ends(
+    paths: Annotated[
+        list[Path],
+        typer.Argument(metavar="PATH", help="Data directories of stopped brokers, or what --json wrote of them."),
+    ],
+    as_json_lines: Annotated[bool, typer.Option("--json", help="A JSON object a line.")] = False,
+) -> None:
+    """Print the leader epoch and the log end offset of each replica, and which replicas are behind another one."""
+    from headrace.cli.log_ends import compared, log_ends
+
+    with failures_told():
+        for path in paths:
+            if not path.exists():
+                fail_not_found(f"{path}: no such file or directory")
+        rows = compared(end for path in paths for end in log_ends(path))
+    if as_json_lines:
+        for row in rows:
+            print_json_line(row.end._asdict())
+        return
+    columns = ("partition", "behind", "node", "leader epoch", "log end offset")
+    print_table(
+        columns,
+        [
+            (f"{end.topic}-{end.partition}", "behind" if is_behind else "", end.node, *end.position)
+            for end, is_behind in rows
+        ],
+        numbers=3,
+    )
 
 
 def _files(paths: list[Path]) -> list[Path]:

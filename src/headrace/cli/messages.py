@@ -13,6 +13,7 @@ import json
 from typing import Any, NamedTuple
 
 from headrace.model.errors import InvalidConfig
+from headrace.model.json_text import JsonText, Name, TooDeep
 
 Headers = list[tuple[str, bytes | None]]
 FIELDS = ("topic", "partition", "offset", "timestamp", "key", "headers", "value")
@@ -45,18 +46,20 @@ class Incoming(NamedTuple):
 
 def parse_json_record(line: bytes) -> Outgoing:
     try:
-        fields = json.loads(line)
-    except ValueError as error:
+        given = line.decode()
+        fields = json.loads(given, parse_constant=_refuse_constant)
+    except (ValueError, RecursionError) as error:
         raise BadLine(f"not JSON: {error}") from None
     if not isinstance(fields, dict) or "value" not in fields:
         raise BadLine('a record is {"value": …}, with key, headers, partition and timestamp as you like')
     unknown = set(fields) - set(Outgoing._fields) - _IGNORED_ON_INPUT
     if unknown:
         raise BadLine(f"unknown field {sorted(unknown)[0]!r}; there are {', '.join(Outgoing._fields)}")
+    text = JsonText(lambda: given)
     return Outgoing(
-        value=_bytes(fields["value"]),
-        key=_bytes(fields.get("key")),
-        headers=_headers(fields.get("headers") or []),
+        value=_bytes(fields["value"], text, "value"),
+        key=_bytes(fields.get("key"), text, "key"),
+        headers=_headers(fields.get("headers") or [], text["headers"]),
         partition=_whole(fields, "partition"),
         timestamp=_whole(fields, "timestamp"),
     )
@@ -131,22 +134,40 @@ def _text(data: bytes | None) -> str | dict[str, str] | None:
         return {"base64": base64.b64encode(data).decode()}
 
 
-def _bytes(value: Any) -> bytes | None:
-    if value is None or isinstance(value, str):
-        return None if value is None else value.encode()
-    if isinstance(value, dict) and set(value) == {"base64"}:
-        try:
+def _bytes(value: Any, text: JsonText, part: Name) -> bytes | None:
+    """What a JSON value stands for; `text[part]` is that value as it was written."""
+    if value is None:
+        return None
+    try:
+        if isinstance(value, str):
+            return value.encode()
+        if isinstance(value, dict) and set(value) == {"base64"}:
             return base64.b64decode(value["base64"], validate=True)
-        except (binascii.Error, TypeError, ValueError):
-            raise BadLine("what stands under base64 is not base64") from None
-    return json.dumps(value, ensure_ascii=False, separators=(",", ":")).encode()
+        return text[part].encoded()
+    except UnicodeEncodeError:
+        raise BadLine(
+            'a text holds half a character (a lone surrogate); write {"base64": "…"} for such bytes'
+        ) from None
+    except TooDeep as error:
+        raise BadLine(str(error)) from None
+    except (binascii.Error, TypeError, ValueError):
+        raise BadLine("what stands under base64 is not base64") from None
 
 
-def _headers(value: Any) -> Headers:
-    pairs = list(value.items()) if isinstance(value, dict) else value
-    if not isinstance(pairs, list) or any(len(pair) != 2 or not isinstance(pair[0], str) for pair in pairs):
+def _headers(value: Any, text: JsonText) -> Headers:
+    if isinstance(value, dict):
+        return [(name, _bytes(header, text, name)) for name, header in value.items()]
+    if not isinstance(value, list) or not all(map(_is_pair, value)):
         raise BadLine('headers are {"name": "value"} or [["name", "value"]]')
-    return [(name, _bytes(header)) for name, header in pairs]
+    return [(name, _bytes(header, text[number], 1)) for number, (name, header) in enumerate(value)]
+
+
+def _is_pair(value: Any) -> bool:
+    return isinstance(value, list) and len(value) == 2 and isinstance(value[0], str)
+
+
+def _refuse_constant(name: str) -> Any:
+    raise ValueError(f"{name} is no JSON number")
 
 
 def _whole(fields: dict[str, Any], name: str) -> int | None:

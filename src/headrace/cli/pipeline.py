@@ -22,7 +22,9 @@ from headrace.cli.pipeline_options import (
     TakeOver,
     exit_with,
     known_state,
+    read_definition,
     read_file,
+    refuse_second,
     spark_needed,
     worker_arguments,
 )
@@ -98,10 +100,12 @@ def run(
     from headrace.spark.pipeline.state import AlreadyRunning, PipelineState, state_root
     from headrace.spark.pipeline.supervisor import Supervisor
 
-    pipeline = read_file(file)
+    definition, pipeline = read_definition(file)
+    state = PipelineState(pipeline.name, state_root())
+    refuse_second(state)
     with failures_told(bootstrap), spark_needed():
-        arguments = worker_arguments(file, bootstrap, master, remote, take_over=take_over)
-        supervisor = Supervisor(PipelineState(pipeline.name, state_root()), arguments)
+        arguments = worker_arguments(state, definition, bootstrap, master, remote, take_over=take_over)
+        supervisor = Supervisor(state, arguments)
         for number in (signal.SIGTERM, signal.SIGINT):
             signal.signal(number, supervisor.ask_to_stop)
         try:
@@ -122,15 +126,15 @@ def start(
     """Keep a pipeline running in the background; it is started again when it fails."""
     from headrace.spark.pipeline.state import PipelineState, state_root
 
-    pipeline = read_file(file)
+    definition, pipeline = read_definition(file)
     state = PipelineState(pipeline.name, state_root())
     state.make()
-    if (holder := state.holder()) is not None:
-        fail(f"{pipeline.name} runs already (process {holder})", f"headrace pipeline stop {pipeline.name}")
+    refuse_second(state)
+    arguments = worker_arguments(state, definition, bootstrap, master, remote, take_over=take_over)
     command = [sys.executable, "-m", "headrace.spark.pipeline.supervisor", pipeline.name, str(state_root())]
     with state.log.open("ab") as output:
         child = subprocess.Popen(
-            [*command, *worker_arguments(file, bootstrap, master, remote, take_over=take_over)],
+            [*command, *arguments],
             stdin=subprocess.DEVNULL,
             stdout=output,
             stderr=output,

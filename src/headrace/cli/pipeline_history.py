@@ -10,7 +10,17 @@ from headrace.cli.exit_codes import NOT_FOUND
 from headrace.cli.failures import fail, fail_usage, failures_told
 from headrace.cli.options import DEFAULT_BOOTSTRAP, Bootstrap, Json
 from headrace.cli.output import note, plural, print_json, print_table
-from headrace.cli.pipeline_options import File, Master, Remote, exit_with, read_file, spark_needed, worker_arguments
+from headrace.cli.pipeline_options import (
+    File,
+    Master,
+    Remote,
+    exit_with,
+    read_definition,
+    read_file,
+    refuse_second,
+    spark_needed,
+    worker_arguments,
+)
 
 
 def backfill(
@@ -37,7 +47,7 @@ def backfill(
     from headrace.spark.pipeline.state import AlreadyRunning, PipelineState, state_root
     from headrace.spark.pipeline.supervisor import Supervisor
 
-    pipeline = read_file(file)
+    definition, pipeline = read_definition(file)
     main = PipelineState(pipeline.name, state_root())
     with failures_told(bootstrap), spark_needed():
         beside = has_begun(main) and unfinished_backfill(main) is None
@@ -47,7 +57,8 @@ def backfill(
         if state.read(BACKFILL) is not None and unfinished_backfill(state) is None:
             note(f"the history of {pipeline.name} was read already; `headrace pipeline reset` forgets that")
             return
-        arguments = worker_arguments(file, bootstrap, master, remote)
+        refuse_second(state)
+        arguments = worker_arguments(state, definition, bootstrap, master, remote)
         supervisor = Supervisor(state, [*arguments, "--backfill-from", start, *(["--beside"] if beside else [])])
         for number in (signal.SIGTERM, signal.SIGINT):
             signal.signal(number, supervisor.ask_to_stop)
@@ -72,7 +83,11 @@ def retry_dead(
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Only show what would be sent.")] = False,
     as_json: Json = False,
 ) -> None:
-    """Send dead letters to the partitions they came from, as they were; each is sent once."""
+    """Send dead letters again, as they were; each is sent once.
+
+    They go to the pipeline's `retry_topic`. Without one they go to the partitions they came from, and all consumers of
+    these topics read them a second time.
+    """
     from headrace.spark.pipeline.letters import Chosen
     from headrace.spark.pipeline.reaching import security_of, security_options
     from headrace.spark.pipeline.retrying import DeadLetters
@@ -81,7 +96,8 @@ def retry_dead(
     if pipeline.dead_letters is None:
         fail_usage(f"{pipeline.name} has no dead letters", "name a topic for them: `dead_letters: TOPIC`")
     security = security_of(security_options(pipeline))
-    with failures_told(bootstrap), closing(DeadLetters(bootstrap, pipeline.dead_letters, security)) as letters:
+    opened = DeadLetters(bootstrap, pipeline.dead_letters, security, pipeline.retry_topic)
+    with failures_told(bootstrap), closing(opened) as letters:
         chosen = Chosen(pipeline.name, error, limit)
         summary = letters.look(chosen) if dry_run else letters.retry(chosen)
     if as_json:

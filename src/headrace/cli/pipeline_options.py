@@ -11,6 +11,7 @@ from headrace.cli.exit_codes import USAGE
 from headrace.cli.failures import fail, fail_not_found
 
 if TYPE_CHECKING:
+    from headrace.spark.pipeline.definition import Definition
     from headrace.spark.pipeline.spec import Pipeline
     from headrace.spark.pipeline.state import PipelineState
 
@@ -30,11 +31,16 @@ def spark_needed() -> Iterator[None]:
 
 
 def read_file(file: Path) -> "Pipeline":
+    return read_definition(file)[1]
+
+
+def read_definition(file: Path) -> "tuple[Definition, Pipeline]":
+    """What is to be kept of the file, and the pipeline that it is."""
+    from headrace.spark.pipeline import definition
     from headrace.spark.pipeline.problems import PipelineRefused
-    from headrace.spark.pipeline.reading import read_any
 
     try:
-        return read_any(file)
+        return definition.read_definition(file)
     except PipelineRefused as refused:
         fail(str(refused), "`headrace pipeline init` writes a file to start from", USAGE)
 
@@ -48,12 +54,26 @@ def known_state(name: str) -> "PipelineState":
     return state
 
 
+def refuse_second(state: "PipelineState") -> None:
+    """Before the definition of one that runs would be replaced."""
+    if (holder := state.holder()) is not None:
+        fail(f"{state.name} runs already (process {holder})", f"headrace pipeline stop {state.name}")
+
+
 def worker_arguments(
-    file: Path, bootstrap: str, master: str | None, remote: str | None, *, take_over: bool = False
+    state: "PipelineState",
+    definition: "Definition",
+    bootstrap: str,
+    master: str | None,
+    remote: str | None,
+    *,
+    take_over: bool = False,
 ) -> list[str]:
+    """Of a worker that runs the pipeline as it is defined now, however often it is started again."""
+    from headrace.spark.pipeline.definition import store
     from headrace.spark.pipeline.state import state_root
 
-    arguments = [str(file.absolute()), "--bootstrap", bootstrap, "--state", str(state_root())]
+    arguments = [str(store(state, definition)), "--bootstrap", bootstrap, "--state", str(state_root())]
     arguments += (["--master", master] if master else []) + (["--remote", remote] if remote else [])
     return arguments + (["--take-over"] if take_over else [])
 

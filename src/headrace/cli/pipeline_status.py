@@ -25,20 +25,29 @@ PLOTS = (("rows/s", "rows_in_per_s"), ("batch ms", "batch_ms"), ("lag", "lag_rec
 
 
 def standing_of(state: "PipelineState") -> dict[str, Any]:
-    from headrace.spark.pipeline.progress import Ended, Progress, standing
+    from headrace.spark.pipeline.progress import Ended, Progress, reason, standing
 
     run, progress, failure = state.read("run") or {}, state.read("progress"), state.read("failure")
     newest = Progress.from_json(progress) if progress else None
     holder, now_ms = state.holder(), int(time.time() * 1000)
+    ended = Ended(**failure) if failure else None
+    remote = state.read("remote")
     said = standing(
         is_held=holder is not None,
-        ended=Ended(**failure) if failure else None,
+        remote=remote,
+        ended=ended,
         newest=newest,
-        started_ms=run.get("started_ms", now_ms),  # Spark itself is still starting
+        # Spark itself is still starting; if a start has failed already, no start has come so far since.
+        started_ms=run.get("started_ms", ended.at_ms if ended is not None else now_ms),
         now_ms=now_ms,
         stalled_after_ms=run.get("stalled_after_ms", 0),
     )
-    return {"pipeline": state.name, "state": said, "process": holder, "progress": progress, **run}
+    why = reason(said, ended, is_held=holder is not None, remote=remote)
+    return {"pipeline": state.name, "state": said, "reason": why, "process": holder, "progress": progress, **run}
+
+
+def _said(row: dict[str, Any]) -> str:
+    return f"{row['state']}: {row['reason']}" if row.get("reason") else str(row["state"])
 
 
 def _states(name: str | None) -> list["PipelineState"]:
@@ -65,7 +74,7 @@ def status(
 
 def _cells(row: dict[str, Any]) -> tuple[object, ...]:
     progress = row["progress"] or {}
-    return (row["pipeline"], row["state"], row["process"] or "-", *(progress.get(one, "-") for one in FIELDS))
+    return (row["pipeline"], _said(row), row["process"] or "-", *(progress.get(one, "-") for one in FIELDS))
 
 
 def list_(as_json: Json = False) -> None:
@@ -105,7 +114,7 @@ def plots(rows: Sequence[tuple[dict[str, Any], list[dict[str, Any]]]]) -> "Rende
     for row, recent in rows:
         progress = row["progress"] or {}
         lag = f"lag {progress.get('lag_s', 0)} s, {progress.get('dead_letters_total', 0)} dead letters in all"
-        table.add_row(row["pipeline"], row["state"], f"batch {progress.get('batch', '-')}", lag)
+        table.add_row(row["pipeline"], _said(row), f"batch {progress.get('batch', '-')}", lag)
         for label, field in PLOTS:
             course = [float(one.get(field, 0)) for one in recent]
             newest = f"{course[-1]:,.0f}" if course else "-"

@@ -1,11 +1,7 @@
 """`headrace sql`: questions to topics, their archives and lake tables."""
 
-import base64
-import json
-from datetime import date, datetime
-from decimal import Decimal
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -13,10 +9,11 @@ from headrace.cli.exit_codes import examples
 from headrace.cli.extras import extras_needed
 from headrace.cli.failures import fail, fail_usage, failures_told
 from headrace.cli.options import DEFAULT_BOOTSTRAP, Bootstrap, Json, parse_pairs
-from headrace.cli.output import note, plural, print_json, print_table
+from headrace.cli.output import note
+from headrace.cli.sql_output import print_rows, print_rows_as_json, write_parquet
 
 if TYPE_CHECKING:
-    import pyarrow as pa
+    from headrace.spark.sql.client import Rows
 
 EPILOG = examples(
     'headrace sql "select count(*) from orders"',
@@ -49,52 +46,25 @@ def sql(
         if query is None:
             fail_usage("there is no query", 'headrace sql "select count(*) from orders"')
         tables = {name: str(Path(place).absolute()) for name, place in parse_pairs(table or [], "c=/lake/c").items()}
+        is_for_programs = as_json or parquet is not None
         try:
-            rows = client.query(query, bootstrap, tables, idle_s=idle)
+            with client.open_query(
+                query,
+                bootstrap,
+                tables,
+                idle_s=idle,
+                rows_max=None if is_for_programs else SHOWN_ROWS_MAX,
+                distinct_names=is_for_programs,
+            ) as rows:
+                _show(rows, as_json, parquet)
         except client.QueryFailed as error:
             fail(str(error), error.hint or None)
-        _show(rows, as_json, parquet)
 
 
-def _show(rows: "pa.Table", as_json: bool, parquet: Path | None) -> None:
+def _show(rows: "Rows", as_json: bool, parquet: Path | None) -> None:
     if parquet is not None:
-        from pyarrow import parquet as pq
-
-        pq.write_table(rows, parquet, compression="zstd")
-        note(f"wrote {plural(rows.num_rows, 'row')} to {parquet}")
+        write_parquet(rows, parquet)
     elif as_json:
-        print_json([{name: _plain(value) for name, value in row.items()} for row in rows.to_pylist()])
+        print_rows_as_json(rows)
     else:
-        shown = rows.slice(0, SHOWN_ROWS_MAX).to_pylist()
-        print_table(rows.column_names, [[_cell(value) for value in row.values()] for row in shown])
-        if rows.num_rows > SHOWN_ROWS_MAX:
-            note(f"… and {rows.num_rows - SHOWN_ROWS_MAX:,} more; --json and --parquet give all")
-
-
-def _plain(value: Any) -> Any:
-    """As JSON has it. Bytes that are text are text."""
-    match value:
-        case bytes():
-            return _text(value)
-        case datetime() | date():
-            return value.isoformat()
-        case Decimal():
-            return str(value)
-        case dict():
-            return {key: _plain(one) for key, one in value.items()}
-        case list():
-            return [_plain(one) for one in value]
-        case _:
-            return value
-
-
-def _cell(value: Any) -> Any:
-    plain = _plain(value)
-    return json.dumps(plain, ensure_ascii=False) if isinstance(plain, (dict, list)) else plain
-
-
-def _text(value: bytes) -> str:
-    try:
-        return value.decode()
-    except UnicodeDecodeError:
-        return "base64:" + base64.b64encode(value).decode()
+        print_rows(rows)

@@ -50,6 +50,7 @@ def parser() -> argparse.ArgumentParser:
     made.add_argument("--memory", action="store_true", help="keep everything in memory")
     made.add_argument("--grpc", metavar="HOST:PORT", help="where gRPC is served (default 127.0.0.1:9090)")
     made.add_argument("--http", metavar="HOST:PORT", help="where REST is served (default 127.0.0.1:8080)")
+    made.add_argument("--port", metavar="PORT", help="the port of --http alone, as in the key `port`")
     made.add_argument(
         "--metrics", metavar="HOST:PORT", help="where the broker itself answers /metrics (default: on --http only)"
     )
@@ -72,6 +73,8 @@ def flags(arguments: argparse.Namespace) -> Iterator[tuple[str, str, str]]:
         yield "storage", "memory", "--memory: "
     if arguments.http is not None:
         yield from address_flags("--http", arguments.http, HTTP_KEYS)
+    if arguments.port is not None:
+        yield "port", arguments.port, f"--port {arguments.port}: "
     if arguments.grpc is not None:
         yield from address_flags("--grpc", arguments.grpc, GRPC_KEYS)
     if arguments.metrics is not None:

@@ -34,7 +34,7 @@ REQUESTS = Metric(
 ERRORS = Metric(
     "headrace_request_errors_total",
     _COUNTER,
-    "Refusals by API and error: of partitions, or of whole requests.",
+    "Error codes in responses, by API and error: of whole requests, and of each row, such as a partition.",
     ("api", "error"),
 )
 BYTES_IN = Metric("headrace_network_received_bytes_total", _COUNTER, "Bytes received from clients and other brokers.")
@@ -93,6 +93,12 @@ SYNCS = Metric(
 )
 DISK_FREE = Metric("headrace_disk_free_bytes", _GAUGE, "Free bytes where the logs are.")
 DISK_RESERVE = Metric("headrace_disk_reserve_bytes", _GAUGE, "With less than this free, producers are refused.")
+STRAY_DIRECTORIES = Metric(
+    "headrace_stray_directories",
+    _GAUGE,
+    "Directories that belong to no replica of this broker (-stray); see operations/stray-directories.md.",
+)
+STRAY_BYTES = Metric("headrace_stray_bytes", _GAUGE, "Bytes of the stray directories.")
 
 # Replication
 PARTITIONS = Metric("headrace_partitions", _GAUGE, "Partitions that this broker holds.")
@@ -106,7 +112,9 @@ UNDER_MIN_ISR = Metric(
     "Partitions led here that refuse acks=all: too few replicas are in sync.",
 )
 OFFLINE = Metric(
-    "headrace_partitions_offline", _GAUGE, "Partitions whose files failed on this broker; they need a restart."
+    "headrace_partitions_offline",
+    _GAUGE,
+    "Partitions that this broker cannot read or write: they need a restart, or disk space if it was full at the start.",
 )
 LEADERLESS = Metric(
     "headrace_partitions_leaderless",
@@ -168,9 +176,32 @@ OLDEST_TRANSACTION = Metric(
 )
 
 # Controller
-CONTROLLER = Metric("headrace_controller_active", _GAUGE, "1 on the broker that is the controller, 0 on the others.")
+CONTROLLER = Metric(
+    "headrace_controller_active",
+    _GAUGE,
+    "1 on the broker that is the controller and can commit to the metadata store, 0 on the others.",
+)
 BROKERS = Metric("headrace_cluster_brokers", _GAUGE, "Brokers that this one knows to be alive.")
 TOPICS = Metric("headrace_cluster_topics", _GAUGE, "Topics of the cluster.")
 CLUSTER_PARTITIONS = Metric("headrace_cluster_partitions", _GAUGE, "Partitions of the cluster.")
+
+# Metadata store
+STORE_UP = Metric(
+    "headrace_metadata_store_up",
+    _GAUGE,
+    "Whether the metadata store confirms this broker's session (session) and accepted its latest write (write).",
+    ("operation",),
+)
+STORE_ERRORS = Metric(
+    "headrace_metadata_store_errors_total",
+    _COUNTER,
+    "Requests to the metadata store that failed, by operation: session, write, read or watch.",
+    ("operation",),
+)
+SESSION_AGE = Metric(
+    "headrace_session_age_seconds",
+    _GAUGE,
+    "Seconds since the metadata store last confirmed this broker's session; over after broker.session.timeout.ms.",
+)
 
 ALL = tuple(value for value in list(globals().values()) if isinstance(value, Metric))

@@ -27,6 +27,10 @@ LAG_SECONDS_SLOW = 30.0
 # Pauses a second in which a connection was not read from.
 THROTTLES_A_SECOND = 1.0
 ERRORS_A_SECOND = 0.1
+# Steps of a protocol: clients receive these while all is well, and go on.
+EXPECTED_ERRORS = frozenset(
+    {"CONCURRENT_TRANSACTIONS", "MEMBER_ID_REQUIRED", "REBALANCE_IN_PROGRESS", "UNSUPPORTED_VERSION"}
+)
 WAITING_MESSAGES_MANY = 50_000.0
 INTERNAL = "__"
 
@@ -78,6 +82,22 @@ def disk_space(interval: Interval) -> Iterator[Diagnosis]:
     if reserve and hours < 4:
         found = f"full in {hours:.1f} hours at {written / 1e6:,.1f} MB/s, unless retention deletes as much"
         yield Diagnosis("disk space", "warning", found, "look at retention.ms and retention.bytes, or add space")
+
+
+def stray_directories(interval: Interval) -> Iterator[Diagnosis]:
+    count = interval.now("headrace_stray_directories")
+    if count:
+        found = f"{count:,.0f} directories of no known replica hold {interval.now('headrace_stray_bytes'):,.0f} bytes"
+        advice = "they are removed after log.stray.retention.ms; before, see docs/operations/stray-directories.md"
+        yield Diagnosis("stray directories", "warning", found, advice)
+
+
+def offline_partitions(interval: Interval) -> Iterator[Diagnosis]:
+    offline = interval.now("headrace_partitions_offline")
+    if offline:
+        found = f"{offline:.0f} partitions cannot be read or written on this broker"
+        advice = "the broker's log has the reason: free disk space if it is full, else repair the disk and restart"
+        yield Diagnosis("offline partitions", "problem", found, advice)
 
 
 def broker_core(interval: Interval) -> Iterator[Diagnosis]:
@@ -180,6 +200,18 @@ def replication(interval: Interval) -> Iterator[Diagnosis]:
         yield Diagnosis("replication", "problem" if refusing else "warning", found, advice)
 
 
+def metadata_store(interval: Interval) -> Iterator[Diagnosis]:
+    down = [series.label("operation") for series, up in interval.values("headrace_metadata_store_up").items() if not up]
+    if "session" in down:
+        age = interval.now("headrace_session_age_seconds")
+        found = f"the session of this broker has not been confirmed for {age:.0f} s: no topic, leader or ISR can change"
+        advice = "on all brokers: bring back a majority of etcd's members; on this one only: check its network"
+        yield Diagnosis("metadata store", "problem", found, advice)
+    elif "write" in down:
+        found = "the latest write was rejected: no topic, leader or ISR can change"
+        yield Diagnosis("metadata store", "problem", found, "the broker's log has the reason; is etcd out of space?")
+
+
 def doors(interval: Interval) -> Iterator[Diagnosis]:
     """REST and gRPC: processes of one core each."""
     for part, name in (("gateway", "REST"), ("grpc", "gRPC")):
@@ -194,7 +226,8 @@ def doors(interval: Interval) -> Iterator[Diagnosis]:
 
 
 def errors(interval: Interval) -> Iterator[Diagnosis]:
-    rates = interval.rates("headrace_request_errors_total")
+    counted = interval.rates("headrace_request_errors_total")
+    rates = {series: rate for series, rate in counted.items() if series.label("error") not in EXPECTED_ERRORS}
     if not rates:
         return
     worst = max(rates, key=lambda series: rates[series])
@@ -205,6 +238,8 @@ def errors(interval: Interval) -> Iterator[Diagnosis]:
 
 RULES: tuple[Rule, ...] = (
     disk_space,
+    offline_partitions,
+    stray_directories,
     disk_speed,
     broker_core,
     late_loop,
@@ -214,6 +249,7 @@ RULES: tuple[Rule, ...] = (
     hot_partitions,
     slow_consumers,
     replication,
+    metadata_store,
     doors,
     errors,
 )

@@ -160,6 +160,19 @@ class LocalCluster:
             raise RuntimeError("brokers have wires that can be cut only in LocalCluster(links=True)")
         return self._links
 
+    def kill_etcd(self, member: int) -> None:
+        """SIGKILL of one of etcd's members, counted from 0."""
+        self._members().kill(member)
+
+    def restart_etcd(self, member: int) -> None:
+        """The same member again, after `kill_etcd`."""
+        self._members().restart(member)
+
+    def _members(self) -> LocalEtcd:
+        if self._etcd is None:
+            raise RuntimeError("the facts are in etcd only in LocalCluster(etcd=…)")
+        return self._etcd
+
     def disk_full(self, node_id: int) -> None:
         """Something else takes all the room that the broker's disk has left."""
         fill_disk(self._small_disk(node_id))

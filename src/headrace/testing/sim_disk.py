@@ -8,6 +8,10 @@ import os
 from dataclasses import dataclass, field
 from random import Random
 
+from headrace.model.errors import MissingFile, StorageError
+
+NAME_BYTES_MAX = 255  # NAME_MAX of Linux file systems
+
 
 class Inode:
     """The bytes of one file: a memfd as the page cache (`sendfile` works on it), a bytearray as the disk."""
@@ -16,6 +20,7 @@ class Inode:
         # The kernel takes a label of 249 bytes at most.
         self.descriptor = os.memfd_create(label[:200])
         self.size = 0
+        self.modified_ms = 0
         self.durable = bytearray()
         self.dirty_from = 0  # the disk agrees with the cache below this position
         self._dirty_to = 0  # and from here on, if that is behind it
@@ -134,9 +139,11 @@ class SimDisk:
     def place(self, path: str) -> tuple[Folder, str]:
         """The folder that holds the last name of the path, and that name."""
         *above, name = _parts(path)
+        if len(name.encode()) > NAME_BYTES_MAX:
+            raise StorageError(f"{path}: File name too long (simulated)")
         folder = self.find("/".join(above))
         if not isinstance(folder, Folder):
-            raise FileNotFoundError(path)
+            raise MissingFile(f"{path}: no such directory on the simulated disk")
         return folder, name
 
     def change(self, *entries: tuple[Folder, str, Node | None]) -> None:

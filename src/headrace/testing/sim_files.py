@@ -12,17 +12,20 @@ It decides which operation fails and how; what a disk remembers is in `sim_disk.
 
 import errno
 import os
+from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
 from fnmatch import fnmatch
 from random import Random
 from typing import Self
+from weakref import WeakSet
 
-from headrace.model.errors import DiskFull, StorageError
+from headrace.model.errors import DiskFull, MissingFile, ResourceShortage, StorageError
 from headrace.storage.files import Bytes, File, Files, room_of
 from headrace.testing.sim_disk import Folder, Inode, SimDisk
 
 NO_ROOM = {errno.ENOSPC, errno.EDQUOT}
+NO_RESOURCES = {errno.EMFILE, errno.ENFILE, errno.ENOMEM}
 # As MemoryFiles: "plenty", unless the test gives the disk a size.
 UNBOUNDED_BYTES = 1 << 60
 
@@ -48,6 +51,10 @@ class PowerLost(Exception):
     """The machine stopped here. No storage error on purpose: nobody handles having been switched off."""
 
 
+class ShortWrite(StorageError):
+    """Half of an append is in the file, behind its end; neither the rest nor the undo could be written."""
+
+
 @dataclass(slots=True)
 class Fault:
     operation: str
@@ -67,11 +74,27 @@ class SimFile(File):
         self._boot = files.boots
         self.size = inode.size
         self.room_end = 0
+        files.handles.add(self)
+
+    @property
+    def path(self) -> str:
+        """Its name when it was opened."""
+        return self._path
+
+    @property
+    def is_alive(self) -> bool:
+        """Whether the process that opened it still runs."""
+        return self._boot == self._files.boots
 
     def append(self, data: Bytes) -> None:
-        self._reach("append")
+        try:
+            self._reach("append")
+        except ShortWrite:
+            self._inode.write(memoryview(data)[: len(data) // 2], self.size)
+            raise
         self._files.reserve(self.size + len(data) - max(self.size, self.room_end), self._path)
         self._inode.write(data, self.size)
+        self._inode.modified_ms = self._files.wall_ms()
         self.size += len(data)
 
     def read(self, position: int, length: int) -> bytes:
@@ -83,6 +106,7 @@ class SimFile(File):
     def truncate(self, size: int) -> None:
         self._reach("truncate")
         self._inode.truncate(size)
+        self._inode.modified_ms = self._files.wall_ms()
         self.size, self.room_end = size, 0
 
     def make_room(self, end: int) -> None:
@@ -109,6 +133,13 @@ class SimFile(File):
             raise
         self._inode.sync()
 
+    def write_again(self) -> None:
+        self._reach("append")
+        self._inode.write(self._inode.read(0, self.size), 0)
+
+    def modified_ms(self) -> int:
+        return self._inode.modified_ms
+
     def fileno(self) -> int:
         return self._inode.descriptor
 
@@ -127,6 +158,10 @@ class SimFiles(Files):
     def __init__(self, capacity_bytes: int | None = None) -> None:
         self.capacity_bytes = capacity_bytes  # may be changed at any time: a disk fills up, a disk is enlarged
         self.operations: list[tuple[str, str]] = []  # every operation reached, with its path: to enumerate crashes
+        self.watch_syncs: Callable[[str], None] | None = None  # called with the path of each sync, before it happens
+        self.disk_id = "disk"  # a copy of this disk has another one
+        self.wall_ms: Callable[[], int] = lambda: 0  # the clock that modification times are taken from
+        self.handles: WeakSet[SimFile] = WeakSet()  # open files; what nothing refers to any more is closed
         self.boots = 0  # lives of processes: files that an earlier one has open are dead
         self._power_cuts = 0
         self._disk = SimDisk()
@@ -172,6 +207,8 @@ class SimFiles(Files):
                 raise PowerLost(f"before {operation} {path}")
             self._power_left -= 1
         self.operations.append((operation, path))
+        if self.watch_syncs is not None and operation in ("sync", "sync_dir"):
+            self.watch_syncs(path)
         for fault in self._faults:
             if fault.operation != operation or not fnmatch(path, fault.path):
                 continue
@@ -214,7 +251,7 @@ class SimFiles(Files):
         self.reach("rename", old)
         node = self._disk.find(old)
         if node is None:
-            raise FileNotFoundError(errno.ENOENT, "no such file on the simulated disk", old)
+            raise MissingFile(f"{old}: no such file on the simulated disk")
         old_folder, old_name = self._disk.place(old)
         new_folder, new_name = self._disk.place(new)
         self._disk.change((old_folder, old_name, None), (new_folder, new_name, node))
@@ -254,6 +291,9 @@ class SimFiles(Files):
     def boot_id(self) -> str:
         return f"boot {self._power_cuts}"
 
+    def identity(self, path: str) -> str:
+        return f"{self.disk_id}:{path}"
+
     def free_bytes(self, path: str) -> int:
         if self.capacity_bytes is None:
             return UNBOUNDED_BYTES
@@ -261,6 +301,10 @@ class SimFiles(Files):
 
     def total_bytes(self, path: str) -> int:
         return UNBOUNDED_BYTES if self.capacity_bytes is None else self.capacity_bytes
+
+    def used_bytes(self) -> int:
+        """Of all files."""
+        return self._disk.used_bytes()
 
     def close(self) -> None:
         """Let the memory go; no file of this disk can be used afterwards."""
@@ -275,16 +319,22 @@ class SimFiles(Files):
     def _inode(self, path: str) -> Inode:
         node = self._disk.find(path)
         if not isinstance(node, Inode):
-            raise FileNotFoundError(errno.ENOENT, "no such file on the simulated disk", path)
+            raise MissingFile(f"{path}: no such file on the simulated disk")
         return node
 
     def _folder(self, path: str) -> Folder:
         node = self._disk.find(path)
         if not isinstance(node, Folder):
-            raise FileNotFoundError(errno.ENOENT, "no such folder on the simulated disk", path)
+            raise MissingFile(f"{path}: no such directory on the simulated disk")
         return node
 
 
 def _as_storage_error(error: int, operation: str, path: str) -> StorageError:
     text = f"{operation} {path}: {os.strerror(error)} (simulated)"
+    if error in NO_RESOURCES and operation != "sync":
+        return ResourceShortage(text)  # in `sync_dir`, of the open before the sync
+    if operation in ("sync", "sync_dir"):
+        return StorageError(text)  # as on a real disk: whatever the reason, what was not synced is lost
+    if error == errno.ENOENT:
+        return MissingFile(text)
     return DiskFull(text) if error in NO_ROOM else StorageError(text)

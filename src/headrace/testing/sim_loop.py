@@ -7,7 +7,8 @@ One run is one order of events: there are no sockets and no threads, and what go
 """
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any, TypeVar
 
 from headrace.broker.turn_loop import TurnEnds
@@ -38,6 +39,7 @@ class SimLoop(TurnEnds):
     def __init__(self) -> None:
         super().__init__()
         self._now_s = 0.0
+        self.is_in_thread = False  # what runs now would run on another thread of a real loop
         self._selector = _Nothing(self)
 
     def time(self) -> float:
@@ -51,10 +53,20 @@ class SimLoop(TurnEnds):
     ) -> "asyncio.Future[Result]":
         future: asyncio.Future[Result] = self.create_future()
         try:
-            future.set_result(func(*arguments))
+            with self.in_thread():
+                future.set_result(func(*arguments))
         except Exception as error:
             future.set_exception(error)
         return future
+
+    @contextmanager
+    def in_thread(self) -> Iterator[None]:
+        """For work that a thread does in a real process."""
+        was_in_thread, self.is_in_thread = self.is_in_thread, True
+        try:
+            yield
+        finally:
+            self.is_in_thread = was_in_thread
 
     # What BaseEventLoop leaves to those who know files and signals
 
@@ -75,6 +87,10 @@ class SimLoopClock:
 
     def wall_ms(self) -> int:
         return self._wall_start_ms + self.monotonic_ms()
+
+    def advance_wall(self, milliseconds: int) -> None:
+        """The date moves on, while timers see no time pass: what waits for days is due."""
+        self._wall_start_ms += milliseconds
 
     def monotonic_ms(self) -> int:
         return int(self._loop.time() * 1000 * self._rate)

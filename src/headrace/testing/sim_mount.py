@@ -51,6 +51,9 @@ class Mounted(Files):
     def boot_id(self) -> str:
         return self._files.boot_id()
 
+    def identity(self, path: str) -> str:
+        return self._files.identity(path)
+
     def free_bytes(self, path: str) -> int:
         return self._alive(path).free_bytes(path)
 

@@ -11,11 +11,13 @@ connection that loses a frame is a broken connection: its users get PeerLost, a 
 """
 
 import asyncio
+from collections import deque
 from collections.abc import Callable
 from random import Random
 
 from headrace.broker.parking import Parking
 from headrace.client.peer import PeerLost
+from headrace.model.errors import StorageError
 from headrace.protocol.frames import Part, Parts
 from headrace.security.access import ANONYMOUS
 from headrace.storage.log_values import LogSlice
@@ -126,11 +128,11 @@ class SimPeer:
         self._loop = asyncio.get_running_loop()
         self._waiting: dict[asyncio.Future[memoryview], None] = {}
         self._arrives_s = 0.0
-        self._is_lost = False
+        self.is_lost = False
         self._connection: SimConnection | None = None
 
     async def exchange(self, frame: bytes) -> memoryview:
-        if self._is_lost:
+        if self.is_lost:
             raise PeerLost("the connection was lost")
         future: asyncio.Future[memoryview] = self._loop.create_future()
         self._waiting[future] = None
@@ -140,7 +142,7 @@ class SimPeer:
 
     def _arrive(self, frame: bytes, future: "asyncio.Future[memoryview]") -> None:
         network = self._network
-        if self._is_lost:
+        if self.is_lost:
             return
         if network.is_paused(self.target) or network.is_paused(self.source):
             self._loop.call_later(0.05, self._arrive, frame, future)
@@ -160,7 +162,7 @@ class SimPeer:
 
     def _return(self, answer: bytes, future: "asyncio.Future[memoryview]") -> None:
         network = self._network
-        if self._is_lost:
+        if self.is_lost:
             return
         if network.is_paused(self.target) or network.is_paused(self.source):
             self._loop.call_later(0.05, self._return, answer, future)
@@ -173,8 +175,8 @@ class SimPeer:
             future.set_result(memoryview(answer))
 
     def lose_soon(self) -> None:
-        if not self._is_lost:
-            self._is_lost = True
+        if not self.is_lost:
+            self.is_lost = True
             self._loop.call_later(self._network.notice_s(), self._lose)
 
     def _lose(self) -> None:
@@ -187,12 +189,15 @@ class SimPeer:
             self._connection.close(None)
 
     def close(self) -> None:
-        self._is_lost = True
+        self.is_lost = True
         self._lose()
 
 
 class SimConnection:
-    """As much of a Connection as handlers see."""
+    """As much of a Connection as handlers see, with its order: replies leave in the order of their requests.
+
+    As on a socket, nothing more is read before the reply to a request that `reserve_last_reply` was called for.
+    """
 
     def __init__(self, server: SimServer, peer: SimPeer) -> None:
         self.server = server
@@ -203,26 +208,50 @@ class SimConnection:
         self.closed = False
         self.durations = None
         self.shortcuts: dict[int, object] = {}
-        self.parked = Parking(asyncio.get_running_loop())
-        self._future: asyncio.Future[memoryview] | None = None
+        self._loop = asyncio.get_running_loop()
+        self.parked = Parking(self._loop)
+        self._unread: deque[tuple[bytes, asyncio.Future[memoryview]]] = deque()
+        self._future: asyncio.Future[memoryview] | None = None  # of the request that is being handled
+        self._replies: deque[SimReply] = deque()
+        self._alone: SimReply | None = None
 
     def receive(self, frame: bytes, future: "asyncio.Future[memoryview]") -> None:
-        if self.closed or self.server.is_gone:
-            return
-        self._future = future
-        parts = self.server.dispatch(self, memoryview(bytearray(frame[4:])))
-        if parts is not None:
-            SimReply(self, future).send(parts)
+        self._unread.append((frame, future))
+        self._read_on()
+
+    def _read_on(self) -> None:
+        while self._unread and self._alone is None and not self.closed and not self.server.is_gone:
+            frame, self._future = self._unread.popleft()
+            parts = self.server.dispatch(self, memoryview(bytearray(frame[4:])))
+            if parts is not None:
+                self.reserve_reply().send(parts)
 
     def reserve_reply(self) -> "SimReply":
-        assert self._future is not None, "asked while a request is handled"
-        return SimReply(self, self._future)
+        assert self._future is not None, "called while a request is handled"
+        reply = SimReply(self, self._future)
+        self._replies.append(reply)
+        return reply
 
-    reserve_slow_reply = reserve_last_reply = reserve_reply
+    reserve_slow_reply = reserve_reply
 
-    def send(self, parts: Parts, future: "asyncio.Future[memoryview]") -> None:
-        if not self.closed and not self.server.is_gone:
-            self._peer.answered(b"".join(map(_bytes, parts))[4:], future)
+    def reserve_last_reply(self) -> "SimReply":
+        self._alone = self.reserve_reply()
+        return self._alone
+
+    def answered(self) -> None:
+        while self._replies and (parts := self._replies[0].parts) is not None:
+            reply = self._replies.popleft()
+            if reply is self._alone:
+                self._alone = None
+                self._loop.call_soon(self._read_on)
+            if not self.closed and not self.server.is_gone:
+                self._send(parts, reply)
+
+    def _send(self, parts: Parts, reply: "SimReply") -> None:
+        try:
+            self._peer.answered(b"".join(map(_bytes, parts))[4:], reply.future)
+        except StorageError as error:  # as on a socket, where the response has begun: nothing but closing is left
+            self.close(str(error))
 
     def close(self, reason: str | None) -> None:
         if not self.closed:
@@ -241,10 +270,12 @@ def _bytes(part: Part) -> bytes:
 class SimReply:
     def __init__(self, connection: SimConnection, future: "asyncio.Future[memoryview]") -> None:
         self._connection = connection
-        self._future = future
+        self.future = future
+        self.parts: Parts | None = None
 
     def send(self, parts: Parts) -> None:
-        self._connection.send(parts, self._future)
+        self.parts = parts
+        self._connection.answered()
 
     def abandon(self) -> None:
         self._connection.close("a request could not be answered")

@@ -12,6 +12,7 @@ import asyncio
 from collections.abc import AsyncGenerator, Mapping
 from random import Random
 
+from headrace.core.cluster.facts import CONTROLLER, SESSIONS
 from headrace.metadata.ledger import Ledger
 from headrace.metadata.store import (
     Change,
@@ -67,6 +68,13 @@ class SimStore:
         self.snapshots = [*self.snapshots, self.ledger.snapshot("")][-SNAPSHOTS_KEPT:]
         changed, self.changed = self.changed, asyncio.Event()
         changed.set()
+
+    def restore(self, snapshot: Snapshot) -> None:
+        """Replace all metadata by an older snapshot, while no broker runs. Its sessions are over."""
+        entries = snapshot.entries.values()
+        kept = [entry for entry in entries if entry.key != CONTROLLER and not entry.key.startswith(SESSIONS)]
+        self.ledger = Ledger(kept, snapshot.revision + 1, last_lease=self.now_ms())
+        self.snapshots = [self.ledger.snapshot("")]
 
     async def run(self) -> None:
         """Ends leases on time, for as long as this is awaited."""

@@ -94,6 +94,12 @@ def test_a_listed_node_runs_etcd_and_another_uses_it(write):
     assert not load_settings(None, {}).settings.is_clustered
 
 
+def test_cap_of_the_election_timeout_is_read_from_the_file(write):
+    assert load_settings(None, {}).settings.etcd.election_timeout_cap_ms == 1000
+    settings = load_settings(write("etcd: {election_timeout_cap_ms: 5000}\n"), {}).settings
+    assert settings.etcd.election_timeout_cap_ms == 5000
+
+
 def test_kafkas_names_work_flat_and_nested(write):
     text = "node.id: 2\nlisteners: ['PLAINTEXT://:9092', 'INTERNAL://[::1]:9093']\nlog: {retention: {hours: 72}}\n"
     text += "listener.security.protocol.map: PLAINTEXT:PLAINTEXT,INTERNAL:PLAINTEXT\nlog.dirs: /tmp/x\n"
@@ -182,6 +188,8 @@ def test_who_said_what_is_remembered(write):
         ("cluster.initial_members: 1@a:1@a:2\nrpc_addr: a:3", "gives node 1 a:2"),
         ("cluster.initial_members: 2@a:1@a:2\ncluster.bootstrap: true", "it cannot found the cluster"),
         ("raft.election_timeout_min_ms: 60000\nraft.election_timeout_max_ms: 90000", "election_timeout_min_ms"),
+        ("etcd.election_timeout_cap_ms: 9", "etcd.election_timeout_cap_ms"),
+        ("etcd.election_timeout_cap_ms: 50001", "etcd.election_timeout_cap_ms"),
         ("metadata: zookeeper:2181", "is neither etcd://"),
         ("metadata: unix://relative.sock", "is neither etcd://"),
         ("metadata: etcd://me:secret@host:2379", "etcd.password_file"),
@@ -287,3 +295,33 @@ def test_no_flags_do_anything_but_load_or_be_refused(pairs):
         load_settings(None, {}, [flag(key, value) for key, value in pairs.items()])
     except SettingsRefused:
         return
+
+
+MEMBERS = [f"{node}@127.0.0.1:{9091 + node}@127.0.0.1:{19091 + node}" for node in (1, 2, 3)]
+
+
+@pytest.mark.parametrize(
+    ("members", "more", "expected"),
+    [
+        (3, (), (3, 2)),
+        (2, (), (1, 1)),
+        (0, (), (1, 1)),
+        (3, [("default_replication_factor", "1")], (1, 1)),
+        (3, [("default.replication.factor", "2")], (2, 1)),
+        (3, [("min.insync.replicas", "1")], (3, 1)),
+    ],
+)
+def test_a_cluster_of_three_members_replicates_by_default(members, more, expected):
+    flags = [flag("cluster.initial_members", ",".join(MEMBERS[:members]))] if members else []
+    loaded = load_settings(None, {}, [*flags, *(flag(*one) for one in more)])
+    settings = loaded.settings
+    assert (settings.integer("default.replication.factor"), settings.integer("min.insync.replicas")) == expected
+
+
+def test_the_ports_of_brokers_are_known():
+    flags = [
+        flag("cluster.initial_members", ",".join(MEMBERS)),
+        flag("node_id", "2"),
+        flag("api_addr", "127.0.0.1:9093"),
+    ]
+    assert load_settings(None, {}, flags).settings.broker_ports == {9092, 9093, 9094, 19092, 19093, 19094}

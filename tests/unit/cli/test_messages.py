@@ -37,7 +37,10 @@ def test_a_separator_parts_key_and_value_at_its_first_place():
         (b'{"value": "v"}', Outgoing(b"v")),
         (b'{"value": null, "key": "k"}', Outgoing(None, b"k")),
         (b'{"value": {"base64": "AAE="}}', Outgoing(b"\0\1")),
-        (b'{"value": {"a": [1, "x"]}}', Outgoing(b'{"a":[1,"x"]}')),
+        (b'{"value": {"a": [1, "x"]}}', Outgoing(b'{"a": [1, "x"]}')),
+        (b'{"key": 1.10, "value": -0}', Outgoing(b"-0", b"1.10")),
+        (b'{"value": "v", "headers": {"a": 1E2}}', Outgoing(b"v", None, [("a", b"1E2")])),
+        (b'{"value": "v", "headers": [["a", {"n":1,"n":2}]]}', Outgoing(b"v", None, [("a", b'{"n":1,"n":2}')])),
         (b'{"value": 7, "headers": {"a": "b", "n": null}}', Outgoing(b"7", None, [("a", b"b"), ("n", None)])),
         (
             b'{"value":"", "headers": [["a","b"],["a","c"]], "partition": 3, "timestamp": 9}',
@@ -55,6 +58,9 @@ def test_json_records_are_read(line, record):
     [
         (b"{", "not JSON"),
         (b"[]", "a record is"),
+        (b'{"value": NaN}', "NaN is no JSON number"),
+        (b'{"value": "\\ud800"}', "half a character"),
+        (b'{"value": [' + b"[" * 100_000, "not JSON"),
         (b'{"key": "k"}', "a record is"),
         (b'{"value": "v", "vlaue": 1}', "unknown field 'vlaue'"),
         (b'{"value": {"base64": "!"}}', "not base64"),

@@ -31,6 +31,17 @@ def test_flags_become_settings():
     assert made.config("num.partitions") == 2
 
 
+def test_a_config_file_with_a_port_flag_is_used(tmp_path, capsys):
+    file = tmp_path / "node.yaml"
+    file.write_text("host: 0.0.0.0\nport: 8080\nmemtx_dir: var/memtx\nvinyl_dir: var/vinyl\n")
+    gateway = settings("--config", str(file), "--port", "9090").gateway
+    assert (gateway.host, gateway.port) == ("0.0.0.0", 9090)
+    assert (gateway.port_moves, gateway.grpc_port_moves) == (False, True)
+    remarks = capsys.readouterr().err
+    for key in ("memtx_dir", "vinyl_dir"):
+        assert f"{key} has no effect here: all data is in one directory; set storage_path" in remarks
+
+
 def test_metrics_are_told_where_somebody_asks_for_them():
     assert settings("--metrics", "127.0.0.1:9404").telemetry.metrics_addr == "127.0.0.1:9404"
     assert settings().telemetry.metrics_addr == ""
@@ -53,6 +64,7 @@ def test_several_addresses_need_names_of_their_own():
         ),
         (["--set", "num.partitions"], "--set num.partitions: write KEY=VALUE"),
         (["--listen", "nowhere"], "--listen nowhere: listeners: 'nowhere' is not an address"),
+        (["--port", "many"], "--port many: Invalid value 'many' for configuration port"),
         (["--config", "/no/such.yaml"], "cannot read /no/such.yaml"),
     ],
 )

@@ -2,7 +2,8 @@
 
 import pytest
 
-from headrace.telemetry.diagnosis import diagnose
+from headrace.model.errors import ErrorCode
+from headrace.telemetry.diagnosis import EXPECTED_ERRORS, diagnose
 from headrace.telemetry.scrape import Interval, Series, parse
 
 SECONDS = 10.0
@@ -60,6 +61,12 @@ def test_a_full_disk_is_a_problem_and_one_that_fills_up_a_warning():
     assert "full in 1.0 hours" in filling["disk space"][1]
     fine = findings("headrace_disk_free_bytes 99999999\nheadrace_disk_reserve_bytes 64\n")
     assert "disk space" not in fine
+
+
+def test_offline_partitions_are_a_problem():
+    offline = findings("headrace_partitions_offline 2\n")
+    assert offline["offline partitions"][:2] == ("problem", "2 partitions cannot be read or written on this broker")
+    assert "offline partitions" not in findings("headrace_partitions_offline 0\n")
 
 
 def test_a_full_core_is_blamed_on_small_batches_if_there_are_many():
@@ -149,6 +156,28 @@ def test_refusals_are_told_with_their_error():
     assert "OFFSET_OUT_OF_RANGE, 5.0 times" in findings(text)["refusals"][1]
 
 
+@pytest.mark.parametrize("error", sorted(EXPECTED_ERRORS))
+def test_errors_of_a_working_client_are_no_finding(error):
+    assert error in ErrorCode.__members__
+    assert "refusals" not in findings(f'headrace_request_errors_total{{api="Heartbeat",error="{error}"}} 50\n')
+
+
 def test_problems_come_first():
     text = 'headrace_upstream_waiting_messages{part="grpc"} 60000\nprocess_cpu_seconds_total{part="broker"} 9\n'
     assert [one.status for one in diagnose(Interval({}, parse(text), SECONDS))] == ["problem", "warning"]
+
+
+@pytest.mark.parametrize(("operation", "text"), [("session", "not been confirmed for 42 s"), ("write", "was rejected")])
+def test_unusable_metadata_store_is_a_problem(operation, text):
+    text_up = 'headrace_metadata_store_up{operation="session"} 1\nheadrace_metadata_store_up{operation="write"} 1\n'
+    assert "metadata store" not in findings(text_up)
+    down = text_up.replace(f'"{operation}"}} 1', f'"{operation}"}} 0') + "headrace_session_age_seconds 42\n"
+    status, found, _ = findings(down)["metadata store"]
+    assert status == "problem"
+    assert text in found
+
+
+def test_stray_directories_are_reported():
+    assert "stray directories" not in findings("headrace_stray_directories 0\n")
+    found = findings("headrace_stray_directories 3\nheadrace_stray_bytes 20000000\n")["stray directories"]
+    assert found[:2] == ("warning", "3 directories of no known replica hold 20,000,000 bytes")

@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 
 from headrace.model.errors import InvalidConfig
-from headrace.model.settings import EVERY_INTERFACE, PORT_MAX, ClusterSettings, Settings, join_address, split_address
+from headrace.model.settings import EVERY_INTERFACE, PORT_MAX, Settings, join_address, split_address
 
 # Far enough from `rpc_addr` that the nodes of one machine, whose ports usually follow each other, do not meet.
 CLIENT_PORT_DISTANCE = 10_000
@@ -60,17 +60,25 @@ def addresses(settings: Settings, *, rpc_ip: str, client_ip: str, client_port: i
     )
 
 
-def timers_ms(cluster: ClusterSettings) -> tuple[int, int]:
-    """Heartbeat and election timeout for etcd, which elects after one to two times the latter.
+def timers_ms(settings: Settings) -> tuple[int, int]:
+    """Heartbeat interval and election timeout of the etcd member.
 
-    Where the longest silence is less than twice the shortest, both cannot be had: the longest counts.
+    etcd elects after one to two election timeouts without a heartbeat. If `election_timeout_max_ms` is less than twice
+    `election_timeout_min_ms`, half of it is used. `etcd.election_timeout_cap_ms` bounds the result.
     """
-    election_ms = min(cluster.election_timeout_min_ms, cluster.election_timeout_max_ms // 2)
-    return max(1, min(cluster.heartbeat_interval_ms, election_ms // HEARTBEATS_PER_ELECTION_MIN)), election_ms
+    election_ms = min(requested_election_ms(settings), settings.etcd.election_timeout_cap_ms)
+    heartbeat_ms_max = election_ms // HEARTBEATS_PER_ELECTION_MIN
+    return max(1, min(settings.cluster.heartbeat_interval_ms, heartbeat_ms_max)), election_ms
+
+
+def requested_election_ms(settings: Settings) -> int:
+    """The election timeout of `raft.*`, before the cap."""
+    cluster = settings.cluster
+    return min(cluster.election_timeout_min_ms, cluster.election_timeout_max_ms // 2)
 
 
 def command_line(settings: Settings, folder: str, begin: Beginning, where: Addresses) -> list[str]:
-    heartbeat_ms, election_ms = timers_ms(settings.cluster)
+    heartbeat_ms, election_ms = timers_ms(settings)
     flags = {
         "name": begin.name,
         "data-dir": folder,

@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from headrace.metadata.etcd.messages import Member
 
 log = logging.getLogger(__name__)
+_logged: dict[str, str] = {}  # the latest warning by peer address
 
 ANSWER_SECONDS_MAX = 1.0  # of a member on the same network
 ASK_AGAIN_SECONDS = 0.03
@@ -217,6 +218,9 @@ def _ask_members(url: str, settings: Settings) -> list[Known]:
         response = connection.getresponse()
         rows = json.loads(response.read()) if response.status == http.client.OK else []
         return [Known(row.get("name", ""), tuple(row["peerURLs"]), tuple(row.get("clientURLs") or ())) for row in rows]
+    except ssl.SSLError as error:  # waiting does not help: the certificates of one side have to be corrected
+        _log_once(url, f"No TLS connection to the etcd member at {url} with {settings.etcd.ca_file}: {error}")
+        return []
     except (OSError, http.client.HTTPException, ValueError, KeyError, TypeError):
         return []
     finally:
@@ -224,6 +228,13 @@ def _ask_members(url: str, settings: Settings) -> list[Known]:
 
 
 def _tls(settings: Settings) -> ssl.SSLContext:
-    context = ssl.create_default_context(cafile=settings.etcd.ca_file or None)
-    context.load_cert_chain(settings.etcd.cert_file, settings.etcd.key_file)
-    return context
+    from headrace.metadata.etcd.tls import client_context  # most clusters have no certificates
+
+    return client_context(settings.etcd.ca_file, settings.etcd.cert_file, settings.etcd.key_file)
+
+
+def _log_once(url: str, message: str) -> None:
+    """Members are asked 30 times a second: a line is written when it differs from the one before of the same member."""
+    if _logged.get(url) != message:
+        _logged[url] = message
+        log.warning("%s", message)

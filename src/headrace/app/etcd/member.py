@@ -11,14 +11,22 @@ import re
 import shutil
 import signal
 import socket
+from collections.abc import Awaitable, Callable
 from typing import IO
 
 from headrace.app.child import end_with_writer, stop_child
-from headrace.app.etcd.command import Beginning, addresses, client_address, command_line
+from headrace.app.etcd.command import (
+    Beginning,
+    addresses,
+    client_address,
+    command_line,
+    requested_election_ms,
+    timers_ms,
+)
 from headrace.app.etcd.joining import beginning, was_started
 from headrace.app.ports import reserve_port
 from headrace.metadata.etcd.address import target_of
-from headrace.model.errors import InvalidConfig, StorageError
+from headrace.model.errors import HeadraceError, InvalidConfig, StorageError
 from headrace.model.settings import Settings, split_address
 
 log = logging.getLogger(__name__)
@@ -41,14 +49,16 @@ STOP_SECONDS_MAX = 2.0
 
 
 class EtcdMember:
-    def __init__(self, settings: Settings) -> None:
+    def __init__(self, settings: Settings, sleep: Callable[[float], Awaitable[None]] = asyncio.sleep) -> None:
         self._settings = settings
+        self._sleep = sleep
         self._folder = os.path.join(settings.data_dir, FOLDER)
         self._name = ""
         self._process: asyncio.subprocess.Process | None = None
         self._alive = -1  # the end of a pipe whose closing ends the process
         self._reserved: socket.socket | None = None  # where it listens, if any free port will do
         self._started_at = 0.0
+        self._log_begins = 0  # where the log of this run begins: lines before it are of earlier ones
         self._watching: asyncio.Task[None] | None = None
         self.target = ""  # host:port where it serves brokers; a new one after each start if the port is any free one
 
@@ -60,6 +70,7 @@ class EtcdMember:
         os.makedirs(self._folder, mode=0o700, exist_ok=True)
         write_identity(self._folder, self._settings, begin.name)
         _warn_if_open_to_strangers(self._settings)
+        _log_election_cap(self._settings)
         self._name = begin.name
         await self._spawn(begin)
 
@@ -86,17 +97,29 @@ class EtcdMember:
         while True:
             assert self._process is not None
             code = await self._process.wait()
-            lived_seconds = asyncio.get_running_loop().time() - self._started_at
-            rest_seconds = RESTART_SECONDS_MIN if lived_seconds > LIVED_SECONDS else rest_seconds
+            if asyncio.get_running_loop().time() - self._started_at > LIVED_SECONDS:
+                rest_seconds = RESTART_SECONDS_MIN
             log.error(
                 "etcd ended with code %s, starting it again in %.1f s: %s", code, rest_seconds, self._last_words()
             )
-            await asyncio.sleep(rest_seconds)
+            rest_seconds = await self._start_again(rest_seconds)
+
+    async def _start_again(self, rest_seconds: float) -> float:
+        """Returns when the process runs, however many starts fail before; the result is the next pause.
+
+        A start may fail for a reason that passes, such as a name that does not resolve for a second. An exception
+        that ended this task would leave the member down without a log line.
+        """
+        while True:
+            await self._sleep(rest_seconds)
             rest_seconds = min(2 * rest_seconds, RESTART_SECONDS_MAX)
             try:
                 await self._spawn(Beginning(self._name))
-            except OSError as error:
-                log.error("etcd cannot be started: %s", error)
+                return rest_seconds
+            except (HeadraceError, OSError) as error:
+                log.error("Starting etcd failed: %s; retrying in %.1f s", error, rest_seconds)
+            except Exception:
+                log.exception("Starting etcd failed unexpectedly; retrying in %.1f s", rest_seconds)
 
     async def _spawn(self, begin: Beginning) -> None:
         loop = asyncio.get_running_loop()
@@ -151,7 +174,9 @@ class EtcdMember:
 
     def _open_log(self) -> IO[bytes]:
         path = self._log_path()
-        is_full = os.path.exists(path) and os.path.getsize(path) > LOG_BYTES_MAX
+        size = os.path.getsize(path) if os.path.exists(path) else 0
+        is_full = size > LOG_BYTES_MAX
+        self._log_begins = 0 if is_full else size
         return open(path, "wb" if is_full else "ab")
 
     def _log_path(self) -> str:
@@ -160,7 +185,7 @@ class EtcdMember:
     def _last_words(self) -> str:
         try:
             with open(self._log_path(), "rb") as file:
-                file.seek(max(0, os.fstat(file.fileno()).st_size - LOG_SHOWN_BYTES))
+                file.seek(max(self._log_begins, os.fstat(file.fileno()).st_size - LOG_SHOWN_BYTES))
                 lines = file.read().decode(errors="replace").splitlines()
         except OSError as error:
             return f"no log: {error}"
@@ -243,6 +268,18 @@ def _warn_if_open_to_strangers(settings: Settings) -> None:
             "etcd on %s takes anybody who can connect: set etcd.ca_file, etcd.cert_file and etcd.key_file, or keep"
             " strangers off that network",
             settings.cluster.rpc_addr,
+        )
+
+
+def _log_election_cap(settings: Settings) -> None:
+    requested_ms, (heartbeat_ms, election_ms) = requested_election_ms(settings), timers_ms(settings)
+    if election_ms < requested_ms:
+        log.info(
+            "etcd gets an election timeout of %d ms and heartbeats of %d ms; raft.* asks for %d ms, which the cap for"
+            " fast failover does not allow: raise etcd.election_timeout_cap_ms on a slow network or disk",
+            election_ms,
+            heartbeat_ms,
+            requested_ms,
         )
 
 

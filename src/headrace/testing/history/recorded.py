@@ -93,7 +93,8 @@ class RecordedProducer:
         """The end of this client. What it has not delivered by now has no outcome, and nobody hears of it any more.
 
         It is let go here: what waits in its queue holds on to us, so that it would live on, with its threads, and look
-        for its brokers for ever.
+        for its brokers for ever. librdkafka 2.16 may abort the process if a transactional producer is let go while it
+        adds a partition to a transaction: to kill one in the middle of a transaction, run it in a process of its own.
         """
         self._history.record(Crash(self.client))
         self.confluent.purge()

@@ -1,7 +1,20 @@
-import pytest
+from math import ceil
 
-from headrace.app.etcd.command import Beginning, addresses, client_address, command_line, peer_url, timers_ms
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from headrace.app.etcd.command import (
+    HEARTBEATS_PER_ELECTION_MIN,
+    Beginning,
+    addresses,
+    client_address,
+    command_line,
+    peer_url,
+    timers_ms,
+)
 from headrace.model.errors import InvalidConfig
+from headrace.model.node_configs import ELECTION_MS_MAX, ELECTION_MS_MIN
 from headrace.model.settings import ClusterSettings, EtcdSettings, Settings
 
 
@@ -9,22 +22,54 @@ def settings(rpc_addr: str = "10.0.0.1:19092", **etcd: str) -> Settings:
     return Settings(node_id=2, cluster=ClusterSettings(rpc_addr=rpc_addr), etcd=EtcdSettings(**etcd))
 
 
-@pytest.mark.parametrize(
-    ("said", "used"),
-    [
-        ((100, 1000, 2000), (100, 1000)),
-        ((1000, 3000, 6000), (600, 3000)),  # etcd wants five heartbeats in an election timeout
-        ((100, 1000, 9000), (100, 1000)),
-        ((100, 2000, 3000), (100, 1500)),  # the longest silence counts: etcd takes up to twice what it is told
-        ((1, 2, 2), (1, 1)),
-    ],
-)
-def test_timers_become_etcds(said: tuple[int, int, int], used: tuple[int, int]) -> None:
-    heartbeat, shortest, longest = said
-    cluster = ClusterSettings(
+def with_timers(cap: int, heartbeat: int, shortest: int, longest: int) -> Settings:
+    raft = ClusterSettings(
         heartbeat_interval_ms=heartbeat, election_timeout_min_ms=shortest, election_timeout_max_ms=longest
     )
-    assert timers_ms(cluster) == used
+    return Settings(cluster=raft, etcd=EtcdSettings(election_timeout_cap_ms=cap))
+
+
+@pytest.mark.parametrize(
+    ("cap", "raft", "used"),
+    [
+        (1000, (100, 500, 1000), (100, 500)),  # the defaults
+        (1000, (100, 1000, 2000), (100, 1000)),
+        (1000, (1000, 3000, 6000), (200, 1000)),  # etcd wants five heartbeats in an election timeout
+        (1000, (100, 1000, 9000), (100, 1000)),
+        (1000, (100, 2000, 3000), (100, 1000)),
+        (50_000, (1000, 3000, 6000), (600, 3000)),
+        (50_000, (100, 2000, 3000), (100, 1500)),  # the longest silence counts: etcd takes up to twice what it is told
+        (2000, (1000, 3000, 6000), (400, 2000)),
+        (300, (100, 500, 1000), (60, 300)),
+        (10, (100, 500, 1000), (2, 10)),
+        (1000, (1, 2, 2), (1, 1)),
+    ],
+)
+def test_timers_become_etcds(cap: int, raft: tuple[int, int, int], used: tuple[int, int]) -> None:
+    assert timers_ms(with_timers(cap, *raft)) == used
+
+
+@given(
+    cap=st.integers(ELECTION_MS_MIN, ELECTION_MS_MAX),
+    heartbeat=st.integers(1, ELECTION_MS_MAX),
+    shortest=st.integers(ELECTION_MS_MIN, ELECTION_MS_MAX),
+    longest=st.integers(2 * ELECTION_MS_MIN, 2 * ELECTION_MS_MAX),
+)
+def test_any_timers_leave_etcd_five_heartbeats_and_exceed_no_limit(
+    cap: int, heartbeat: int, shortest: int, longest: int
+) -> None:
+    heartbeat_ms, election_ms = timers_ms(with_timers(cap, heartbeat, shortest, longest))
+    assert 1 <= heartbeat_ms <= heartbeat
+    assert HEARTBEATS_PER_ELECTION_MIN * heartbeat_ms <= election_ms <= min(cap, shortest, longest // 2)
+
+
+def test_default_session_is_as_long_as_the_shortest_lease_under_the_cap() -> None:
+    """etcd gives no lease less than 1.5 election timeouts, in whole seconds (`minLeaseTTL` of its server)."""
+    default = Settings()
+    for raft in ((100, 500, 1000), (1000, 3000, 6000), (100, 3000, 6000), (1000, 50_000, 100_000)):
+        heartbeat_ms, election_ms = timers_ms(with_timers(default.etcd.election_timeout_cap_ms, *raft))
+        lease_ms_min = 1000 * ceil(3 * (election_ms // heartbeat_ms) // 2 * heartbeat_ms / 1000)
+        assert lease_ms_min <= default.integer("broker.session.timeout.ms")
 
 
 def test_brokers_are_served_beside_the_peers_unless_told_otherwise() -> None:
