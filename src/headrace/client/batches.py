@@ -7,8 +7,7 @@ from datetime import timedelta
 from typing import Any
 
 from headrace.client.cluster import Cluster
-from headrace.client.factory import BrokerUnreachable
-from headrace.client.refusals import PASSING, Refused, Unanswered
+from headrace.client.refusals import PASSING, Refused
 from headrace.model.errors import CorruptBatch, ErrorCode
 from headrace.records.batch import BatchHeader
 from headrace.records.record import checked_header
@@ -52,12 +51,7 @@ async def send_batch(cluster: Cluster, topic: str, partition: int, batch: bytes,
     )
 
     async def attempt() -> int:
-        try:
-            answer: Any = await cluster.call_leader(topic, partition, request, ProduceResponse)
-        except BrokerUnreachable as error:
-            if repeatable:
-                raise
-            raise Unanswered(f"{error}: the batch may have been written, or not") from error
+        answer: Any = await cluster.call_leader(topic, partition, request, ProduceResponse)
         (row,) = answer.responses[0].partition_responses
         if row.error_code:
             cluster.forget(topic)

@@ -10,9 +10,9 @@ from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from typing import Any, NamedTuple, TypeVar
 from uuid import UUID
 
-from headrace.client.factory import BrokerUnreachable, bootstrap_addresses
+from headrace.client.factory import BrokerUnreachable, ResponseLost, bootstrap_addresses
 from headrace.client.pool import Address, Pool
-from headrace.client.refusals import PASSING, Refused
+from headrace.client.refusals import PASSING, Refused, Unanswered
 from headrace.model.errors import ErrorCode
 
 # A topic that somebody deletes by another way is noticed after this long, one that grows likewise.
@@ -191,12 +191,21 @@ class Cluster:
     async def patiently(
         self, attempt: Callable[[], Awaitable[Result]], passing: Collection[ErrorCode] = PASSING
     ) -> Result:
-        """Try again, within the request's time, whatever may pass: a restart, an election, a moved leader."""
+        """Try again, within the request's time, whatever may pass: a restart, an election, a moved leader.
+
+        A lost response is NETWORK_EXCEPTION. Where that is not among the `passing` codes the request is not sent again,
+        because its first execution would make the second one fail or count twice: Unanswered says so.
+        """
         deadline = self._now() + self.request_timeout_s
         pause_s = self._retry_backoff_s
         while True:
             try:
                 return await attempt()
+            except ResponseLost as error:
+                if ErrorCode.NETWORK_EXCEPTION not in passing:
+                    raise Unanswered(f"{error}: the request may have been carried out, or not") from error
+                if self._now() + pause_s > deadline:
+                    raise
             except (BrokerUnreachable, Refused) as error:
                 retriable = not isinstance(error, Refused) or error.code in passing
                 if not retriable or self._now() + pause_s > deadline:
@@ -205,6 +214,7 @@ class Cluster:
             pause_s = min(pause_s * 2, BACKOFF_S_MAX)
 
     async def call_anyone(self, request: Any, response_type: type[Response]) -> Response:
+        """For questions, which may be put to several brokers: BrokerUnreachable if none of them answers."""
         known = [(one.host, one.port) for one in self._brokers.values()]
         failures = []
         for address in dict.fromkeys([*known, *self._addresses]):

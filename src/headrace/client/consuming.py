@@ -8,11 +8,15 @@ import asyncio
 import queue
 import threading
 from collections.abc import Callable, Sequence
+from concurrent.futures import TimeoutError as FuturesTimeoutError
+from contextlib import suppress
 from functools import partial
 from typing import TYPE_CHECKING, Generic, NamedTuple, TypeVar
 
 from headrace.client.factory import Overrides, make_consumer
-from headrace.client.refusals import from_kafka_error
+from headrace.client.member import Begin, Beginning
+from headrace.client.refusals import Refused, from_kafka_error
+from headrace.model.errors import ErrorCode
 
 if TYPE_CHECKING:
     from confluent_kafka import Consumer, KafkaError, Message, TopicPartition
@@ -48,7 +52,7 @@ class Run(NamedTuple):
 
 class Read(NamedTuple, Generic[Portion]):
     portion: Portion
-    next_offsets: tuple[Place, ...]  # what to commit when it has been dealt with
+    assignment: int  # grows with each assignment and revocation: what is read later may not be acknowledged with this
 
 
 Event = Assigned | Read[Portion] | Exception
@@ -65,17 +69,21 @@ class ConsumerThread(Generic[Portion]):
         *,
         topics: Sequence[str] = (),
         places: Sequence[Place] = (),
+        beginning: Beginning | None = None,
         messages_max: int,
         ended: Callable[[], None],
     ) -> None:
+        """With `beginning` it is asked, on the event loop, where each assignment begins."""
         self._bootstrap, self._settings, self._make_portion = bootstrap, settings, make_portion
         self._topics, self._places, self._messages_max = list(topics), places, messages_max
+        self._beginning = beginning
         self._loop = asyncio.get_running_loop()
         self._events: asyncio.Queue[Event[Portion]] = asyncio.Queue()
         self._room = threading.Semaphore(PORTIONS_AHEAD_MAX)
         self._stopped = threading.Event()
         self._orders: queue.SimpleQueue[Callable[[Consumer], None]] = queue.SimpleQueue()
         self._consumer: Consumer | None = None
+        self._assignment = 0
         self._ended = ended
         self._thread = threading.Thread(target=self._run, name="headrace-consumer", daemon=True)
 
@@ -101,12 +109,17 @@ class ConsumerThread(Generic[Portion]):
         """The reader is done with a portion: there may be another."""
         self._room.release()
 
-    def store(self, places: Sequence[Place]) -> None:
-        """Leave these to librdkafka's own commits. What is not assigned any more is somebody else's by now."""
-        self._orders.put(lambda consumer: _store(consumer, places))
+    def store(self, places: Sequence[Place], assignment: int) -> None:
+        """Leave these to librdkafka's own commits, unless the group has rebalanced since they were read."""
 
-    async def commit(self, places: Sequence[Place]) -> None:
-        """Returns when the broker has them; raises the first refusal."""
+        def store(consumer: "Consumer") -> None:
+            if assignment == self._assignment:
+                _store(consumer, places)
+
+        self._orders.put(store)
+
+    async def commit(self, places: Sequence[Place], assignment: int | None = None) -> None:
+        """Returns when the broker has them; raises the first refusal, also if they were read in another assignment."""
         if not places:
             return
         answered: asyncio.Future[None] = self._loop.create_future()
@@ -114,6 +127,10 @@ class ConsumerThread(Generic[Portion]):
         def commit(consumer: "Consumer") -> None:
             error: Exception | None = None
             try:
+                if assignment not in (None, self._assignment):
+                    raise Refused(
+                        ErrorCode.ILLEGAL_GENERATION, "the group has rebalanced since these records were sent"
+                    )
                 _commit(consumer, places)
             except Exception as refusal:
                 error = refusal
@@ -154,9 +171,10 @@ class ConsumerThread(Generic[Portion]):
         if self._messages_max > 1:
             messages += consumer.consume(self._messages_max - 1, 0)
         good = [message for message in messages if message.error() is None]
+        assignment = self._assignment
         if good and self._wait_for_room(consumer):
             runs = _runs(good)
-            self._tell(Read(self._make_portion(runs), _next_offsets(runs)))
+            self._tell(Read(self._make_portion(runs), assignment))
         for message in messages:
             error = message.error()
             if error is not None and not _harmless(error):
@@ -175,9 +193,25 @@ class ConsumerThread(Generic[Portion]):
             self._orders.get()(consumer)
 
     def _assigned(self, consumer: "Consumer", partitions: "list[TopicPartition]") -> None:
+        self._assignment += 1
+        if self._beginning is not None:
+            self._begin_at(consumer, self._beginning, [(one.topic, one.partition) for one in partitions])
         self._tell(Assigned(tuple(Place(one.topic, one.partition) for one in partitions)))
 
+    def _begin_at(self, consumer: "Consumer", beginning: Beginning, places: Sequence[tuple[str, int]]) -> None:
+        asking = asyncio.run_coroutine_threadsafe(_awaited(beginning, places), self._loop)
+        while not self._stopped.is_set():
+            with suppress(FuturesTimeoutError):
+                offsets = asking.result(POLL_S)
+                consumer.assign(_topic_partitions([Place(*place, at) for place, at in offsets.begin.items()]))
+                if offsets.commit:
+                    commit = [Place(*place, at) for place, at in offsets.commit.items()]
+                    consumer.commit(offsets=_topic_partitions(commit), asynchronous=True)
+                return
+        asking.cancel()
+
     def _revoked(self, consumer: "Consumer", partitions: "list[TopicPartition]") -> None:
+        self._assignment += 1
         self._tell(Assigned(()))
 
     def _tell(self, event: Event[Portion]) -> None:
@@ -188,6 +222,10 @@ class ConsumerThread(Generic[Portion]):
             self._loop.call_soon_threadsafe(do)
         except RuntimeError:  # the loop has ended, and everybody who could listen with it
             self._stopped.set()
+
+
+async def _awaited(beginning: Beginning, places: Sequence[tuple[str, int]]) -> Begin:
+    return await beginning(places)
 
 
 def _answer(answered: "asyncio.Future[None]", error: Exception | None) -> None:
@@ -209,11 +247,6 @@ def _runs(messages: "Sequence[Message]") -> list[Run]:
             runs.append(Run(topic or "", partition or 0, []))  # without error it has both
         runs[-1].messages.append(message)
     return runs
-
-
-def _next_offsets(runs: Sequence[Run]) -> tuple[Place, ...]:
-    last = {(run.topic, run.partition): run.messages[-1].offset() or 0 for run in runs}
-    return tuple(Place(topic, partition, offset + 1) for (topic, partition), offset in last.items())
 
 
 def _topic_partitions(places: Sequence[Place]) -> "list[TopicPartition]":

@@ -19,8 +19,8 @@ _PASSING = _MOVED | {
     ErrorCode.COORDINATOR_LOAD_IN_PROGRESS,
     ErrorCode.UNSTABLE_OFFSET_COMMIT,
     ErrorCode.BROKER_NOT_AVAILABLE,
-    ErrorCode.REQUEST_TIMED_OUT,
 }
+_PASSING_REPEATABLE = _PASSING | {ErrorCode.REQUEST_TIMED_OUT, ErrorCode.NETWORK_EXCEPTION}
 
 Result = TypeVar("Result")
 
@@ -30,8 +30,13 @@ class Coordinators:
         self.cluster = cluster
         self._known: dict[str, int] = {}
 
-    async def ask(self, group_id: str, attempt: Callable[[int], Awaitable[Result]]) -> Result:
-        """`attempt` with the coordinator's broker id, again with another where it has moved."""
+    async def ask(
+        self, group_id: str, attempt: Callable[[int], Awaitable[Result]], *, repeatable: bool = True
+    ) -> Result:
+        """`attempt` with the coordinator's broker id, again with another where it has moved.
+
+        Unless it is `repeatable` it is not tried again after a lost response: Unanswered.
+        """
 
         async def once() -> Result:
             broker_id = self._known.get(group_id)
@@ -47,7 +52,7 @@ class Coordinators:
                     self._known.pop(group_id, None)
                 raise
 
-        return await self.cluster.patiently(once, _PASSING)
+        return await self.cluster.patiently(once, _PASSING_REPEATABLE if repeatable else _PASSING)
 
     async def _find(self, group_id: str) -> int:
         from kio.schema.find_coordinator.v3.request import FindCoordinatorRequest

@@ -24,13 +24,17 @@ _LOG_LEVEL_QUIET = 2
 # waiting: the few megabytes that ours may read ahead last it a tenth of that.
 _READ_AHEAD_LOOK_MS = 20
 # A group id is mandatory for librdkafka's consumer; the tools assign partitions by hand and never commit.
-_UNUSED_GROUP = "headrace-cli"
+UNUSED_GROUP = "headrace-cli"
 
 Overrides = Mapping[str, str | int | float | bool]
 
 
 class BrokerUnreachable(ConnectionError):
-    """Nobody answers, or somebody hung up before the answer. The message says where."""
+    """No broker answers, or one hung up before it did. The message says where."""
+
+
+class ResponseLost(BrokerUnreachable):
+    """The request was sent and its response did not come: the broker may have carried it out, or not."""
 
 
 def bootstrap_addresses(bootstrap: str) -> list[tuple[str, int]]:
@@ -84,7 +88,7 @@ def make_consumer(bootstrap: str, overrides: Overrides | None = None) -> "Consum
     from confluent_kafka import Consumer
 
     settings: dict[str, str | int | float | bool] = {
-        "group.id": _UNUSED_GROUP,
+        "group.id": UNUSED_GROUP,
         "enable.auto.commit": False,
         "enable.auto.offset.store": False,
         "enable.partition.eof": True,

@@ -1,7 +1,8 @@
 """The clients with which a process of ours enters by the front door, set up as the node's settings say."""
 
 from headrace.client.cluster import Cluster
-from headrace.client.publisher import Acks, Publisher, PublisherSettings
+from headrace.client.producers import Acks, PublisherSettings
+from headrace.client.publisher import Publisher
 from headrace.model.settings import GatewaySettings
 
 
@@ -22,5 +23,6 @@ def open_clients(
         request_timeout_ms=request_timeout_ms,
         linger_ms=settings.linger_ms,
         client_id=client_id,
+        message_bytes_max=settings.body_bytes_max,
     )
-    return cluster, Publisher(bootstrap, publishing)
+    return cluster, Publisher(bootstrap, publishing, cluster.forget)

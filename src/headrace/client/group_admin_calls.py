@@ -89,7 +89,7 @@ async def delete_group(coordinators: Coordinators, group_id: str) -> None:
         (row,) = (await coordinators.cluster.call_broker(broker_id, request, DeleteGroupsResponse)).results
         _check(row.error_code, group_id)
 
-    await coordinators.ask(group_id, attempt)
+    await coordinators.ask(group_id, attempt, repeatable=False)  # the group would be missing
 
 
 def _check(code: Any, about: str) -> None:

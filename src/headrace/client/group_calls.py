@@ -108,7 +108,8 @@ async def _join_once(
             _check(answer.error_code, who.group_id)
         return answer
 
-    return await coordinators.ask(who.group_id, attempt)
+    # A join without an id adds a member whose id was in the lost response: the group would wait for it.
+    return await coordinators.ask(who.group_id, attempt, repeatable=bool(member_id))
 
 
 async def sync(
@@ -162,7 +163,7 @@ async def leave(coordinators: Coordinators, who: Membership) -> None:
 
     identity = MemberIdentity(member_id=who.member_id, group_instance_id=who.group_instance_id)
     request = LeaveGroupRequest(group_id=GroupId(who.group_id), members=(identity,))
-    answer = await _call(coordinators, who, request, LeaveGroupResponse)
+    answer = await _call(coordinators, who, request, LeaveGroupResponse, repeatable=False)  # it would be unknown
     for member in answer.members:
         _check(member.error_code, who.group_id)
 
@@ -241,14 +242,20 @@ async def committed(
 
 
 async def _call(
-    coordinators: Coordinators, who: Membership, request: Any, response_type: Any, wait_s: float = 0.0
+    coordinators: Coordinators,
+    who: Membership,
+    request: Any,
+    response_type: Any,
+    wait_s: float = 0.0,
+    *,
+    repeatable: bool = True,
 ) -> Any:
     async def attempt(broker_id: int) -> Any:
         answer = await coordinators.cluster.call_broker(broker_id, request, response_type, wait_s)
         _check(answer.error_code, who.group_id)
         return answer
 
-    return await coordinators.ask(who.group_id, attempt)
+    return await coordinators.ask(who.group_id, attempt, repeatable=repeatable)
 
 
 def _check(code: Any, about: str) -> None:

@@ -8,12 +8,12 @@ partitions are paused, so that a slow reader holds up nobody but itself.
 
 import asyncio
 from collections import deque
-from collections.abc import Mapping
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, NamedTuple
 
-from headrace.client.factory import make_consumer
+from headrace.client.member_settings import MemberSettings, make_member
+from headrace.client.poller import Poller
 from headrace.client.refusals import from_kafka_error
 from headrace.model.errors import ErrorCode
 
@@ -22,19 +22,6 @@ if TYPE_CHECKING:
 
 Place = tuple[str, int]
 
-# How long a record may lie in librdkafka before a reader who waits gets it.
-POLL_INTERVAL_S = 0.01
-# Members that have not had a record for this many rounds are asked less often.
-QUIET_ROUNDS = 50
-QUIET_EVERY = 5
-# What librdkafka may hold for one member: a thousand members must fit into memory.
-QUEUED_KIB_MAX = 1024
-FETCH_BYTES_MAX = 256 * 1024
-# librdkafka has one fetch under way per broker: partitions that are assigned while it waits are not asked for until it
-# returns. With 5 s here the first events of a stream came after 3.7 s in the median, with 500 ms after 16 ms.
-FETCH_WAIT_MS_MAX = 500
-# Kafka's default. The poller asks all the time, so this only ends a member whose loop is stuck.
-POLL_INTERVAL_MS_MAX = 300_000
 # A coordinator's answers after which trying again is of no use.
 _FINAL = frozenset(
     {
@@ -49,54 +36,38 @@ _FINAL = frozenset(
 )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class MemberSettings:
-    group: str
-    topics: tuple[str, ...]
-    client_id: str
-    instance_id: str | None = None
-    session_timeout_ms: int = 30_000
-    offset_reset: str = "earliest"
-    committed_only: bool = True
-    buffered_max: int = 500
+class Begin(NamedTuple):
+    """Where to begin, and what to commit at once because the reader has acknowledged it, or begins there for good."""
+
+    begin: Mapping[Place, int]
+    commit: Mapping[Place, int]
 
 
-class Poller:
-    """Asks every member, again and again, while there is one."""
-
-    def __init__(self) -> None:
-        self._loop = asyncio.get_running_loop()
-        self._members: list[Member] = []
-        self._timer: asyncio.TimerHandle | None = None
-        self._round = 0
-
-    def add(self, member: "Member") -> None:
-        self._members.append(member)
-        if self._timer is None:
-            self._timer = self._loop.call_later(POLL_INTERVAL_S, self._poll_all)
-
-    def remove(self, member: "Member") -> None:
-        if member in self._members:
-            self._members.remove(member)
-
-    def _poll_all(self) -> None:
-        self._round += 1
-        for number, member in enumerate(self._members):
-            if member.quiet_rounds < QUIET_ROUNDS or (self._round + number) % QUIET_EVERY == 0:
-                member.pump()
-        self._timer = self._loop.call_later(POLL_INTERVAL_S, self._poll_all) if self._members else None
+Beginning = Callable[[Sequence[Place]], Awaitable[Begin]]
 
 
 class Member:
+    """`assignment` counts how often partitions were assigned or revoked: what was read before belongs to the past."""
+
     def __init__(
-        self, bootstrap: str, settings: MemberSettings, poller: Poller, positions: Mapping[Place, int] | None = None
+        self,
+        bootstrap: str,
+        settings: MemberSettings,
+        poller: Poller,
+        *,
+        beginning: Beginning | None = None,
+        places: Mapping[Place, int] | None = None,
     ) -> None:
-        """`positions` are where to begin instead of the committed offsets, for partitions that we are given."""
+        """With `beginning` it is asked where each assignment begins, instead of the committed offsets.
+
+        With `places` it reads these partitions from these offsets, and is no member of any group.
+        """
         self.settings = settings
         self.quiet_rounds = 0
-        self.rebalances = 0
-        self._positions = dict(positions or {})
-        self._delivered: dict[Place, int] = {}
+        self.assignment = 0
+        self._beginning = beginning
+        self._begun: dict[Place, int] = {}  # where this assignment began, or what was acknowledged since
+        self._starting: asyncio.Task[None] | None = None
         self._assigned: set[Place] = set()
         self._buffer: deque[Message] = deque()
         self._paused = False
@@ -104,20 +75,18 @@ class Member:
         self._waiter: asyncio.Future[None] | None = None
         self._poller = poller
         self._closing: asyncio.Task[None] | None = None
-        self._consumer = _make(bootstrap, settings)
-        self._consumer.subscribe(
-            list(settings.topics), on_assign=self._on_assign, on_revoke=self._on_revoke, on_lost=self._on_revoke
-        )
+        self._consumer = make_member(bootstrap, settings, positioned_by_group=beginning is None and places is None)
+        if places is None:
+            self._consumer.subscribe(
+                list(settings.topics), on_assign=self._on_assign, on_revoke=self._on_revoke, on_lost=self._on_revoke
+            )
+        else:
+            self._assign(places)
         poller.add(self)
 
     @property
     def assigned(self) -> list[Place]:
         return sorted(self._assigned)
-
-    @property
-    def delivered(self) -> Mapping[Place, int]:
-        """Per partition that we have: the offset behind the last record that was handed out."""
-        return self._delivered
 
     @property
     def member_id(self) -> str:
@@ -138,10 +107,12 @@ class Member:
         if self._error is not None and not self._buffer:
             raise self._error
         taken = [self._buffer.popleft() for _ in range(min(count_max, len(self._buffer)))]
-        for message in taken:
-            self._delivered[_place(message)] = (message.offset() or 0) + 1
         self._resume()
         return taken
+
+    def put_back(self, messages: "Sequence[Message]") -> None:
+        """Return what `poll` took, to be taken again. Only for messages of the current `assignment`."""
+        self._buffer.extendleft(reversed(messages))
 
     def wake(self) -> None:
         """End the wait of whoever polls: with what there is."""
@@ -200,23 +171,47 @@ class Member:
     # Called by librdkafka, inside `pump`
 
     def _on_assign(self, consumer: "Consumer", partitions: "list[TopicPartition]") -> None:
-        for one in partitions:
-            begin = self._positions.pop((one.topic, one.partition), None)
-            if begin is not None:
-                one.offset = begin
-        consumer.assign(partitions)
-        self._assigned = {(one.topic, one.partition) for one in partitions}
+        if self._beginning is None:
+            consumer.assign(partitions)
+            self._has_been_assigned({(one.topic, one.partition) for one in partitions})
+        else:
+            consumer.assign([])  # for now: librdkafka would begin by itself otherwise
+            places = [(one.topic, one.partition) for one in partitions]
+            self._starting = asyncio.create_task(self._begin(self._beginning, places, self.assignment))
+
+    async def _begin(self, beginning: Beginning, places: Sequence[Place], assignment: int) -> None:
+        try:
+            offsets = await beginning(places)
+            if assignment == self.assignment:  # nothing was revoked meanwhile
+                self._assign(offsets.begin)
+                self.commit_soon(offsets.commit)
+        except Exception as error:
+            if assignment == self.assignment:
+                self.fail(error)
+
+    def _assign(self, begin: Mapping[Place, int]) -> None:
+        self._consumer.assign(_topic_partitions(begin))
+        self._begun = dict(begin)
+        self._has_been_assigned(set(begin))
+
+    def add(self, begin: Mapping[Place, int]) -> None:
+        """Read these partitions too. Only for a reader without a group."""
+        self._consumer.incremental_assign(_topic_partitions(begin))
+        self._has_been_assigned(self._assigned | begin.keys())
+
+    def _has_been_assigned(self, places: set[Place]) -> None:
+        self._assigned = places
         self._paused = False
-        self.rebalances += 1
+        self.assignment += 1
         self.wake()
 
     def _on_revoke(self, consumer: "Consumer", partitions: "list[TopicPartition]") -> None:
-        """What is taken away is somebody else's from now on: neither handed out nor committed by us."""
+        """What is taken away is another member's from now on: neither handed out nor committed by us."""
         gone = {(one.topic, one.partition) for one in partitions}
         self._assigned -= gone
-        self._buffer = deque(message for message in self._buffer if _place(message) not in gone)
-        for place in gone:
-            self._delivered.pop(place, None)
+        self._begun = {}
+        self._buffer = deque(message for message in self._buffer if place_of(message) not in gone)
+        self.assignment += 1
         consumer.unassign()
 
     # Committing and leaving
@@ -236,6 +231,13 @@ class Member:
             if one.error is not None:
                 raise from_kafka_error(one.error)
 
+    async def acknowledge(self, positions: Mapping[Place, int]) -> dict[Place, int]:
+        """Commit those that are ahead of this assignment's beginning and of earlier acknowledgements."""
+        ahead = {place: at for place, at in positions.items() if at > self._begun.get(place, at)}
+        await self.commit(ahead)
+        self._begun |= {place: max(at, self._begun[place]) for place, at in ahead.items() if place in self._begun}
+        return ahead
+
     def commit_soon(self, offsets: Mapping[Place, int]) -> None:
         """Without waiting and without an answer, for those who will commit again in a moment."""
         from confluent_kafka import KafkaException
@@ -249,32 +251,13 @@ class Member:
         if self._closing is None:
             self._poller.remove(self)
             self.wake()
+            if self._starting is not None:
+                self._starting.cancel()
             self._closing = asyncio.create_task(asyncio.to_thread(self._consumer.close))
         await asyncio.shield(self._closing)
 
 
-def _make(bootstrap: str, settings: MemberSettings) -> "Consumer":
-    overrides: dict[str, Any] = {
-        "client.id": settings.client_id,
-        "group.id": settings.group,
-        "session.timeout.ms": settings.session_timeout_ms,
-        "heartbeat.interval.ms": max(min(3_000, settings.session_timeout_ms // 3), 1),
-        "max.poll.interval.ms": max(POLL_INTERVAL_MS_MAX, settings.session_timeout_ms),
-        "enable.partition.eof": False,
-        "auto.offset.reset": settings.offset_reset,
-        "isolation.level": "read_committed" if settings.committed_only else "read_uncommitted",
-        # What every classic client knows, so that Java's and ours can share a group.
-        "partition.assignment.strategy": "range,roundrobin",
-        "queued.max.messages.kbytes": QUEUED_KIB_MAX,
-        "fetch.message.max.bytes": FETCH_BYTES_MAX,
-        "fetch.wait.max.ms": FETCH_WAIT_MS_MAX,
-    }
-    if settings.instance_id is not None:
-        overrides["group.instance.id"] = settings.instance_id
-    return make_consumer(bootstrap, overrides)
-
-
-def _place(message: "Message") -> Place:
+def place_of(message: "Message") -> Place:
     return (message.topic() or "", message.partition() or 0)
 
 

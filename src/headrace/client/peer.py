@@ -27,6 +27,10 @@ class PeerLost(HeadraceError):
 class Peer(Protocol):
     """Another broker that can be asked."""
 
+    @property
+    def is_lost(self) -> bool:
+        """Whether the connection is known to be closed: an `exchange` would raise PeerLost."""
+
     async def exchange(self, frame: bytes) -> memoryview:
         """Send a frame, size included; the answer without its size. Raises PeerLost."""
 
@@ -51,6 +55,10 @@ class TcpPeer(asyncio.BufferedProtocol):
         except (OSError, TimeoutError) as error:
             raise PeerLost(f"no broker answers at {host}:{port} ({error or 'timed out'})") from error
         return peer
+
+    @property
+    def is_lost(self) -> bool:
+        return self._transport is None or self._transport.is_closing()
 
     async def exchange(self, frame: bytes) -> memoryview:
         if self._transport is None or self._transport.is_closing():

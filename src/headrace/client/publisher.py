@@ -6,13 +6,16 @@ interpreter's lock; docs/adr/0007 has what was measured of both, and of confluen
 """
 
 import asyncio
-from dataclasses import dataclass
-from enum import Enum
+from collections.abc import Callable
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
+from uuid import UUID
 
-from headrace.client.factory import make_producer
+from headrace.client.cluster import TOPICS_KNOWN_MAX, TopicFacts
 from headrace.client.pool import TooBusy
-from headrace.client.refusals import from_kafka_error
+from headrace.client.producers import QUEUED_MESSAGES_MAX, Acks, Producers, PublisherSettings, is_fatal, refresh
+from headrace.client.refusals import PartitionGone, from_kafka_error
+from headrace.model.errors import ErrorCode
 
 if TYPE_CHECKING:
     from confluent_kafka import KafkaError, Message, Producer
@@ -25,38 +28,11 @@ NOW = 0  # librdkafka's word for "the time at which it was produced"
 
 # Reports wait for this long at most. Shorter, and the loop is busy looking; longer, and clients feel it.
 POLL_INTERVAL_S = 0.001
-# What may wait in memory for the broker, over all callers. A restart of the broker takes a second or two: that much
-# of a brisk load fits, and more would only make everybody's wait longer than their patience.
-QUEUED_MESSAGES_MAX = 200_000
-QUEUED_KIB_MAX = 64 * 1024
 # Left for callers with single messages while uploads fill the rest.
 UPLOAD_MESSAGES_MAX = QUEUED_MESSAGES_MAX // 2
 FLUSH_TIMEOUT_S = 5.0
 # Long uploads with a producer of their own: a few threads and up to QUEUED_KIB_MAX each. Those on top share.
 STREAMS_MAX = 4
-# An upload is answered at its end: nobody waits for one of its messages, and large batches are cheaper for everybody.
-STREAM_LINGER_MS = 20
-
-
-class Acks(Enum):
-    """What an acknowledgement means, in the words of headrace's settings."""
-
-    ALL = "all"
-    LEADER = "leader"
-    NONE = "none"
-
-
-_ACKS_CONFIG = {Acks.ALL: "all", Acks.LEADER: "1", Acks.NONE: "0"}
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PublisherSettings:
-    acks: Acks = Acks.ALL
-    retries: int = 3
-    retry_backoff_ms: int = 100
-    request_timeout_ms: int = 30_000
-    linger_ms: float = 1
-    client_id: str = "headrace"
 
 
 class Place(NamedTuple):
@@ -73,13 +49,24 @@ class Report(Protocol):
     def delivered(self, error: "KafkaError | None", message: "Message", /) -> None: ...
 
 
+class _Known(NamedTuple):
+    """A topic as the producers know it, or will when they have looked again."""
+
+    id: UUID | None
+    partitions: int
+    looking: "asyncio.Task[None] | None"
+
+
 class Publisher:
-    def __init__(self, bootstrap: str, settings: PublisherSettings) -> None:
-        self._bootstrap, self._settings = bootstrap, settings
+    def __init__(
+        self, bootstrap: str, settings: PublisherSettings, forget: Callable[[str], None] = lambda topic: None
+    ) -> None:
+        """`forget` is called with the name of a topic that was deleted or created again."""
         self._loop = asyncio.get_running_loop()
-        self._producers: dict[Acks, Producer] = {}
+        self._forget, self._timeout_s = forget, settings.request_timeout_ms / 1000
+        self._topics: dict[str, _Known] = {}
+        self._producers = Producers(bootstrap, settings, self._release)
         self._streams: list[Producer] = []
-        self._retired: list[Producer] = []
         self._under_way = 0
         self._polling = False
         self._next_poll: asyncio.Future[None] | None = None
@@ -91,8 +78,35 @@ class Publisher:
 
     def warm(self) -> None:
         """Have the usual producer ready: librdkafka takes half a second to get an idempotent one its id."""
-        if self._settings.acks not in self._producers:
-            self._make(self._settings.acks)
+        self._producers.get(None)
+
+    async def learn(self, topic: TopicFacts) -> None:
+        """To be called before a message is sent: producers get to know a topic's new partitions in five minutes only.
+
+        A topic that was created again, or has more partitions than before, is looked up again by them.
+        """
+        known = self._topics.get(topic.name)
+        if known is None or known.id != topic.id or known.partitions != len(topic.partitions):
+            looking = None
+            if known is not None:
+                producers = [*self._producers.all(), *self._streams]
+                again = asyncio.to_thread(refresh, producers, topic.name, self._timeout_s)
+                looking = asyncio.create_task(again)
+            if len(self._topics) >= TOPICS_KNOWN_MAX:  # producers that were not refreshed report PartitionGone at worst
+                self._topics.clear()
+            known = self._topics[topic.name] = _Known(topic.id, len(topic.partitions), looking)
+        if known.looking is not None and not known.looking.done():
+            await asyncio.shield(known.looking)  # others wait for it too
+
+    def failure(self, topic: str, error: "KafkaError") -> Exception:
+        """What a delivery report's error means."""
+        from confluent_kafka import KafkaError
+
+        gone = (KafkaError._UNKNOWN_TOPIC, KafkaError._UNKNOWN_PARTITION, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
+        if error.code() not in gone:
+            return from_kafka_error(error)
+        self._forget(topic)
+        return PartitionGone(topic)
 
     def open_stream(self, acks: Acks | None) -> "Producer | None":
         """A producer for one long upload alone, to be given to `close_stream`; None if there are enough of them.
@@ -101,9 +115,7 @@ class Publisher:
         """
         if len(self._streams) >= STREAMS_MAX:
             return None
-        level = self._settings.acks if acks is None else acks
-        patient = {"linger.ms": max(self._settings.linger_ms, STREAM_LINGER_MS), "delivery.report.only.error": True}
-        producer = make_producer(self._bootstrap, self._config(level) | patient)
+        producer = self._producers.make_stream(acks)
         self._streams.append(producer)
         return producer
 
@@ -122,7 +134,6 @@ class Publisher:
         acks: Acks | None = None,
     ) -> "asyncio.Future[Place]":
         """The future ends with the place, a Refused or an Unanswered. TooBusy is raised at once."""
-        level = self._settings.acks if acks is None else acks
         future: asyncio.Future[Place] = self._loop.create_future()
 
         def delivered(error: "KafkaError | None", message: "Message") -> None:
@@ -130,27 +141,30 @@ class Publisher:
             if future.done():
                 return  # whoever waited has gone
             if error is not None:
-                self._watch_fatal(level, error)
-                future.set_exception(from_kafka_error(error))
+                future.set_exception(self.failure(topic, error))
             else:
                 future.set_result(place_of(message))
 
-        self._produce(level, topic, value, key, partition, delivered, timestamp_ms, headers)
+        self._produce(acks, topic, value, key, partition, delivered, timestamp_ms, headers)
         return future
 
-    def _produce(self, level: Acks, *arguments: Any) -> None:
-        topic, value, key, partition, delivered, timestamp_ms, headers = arguments
-        producer = self._producers.get(level) or self._make(level)
+    def _produce(self, acks: Acks | None, *message: Any) -> None:
+        from confluent_kafka import KafkaException
+
+        producer = self._producers.get(acks)
         try:
-            if headers:
-                producer.produce(topic, value, key, partition, delivered, timestamp=timestamp_ms, headers=headers)
-            else:
-                producer.produce(topic, value, key, partition, delivered, timestamp=timestamp_ms)
+            try:
+                _hand_over(producer, *message)
+            except KafkaException as error:
+                if not is_fatal(error):
+                    raise
+                self._producers.retire(producer, error)
+                _hand_over(self._producers.get(acks), *message)
         except BufferError:
             self.poll()
             raise TooBusy("too many messages wait for the broker") from None
-        except Exception as error:
-            raise translated(error) from error
+        except KafkaException as error:
+            raise self.failure(message[0], error.args[0]) from error
         self._under_way += 1
         self._keep_polling()
 
@@ -167,8 +181,7 @@ class Publisher:
         librdkafka takes neither headers nor times here, and looks at no message's own partition; messages that have
         some go through `send_reported`. A dict's `callback` gets its outcome instead of the report.
         """
-        level = self._settings.acks if acks is None else acks
-        producer = self._producers.get(level) or self._make(level)
+        producer = self._producers.checked(acks)
         try:
             taken = producer.produce_batch(topic, messages, partition, report.delivered)
         except BufferError:
@@ -181,9 +194,8 @@ class Publisher:
 
     def send_reported(self, topic: str, message: Sendable, report: "Report", acks: Acks | None = None) -> None:
         """One message whose outcome is told to the upload instead of a future."""
-        level = self._settings.acks if acks is None else acks
         value, key, partition, timestamp_ms, headers = message
-        self._produce(level, topic, value, key, partition, report.delivered, timestamp_ms, headers)
+        self._produce(acks, topic, value, key, partition, report.delivered, timestamp_ms, headers)
 
     async def wait_for_room(self) -> None:
         """Until there is room for another piece of an upload."""
@@ -197,16 +209,16 @@ class Publisher:
             self._next_poll = self._loop.create_future()
         await asyncio.shield(self._next_poll)  # others wait for it too
 
-    def report_done(self, error: "KafkaError | None" = None, acks: Acks | None = None) -> None:
+    def report_done(self) -> None:
         self._under_way -= 1
-        if error is not None:
-            self._watch_fatal(self._settings.acks if acks is None else acks, error)
 
     def poll(self) -> None:
-        for producer in self._producers.values():
-            producer.poll(0)
-        for producer in self._retired:
-            producer.poll(0)
+        """Serve the delivery reports. A producer with a fatal error is replaced; this raises nothing then."""
+        self._producers.poll()
+
+    def _release(self, finished: "list[Producer]") -> None:
+        """In a thread: ending a producer's own threads takes a moment."""
+        self._loop.run_in_executor(None, finished.clear)
 
     def _keep_polling(self) -> None:
         if not self._polling:
@@ -214,52 +226,41 @@ class Publisher:
             self._loop.call_later(POLL_INTERVAL_S, self._poll_once)
 
     def _poll_once(self) -> None:
-        self.poll()
-        if self._next_poll is not None:
-            self._next_poll.set_result(None)
-            self._next_poll = None
-        if self._under_way:
-            self._loop.call_later(POLL_INTERVAL_S, self._poll_once)
-        else:
-            self._polling = False
-            self._retired.clear()
-
-    def _make(self, acks: Acks) -> "Producer":
-        producer = self._producers[acks] = make_producer(self._bootstrap, self._config(acks))
-        return producer
-
-    def _config(self, acks: Acks) -> dict[str, str | int | float | bool]:
-        settings = self._settings
-        retries = settings.retries if acks is not Acks.NONE else 0
-        return {
-            "client.id": settings.client_id,
-            "acks": _ACKS_CONFIG[acks],
-            # Without a retry nothing can be written twice, and without acks from all nothing is certain anyway.
-            "enable.idempotence": acks is Acks.ALL and retries > 0,
-            "retries": retries,
-            "retry.backoff.ms": max(settings.retry_backoff_ms, 1),
-            "retry.backoff.max.ms": max(settings.retry_backoff_ms, 1000),
-            "message.timeout.ms": settings.request_timeout_ms,
-            "request.timeout.ms": settings.request_timeout_ms,
-            "linger.ms": settings.linger_ms,
-            "compression.type": "lz4",
-            "partitioner": "murmur2_random",  # where Java puts a key; without one, sticky
-            "queue.buffering.max.messages": QUEUED_MESSAGES_MAX,
-            "queue.buffering.max.kbytes": QUEUED_KIB_MAX,
-        }
-
-    def _watch_fatal(self, acks: Acks, error: "KafkaError") -> None:
-        """A producer whose sequence is broken beyond repair answers nothing any more: the next message gets another."""
-        producer = self._producers.get(acks)
-        if error.fatal() and producer is not None:
-            self._retired.append(self._producers.pop(acks))
+        try:
+            self.poll()
+        finally:  # whatever a report's recipient raises: the others still wait for theirs
+            if self._next_poll is not None:
+                self._next_poll.set_result(None)
+                self._next_poll = None
+            self._polling = self._under_way > 0
+            if self._polling:
+                self._loop.call_later(POLL_INTERVAL_S, self._poll_once)
 
     async def close(self) -> None:
         """Lets what is under way arrive, for a few seconds at most."""
+        from confluent_kafka import KafkaException
+
         deadline = self._loop.time() + FLUSH_TIMEOUT_S
-        for producer in self._producers.values():
+        for producer in self._producers.all():
             remaining_s = max(deadline - self._loop.time(), 0.0)
-            await asyncio.to_thread(producer.flush, remaining_s)
+            with suppress(KafkaException):  # a fatal error
+                await asyncio.to_thread(producer.flush, remaining_s)
+
+
+def _hand_over(
+    producer: "Producer",
+    topic: str,
+    value: bytes | None,
+    key: bytes | None,
+    partition: int,
+    delivered: Any,
+    timestamp_ms: int,
+    headers: Any,
+) -> None:
+    if headers:
+        producer.produce(topic, value, key, partition, delivered, timestamp=timestamp_ms, headers=headers)
+    else:
+        producer.produce(topic, value, key, partition, delivered, timestamp=timestamp_ms)
 
 
 def place_of(message: "Message") -> Place:

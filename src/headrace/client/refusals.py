@@ -38,6 +38,8 @@ PASSING = frozenset(
         ErrorCode.REBALANCE_IN_PROGRESS,
     }
 )
+# Of requests that change something and would fail, or count twice, if they were carried out and sent again.
+PASSING_UNSENT = PASSING - {ErrorCode.REQUEST_TIMED_OUT, ErrorCode.NETWORK_EXCEPTION}
 
 
 class Refused(Exception):
@@ -50,6 +52,21 @@ class Refused(Exception):
     @property
     def passes(self) -> bool:
         return self.code in PASSING
+
+
+class PartitionGone(Refused):
+    """The topic was deleted or created again while a message waited. The message was not written; retry it.
+
+    The retry is sent to the new topic of that name, or rejected because there is none.
+    """
+
+    def __init__(self, topic: str) -> None:
+        message = f"{topic} was deleted or created again while the message waited for its partition"
+        super().__init__(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, message)
+
+    @property
+    def passes(self) -> bool:
+        return True
 
 
 class Unanswered(Exception):

@@ -10,8 +10,8 @@ import os
 from collections import deque
 from typing import TYPE_CHECKING
 
-from headrace.client.publisher import Acks, Place, Publisher, Sendable, place_of
-from headrace.client.refusals import from_kafka_error
+from headrace.client.producers import Acks
+from headrace.client.publisher import Place, Publisher, Sendable, place_of
 
 if TYPE_CHECKING:
     from confluent_kafka import KafkaError, Message
@@ -95,9 +95,9 @@ class SingleMessages:
             self._fail(caller, error)
 
     def delivered(self, caller: "_Caller", error: "KafkaError | None", message: "Message") -> None:
-        self._publisher.report_done(error, caller.acks)
+        self._publisher.report_done()
         if error is not None:
-            self._fail(caller, from_kafka_error(error))
+            self._fail(caller, self._publisher.failure(caller.topic, error))
             return
         if not self._answers:
             self._loop.call_soon(self._answer_some)

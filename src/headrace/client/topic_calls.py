@@ -9,12 +9,9 @@ from typing import Any, NamedTuple
 
 from headrace.client.cluster import Cluster
 from headrace.client.configs import ConfigSource, ResourceType
-from headrace.client.refusals import PASSING, Refused
-from headrace.model.errors import ErrorCode
+from headrace.client.refusals import PASSING_UNSENT, Refused
 
 BROKERS_DEFAULT = -1
-# A creation that was carried out and whose answer was lost comes back as "exists already": so these are not sent twice.
-_PASSING = PASSING - {ErrorCode.REQUEST_TIMED_OUT, ErrorCode.NETWORK_EXCEPTION}
 
 
 class Created(NamedTuple):
@@ -51,7 +48,7 @@ async def create(
         _check(row)
         return row
 
-    row = await cluster.patiently(attempt, _PASSING)
+    row = await cluster.patiently(attempt, PASSING_UNSENT)
     cluster.forget(name)
     return Created(str(row.topic_id or ""), row.num_partitions, row.replication_factor)
 
@@ -67,7 +64,7 @@ async def delete(cluster: Cluster, name: str) -> None:
         (row,) = (await _ask_controller(cluster, request, DeleteTopicsResponse)).responses
         _check(row)
 
-    await cluster.patiently(attempt, _PASSING)
+    await cluster.patiently(attempt, PASSING_UNSENT)
     cluster.forget(name)
 
 
@@ -84,7 +81,7 @@ async def grow(cluster: Cluster, name: str, total_count: int, *, validate_only: 
         (row,) = (await _ask_controller(cluster, request, CreatePartitionsResponse)).results
         _check(row)
 
-    await cluster.patiently(attempt, _PASSING)
+    await cluster.patiently(attempt, PASSING_UNSENT)
     cluster.forget(name)
 
 

@@ -8,8 +8,8 @@ import asyncio
 from typing import TYPE_CHECKING, Any
 
 from headrace.client.pool import TooBusy
-from headrace.client.publisher import POLL_INTERVAL_S, UPLOAD_MESSAGES_MAX, Acks, Publisher, Sendable, translated
-from headrace.client.refusals import from_kafka_error
+from headrace.client.producers import Acks
+from headrace.client.publisher import POLL_INTERVAL_S, UPLOAD_MESSAGES_MAX, Publisher, Sendable, translated
 
 if TYPE_CHECKING:
     from confluent_kafka import KafkaError, Message, Producer
@@ -29,18 +29,20 @@ class Upload:
         is_long = bytes_announced >= LONG_BYTES_MIN
         self._stream: Producer | None = publisher.open_stream(acks) if is_long else None
         self._may_stream = not is_long
+        self._broken: Exception | None = None  # the stream's fatal error
         self.sent = self.acked = self.failed = 0
         self.failures: list[Exception] = []
 
     async def push(self, topic: str, messages: list[dict[str, Any]]) -> None:
-        """Queue all of them in order, as room comes free."""
+        """Queue all of them in order, as room comes free. Raises Unanswered or Refused if no more can be sent."""
         if self._may_stream and self.sent >= LONG_MESSAGES_MIN:
             await self._go_alone()
         while messages:
             await self._wait_for_room()
+            self._check()
             taken = self._send(topic, messages)
             self.sent += taken
-            messages = self._left_out(messages) if taken < len(messages) else []
+            messages = self._left_out(topic, messages) if taken < len(messages) else []
             if messages:
                 await self._look_again()
 
@@ -48,6 +50,7 @@ class Upload:
         """The same for one message that has headers or a time."""
         while True:
             await self._wait_for_room()
+            self._check()
             try:
                 self._send_one(topic, message)
             except TooBusy:
@@ -89,22 +92,35 @@ class Upload:
             taken = 0
         except Exception as error:
             raise translated(error) from error
-        self._stream.poll(0)
+        self._poll_stream(self._stream)
         return taken
 
     def _send_one(self, topic: str, message: Sendable) -> None:
         if self._stream is None:
             self._publisher.send_reported(topic, message, self, self._acks)
             return
+        from confluent_kafka import KafkaException
+
         value, key, partition, timestamp_ms, headers = message
         try:
             more: Any = {"timestamp": timestamp_ms} | ({"headers": headers} if headers else {})
             self._stream.produce(topic, value, key, partition, self._reported, **more)
         except BufferError:
             raise TooBusy("too many messages wait for the broker") from None
+        except KafkaException as error:
+            raise self._publisher.failure(topic, error.args[0]) from error
+        self._poll_stream(self._stream)
+
+    def _poll_stream(self, stream: "Producer") -> None:
+        """Serve its reports. A fatal error is raised by the next push: the counts are right first."""
+        try:
+            stream.poll(0)
         except Exception as error:
-            raise translated(error) from error
-        self._stream.poll(0)
+            self._broken = translated(error)
+
+    def _check(self) -> None:
+        if self._broken is not None:
+            raise self._broken
 
     async def _wait_for_room(self) -> None:
         if self._stream is None:
@@ -116,7 +132,7 @@ class Upload:
     async def _look_again(self) -> None:
         """Let reports come in, and others have their turn."""
         if self._stream is not None:
-            self._stream.poll(0)
+            self._poll_stream(self._stream)
             await asyncio.sleep(POLL_INTERVAL_S)
         elif self._publisher.under_way:
             await self._publisher.polled()
@@ -127,19 +143,19 @@ class Upload:
         if error is None:
             self.acked += 1
         else:
-            self._failed(error)
+            self._failed(message.topic() or "", error)
 
     def _reported(self, error: "KafkaError | None", message: "Message") -> None:
         """Of a producer of our own: only failures are told of."""
         assert error is not None, "successes are not reported"
-        self._failed(error)
+        self._failed(message.topic() or "", error)
 
-    def _failed(self, error: "KafkaError") -> None:
+    def _failed(self, topic: str, error: "KafkaError") -> None:
         self.failed += 1
         if len(self.failures) < FAILURES_KEPT:
-            self.failures.append(from_kafka_error(error))
+            self.failures.append(self._publisher.failure(topic, error))
 
-    def _left_out(self, messages: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    def _left_out(self, topic: str, messages: list[dict[str, Any]]) -> list[dict[str, Any]]:
         """Those there was no room for, wherever they stood; what librdkafka refuses for another reason has failed."""
         if not any("_error" in message for message in messages):
             return messages  # the queue was full before the first of them
@@ -150,5 +166,5 @@ class Upload:
                 again.append(message)
             elif error is not None:
                 self.sent += 1
-                self._failed(error)
+                self._failed(topic, error)
         return again

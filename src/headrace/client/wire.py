@@ -10,7 +10,7 @@ from struct import Struct
 from typing import Any, TypeVar
 
 from headrace.client.connection import RESPONSE_BYTES_MAX, encode_request
-from headrace.client.factory import BrokerUnreachable
+from headrace.client.factory import BrokerUnreachable, ResponseLost
 from headrace.model.errors import ProtocolError
 
 _LENGTH = Struct(">i")
@@ -37,7 +37,10 @@ class AsyncConnection:
         return cls(reader, writer, where)
 
     async def call(self, client_id: str, request: Any, response_type: type[Response], timeout_s: float) -> Response:
-        """Send a kio request, return its response. A connection whose call failed or was cancelled is spent."""
+        """Send a kio request, return its response; ResponseLost if there is none.
+
+        A connection whose call failed or was cancelled is spent.
+        """
         from kio.serial import entity_reader
         from kio.serial.errors import DecodeError
 
@@ -48,7 +51,7 @@ class AsyncConnection:
                 self._writer.write(encode_request(request, self._correlation_id, client_id))
                 frame = await self._read_frame()
         except (OSError, asyncio.IncompleteReadError) as error:
-            raise BrokerUnreachable(f"the broker at {self._where} did not answer") from error
+            raise ResponseLost(f"the broker at {self._where} did not answer") from error
         try:
             header, used = entity_reader(response_type.__header_schema__)(frame, 0)  # type: ignore[attr-defined]
             if header.correlation_id != self._correlation_id:

@@ -11,8 +11,9 @@ from starlette.exceptions import HTTPException as StarletteHTTPException
 from headrace import __version__
 from headrace.client.factory import BrokerUnreachable
 from headrace.client.refusals import Refused, Unanswered
+from headrace.gateway.bodies import Disconnected
 from headrace.gateway.figures import HttpFigures
-from headrace.gateway.front import V1, Front
+from headrace.gateway.front import GONE, V1, Front
 from headrace.gateway.openapi import complete_openapi
 from headrace.gateway.problems import Problem, problem_of
 from headrace.gateway.routes import (
@@ -113,6 +114,10 @@ def _add_handlers(app: FastAPI) -> None:
         detail = _HTTP_DETAILS.get(error.status_code, str(error.detail))
         return respond(request, Problem(error.status_code, detail, headers=error.headers))
 
+    async def disconnected(request: Request, error: Exception) -> Response:
+        return Response(status_code=GONE)  # for the metrics
+
+    app.add_exception_handler(Disconnected, disconnected)
     app.add_exception_handler(RequestValidationError, invalid)
     app.add_exception_handler(StarletteHTTPException, http_error)
     for kind in (Refused, Unanswered, BrokerUnreachable, HeadraceError, Exception):

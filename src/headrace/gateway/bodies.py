@@ -10,6 +10,7 @@ from typing import Any
 
 import orjson
 
+from headrace.gateway.inflating import inflated, is_compressed
 from headrace.gateway.problems import Problem
 from headrace.model.errors import ErrorCode
 
@@ -37,27 +38,38 @@ def header(scope: Scope, name: bytes) -> bytes | None:
 
 
 async def read_body(scope: Scope, receive: Receive, bytes_max: int) -> bytes:
-    """The whole body; Problem 413 or 408 if it is too large or too slow."""
+    """The whole body, decompressed; Problem 413 or 408 if it is too large or too slow."""
     _check_announced(scope, bytes_max)
+    if is_compressed(header(scope, b"content-encoding")):
+        return await _joined(body_parts(scope, receive), bytes_max)
     message = await _next_part(receive, SILENCE_S_MAX)
     body: bytes = message.get("body", b"")
     if not message.get("more_body", False):  # nearly always: small bodies come in one piece
         return _checked(body, bytes_max)
-    parts, size = [body], len(body)
+    return await _joined(_rest(receive), bytes_max, body)
+
+
+async def _joined(parts: AsyncIterator[bytes], bytes_max: int, first: bytes = b"") -> bytes:
+    found, size = [first], len(first)
     try:
         async with asyncio.timeout(WHOLE_BODY_S_MAX):
-            async for part in _rest(receive):
+            async for part in parts:
                 size += len(part)
                 if size > bytes_max:
                     raise too_large(bytes_max)
-                parts.append(part)
+                found.append(part)
     except TimeoutError:
         raise Problem(408, f"the body was not complete after {WHOLE_BODY_S_MAX:.0f} s") from None
-    return _checked(b"".join(parts), bytes_max)
+    return _checked(b"".join(found), bytes_max)
 
 
-async def body_parts(receive: Receive) -> AsyncIterator[bytes]:
-    """A body as it comes, for streams: nothing but the current part is held."""
+def body_parts(scope: Scope, receive: Receive) -> AsyncIterator[bytes]:
+    """A body as it comes, decompressed, for streams: nothing but the current part is held."""
+    parts = _as_sent(receive)
+    return inflated(parts) if is_compressed(header(scope, b"content-encoding")) else parts
+
+
+async def _as_sent(receive: Receive) -> AsyncIterator[bytes]:
     message = await _next_part(receive, SILENCE_S_MAX)
     yield message.get("body", b"")
     if message.get("more_body", False):

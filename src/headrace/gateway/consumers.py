@@ -6,13 +6,18 @@ whose gateway is another one after a restart joins again and goes on where it ha
 
 import asyncio
 import logging
+import math
 import time
 import uuid
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable, Mapping
+from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 
-from headrace.client.member import Member, MemberSettings, Place, Poller
+from headrace.client.member import Beginning, Member, Place
+from headrace.client.member_settings import MemberSettings
+from headrace.client.poller import Poller
 from headrace.client.topic_watch import TopicWatch, Watched
+from headrace.gateway.deliveries import Deliveries
 from headrace.gateway.problems import Problem
 from headrace.model.errors import ErrorCode
 
@@ -29,8 +34,13 @@ class Consumer:
     member: Member
     expires_after_s: float
     last_asked: float
+    listens: bool = False  # at the end of a stream, which ends its life too
     # One request at a time: two polls at once would share out records without order.
     turn: asyncio.Lock = field(default_factory=asyncio.Lock)
+    deliveries: Deliveries = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.deliveries = Deliveries(self.member)
 
 
 class Consumers:
@@ -45,8 +55,14 @@ class Consumers:
     def __len__(self) -> int:
         return len(self._members)
 
-    def join(self, settings: MemberSettings, positions: dict[Place, int] | None = None) -> Member:
-        """A member for whoever holds on to it, e.g. a stream; it is to be given to `leave`."""
+    def join(
+        self,
+        settings: MemberSettings,
+        *,
+        beginning: Beginning | None = None,
+        places: Mapping[Place, int] | None = None,
+    ) -> Member:
+        """A member, or a reader of `places`, for a caller that gives it to `leave`."""
         if len(self._members) >= MEMBERS_MAX:
             raise Problem(
                 429,
@@ -54,9 +70,36 @@ class Consumers:
                 code=ErrorCode.GROUP_MAX_SIZE_REACHED,
                 retriable=True,
             )
-        member = Member(self._bootstrap, settings, self._poller, positions)
+        member = Member(self._bootstrap, settings, self._poller, beginning=beginning, places=places)
         self._members[member] = self._watch.watch(settings.topics, member.fail)
         return member
+
+    @asynccontextmanager
+    async def joined(self, settings: MemberSettings, places: Mapping[Place, int]) -> AsyncIterator[Member]:
+        """A reader without a group."""
+        member = self.join(settings, places=places)
+        try:
+            yield member
+        finally:
+            await self.leave(member)
+
+    @asynccontextmanager
+    async def listening(self, settings: MemberSettings, id_: str, beginning: Beginning) -> AsyncIterator[Member]:
+        """A member whose client listens to a stream. A client that connects again takes the place of its old stream."""
+        key = (settings.group, id_)
+        before = self._consumers.get(key)
+        if before is not None and not before.listens:
+            raise Problem(409, f"there is a consumer {id_} in {settings.group} already; choose another id")
+        member = self.join(settings, beginning=beginning)
+        if before is not None:
+            before.member.fail(Problem(409, f"another stream of {settings.group} has the id {id_} now"))
+        self._consumers[key] = mine = Consumer(id_, member, math.inf, self._now(), listens=True)
+        try:
+            yield member
+        finally:
+            if self._consumers.get(key) is mine:
+                del self._consumers[key]
+            await self.leave(member)
 
     async def leave(self, member: Member) -> None:
         watched = self._members.pop(member, None)
@@ -64,12 +107,14 @@ class Consumers:
             self._watch.forget(watched)
         await member.close()
 
-    def create(self, settings: MemberSettings, name: str | None) -> Consumer:
+    def create(self, settings: MemberSettings, name: str | None, beginning: Beginning | None) -> Consumer:
         """A member that waits for its client's next request."""
         id_ = name or uuid.uuid4().hex
         if (settings.group, id_) in self._consumers:
             raise Problem(409, f"there is a consumer {id_} in {settings.group} already; choose another id")
-        consumer = Consumer(id_, self.join(settings), settings.session_timeout_ms / 1000, self._now())
+        consumer = Consumer(
+            id_, self.join(settings, beginning=beginning), settings.session_timeout_ms / 1000, self._now()
+        )
         self._consumers[settings.group, id_] = consumer
         if self._reaper is None:
             self._reaper = asyncio.create_task(self._reap())
@@ -93,6 +138,8 @@ class Consumers:
     async def remove(self, group: str, id_: str) -> None:
         consumer = self.find(group, id_)
         del self._consumers[group, id_]
+        if consumer.listens:
+            consumer.member.fail(Problem(404, f"{id_} has left {group}", code=ErrorCode.UNKNOWN_MEMBER_ID))
         await self.leave(consumer.member)
 
     async def _reap(self) -> None:

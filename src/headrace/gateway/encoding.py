@@ -4,8 +4,8 @@ Decides the two shapes. Pure: bytes and dicts in, dicts and bytes out.
 
     {"key": "user-1", "value": "Hello", "partition": 0, "headers": {"trace": "1"}, "timestamp": 1700000000000}
 
-A string is its UTF-8 text, null is null, any other JSON value is its JSON text. Bytes that are no text travel as
-`key_base64` and `value_base64`, both ways.
+A string is its UTF-8 text, null is null, any other JSON value is its JSON text, as the client wrote it. Bytes that are
+no text travel as `key_base64` and `value_base64`, both ways.
 """
 
 import base64
@@ -17,6 +17,7 @@ import orjson
 
 from headrace.client.publisher import ANY_PARTITION, NOW
 from headrace.gateway.problems import Problem
+from headrace.model.json_text import JsonText, Name, TooDeep
 from headrace.records.record import Headers, Record
 
 PARTITION_MAX = 2**31 - 1
@@ -38,8 +39,38 @@ class Outgoing(NamedTuple):
     headers: list[tuple[str, bytes | None]] | None = None
 
 
-def outgoing(message: Any) -> Outgoing:
-    """A message of a request; Problem 422 says what is wrong with it."""
+class CompactText:
+    """Parts of a document that is spelled as orjson spells it, and therefore its parts are too."""
+
+    __slots__ = ("_value",)
+
+    def __init__(self, value: Any) -> None:
+        self._value = value
+
+    def __getitem__(self, name: Name) -> "CompactText":
+        return CompactText(self._value[name])
+
+    def encoded(self) -> bytes:
+        return orjson.dumps(self._value)
+
+
+Text = JsonText | CompactText
+
+
+def text_of(document: bytes, value: Any) -> Text:
+    """The text of a document and of its parts, exactly as it was sent.
+
+    Most programs write compact JSON, for which this is ten times as fast as finding the positions of the parts.
+    """
+    try:
+        is_compact = orjson.dumps(value) == document
+    except TypeError:  # orjson reads more levels than it writes
+        is_compact = False
+    return CompactText(value) if is_compact else JsonText(document.decode)
+
+
+def outgoing(message: Any, text: Text) -> Outgoing:
+    """A message of a request, and its JSON text; Problem 422 says what is wrong with it."""
     if type(message) is not dict:
         raise _wrong('a message is an object, e.g. {"key": "user-1", "value": "Hello"}')
     if not message.keys() <= _FIELDS:
@@ -51,26 +82,34 @@ def outgoing(message: Any) -> Outgoing:
     timestamp_ms = message.get("timestamp")
     headers = message.get("headers")
     return Outgoing(
-        _bytes(message, "value"),
-        _bytes(message, "key"),
+        _bytes(message, "value", text),
+        _bytes(message, "key", text),
         ANY_PARTITION if partition is None else _integer("partition", partition, PARTITION_MAX),
         NOW if timestamp_ms is None else _integer("timestamp", timestamp_ms, TIMESTAMP_MAX, minimum=1),
-        None if not headers else _headers(headers),
+        None if not headers else _headers(headers, text["headers"]),
     )
 
 
-def _bytes(message: Mapping[str, Any], name: str) -> bytes | None:
+def _bytes(message: Mapping[str, Any], name: str, text: Text) -> bytes | None:
     given = message.get(name)
-    if type(given) is str:
-        plain: bytes | None = _text(name, given)
-    elif given is None:
+    if given is None:
         encoded = message.get(f"{name}_base64")
-        plain = None if encoded is None else _unbase64(f"{name}_base64", encoded)
-    else:
-        plain = orjson.dumps(given)
-    if given is not None and message.get(f"{name}_base64") is not None:
+        return None if encoded is None else _unbase64(f"{name}_base64", encoded)
+    if message.get(f"{name}_base64") is not None:
         raise _wrong(f"write {name} or {name}_base64, not both")
-    return plain
+    return _content(name, given, text, name)
+
+
+def _content(label: str, given: Any, text: Text, part: Name) -> bytes | None:
+    """The bytes that a JSON value stands for; `text[part]` is that value as the client wrote it."""
+    if type(given) is str:
+        return _text(label, given)
+    if given is None:
+        return None
+    try:
+        return text[part].encoded()
+    except TooDeep as error:
+        raise _wrong(f"{label}: {error}") from None
 
 
 def _text(name: str, text: str) -> bytes:
@@ -93,24 +132,28 @@ def _integer(name: str, number: Any, maximum: int, minimum: int = 0) -> int:
     return number
 
 
-def _headers(given: Any) -> list[tuple[str, bytes | None]]:
+def _headers(given: Any, text: Text) -> list[tuple[str, bytes | None]]:
     """An object of texts; or, for names that repeat and for bytes, a list of name, value or value_base64."""
-    if isinstance(given, dict):
-        rows = [{"name": name, "value": value} for name, value in given.items()]
-    elif isinstance(given, list) and all(isinstance(row, dict) for row in given):
-        rows = given
-    else:
+    is_list = isinstance(given, list) and all(isinstance(row, dict) for row in given)
+    if not is_list and not isinstance(given, dict):
         raise _wrong('headers are an object, {"trace": "1"}, or a list, [{"name": "trace", "value": "1"}]')
-    if len(rows) > HEADERS_MAX:
+    if len(given) > HEADERS_MAX:
         raise _wrong(f"a message may have {HEADERS_MAX} headers")
-    made = []
-    for row in rows:
-        name = row.get("name")
-        if not isinstance(name, str) or not row.keys() <= {"name", "value", "value_base64"}:
-            raise _wrong("a header has a name and a value, or a value_base64")
-        _text("a header's name", name)
-        made.append((name, _bytes(row, "value")))
-    return made
+    if is_list:
+        return [_header(row, text[number]) for number, row in enumerate(given)]
+    return [(_header_name(name), _content("value", value, text, name)) for name, value in given.items()]
+
+
+def _header(row: Mapping[str, Any], text: Text) -> tuple[str, bytes | None]:
+    name = row.get("name")
+    if not isinstance(name, str) or not row.keys() <= {"name", "value", "value_base64"}:
+        raise _wrong("a header has a name and a value, or a value_base64")
+    return _header_name(name), _bytes(row, "value", text)
+
+
+def _header_name(name: str) -> str:
+    _text("a header's name", name)
+    return name
 
 
 def _wrong(what: str) -> Problem:
@@ -120,6 +163,7 @@ def _wrong(what: str) -> Problem:
 # The other way
 
 Shown = dict[str, Any]
+_LINE_ENDS_TO_SPACES = bytes.maketrans(b"\r\n", b"  ")
 
 
 def shown(record: Record, format_: Format = "auto") -> Shown:
@@ -150,10 +194,17 @@ def _show_text(made: Shown, name: str, name_base64: str, content: bytes | None) 
 
 
 def _show_json(made: Shown, name: str, name_base64: str, content: bytes | None) -> None:
+    """JSON as it is stored, without a change to its numbers, but on one line: it may stand in a line of NDJSON."""
+    if content is None:
+        made[name] = None
+        return
     try:
-        made[name] = None if content is None else orjson.loads(content)
+        orjson.loads(content)
     except orjson.JSONDecodeError:
         _show_text(made, name, name_base64, content)
+    else:
+        # Within a JSON text a line's end is space between two tokens; in strings it must be escaped.
+        made[name] = orjson.Fragment(bytes(content).translate(_LINE_ENDS_TO_SPACES))
 
 
 def _show_base64(made: Shown, name: str, name_base64: str, content: bytes | None) -> None:

@@ -1,24 +1,24 @@
-"""A topic as server-sent events: a member of a real group for as long as somebody listens.
+"""Records as server-sent events, for as long as a client listens: of a group's share, or of a whole topic.
 
-    id: my-topic:0:101,my-topic:3:57        for each partition, the next offset: where Last-Event-ID goes on
-    data: {"topic":"my-topic","partition":3,"offset":56,…}
+    id: my-topic:0:101,57,33        where Last-Event-ID goes on, see event_ids.py
+    data: {"topic":"my-topic","partition":2,"offset":32,…}
 
-Decides when what was sent is committed: a second later, once a second. An event that was written to a connection that
-broke may never have arrived, so the last ones before an end are not committed; the client's Last-Event-ID says exactly
-which ones it has seen, and wins over what is committed.
+Commits nothing: an event that was written to a connection may never arrive. A client acknowledges by the id that it
+sends when it connects again, or by a commit of its own.
 """
 
 import asyncio
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Callable, Mapping
+from contextlib import AbstractAsyncContextManager
 from typing import TYPE_CHECKING
 
 import orjson
 from starlette.responses import Response
 
-from headrace.client.member import Member, Place
+from headrace.client.member import Member, Place, place_of
 from headrace.gateway.bodies import Receive, Scope, Send
 from headrace.gateway.delivered import delivered
-from headrace.gateway.encoding import OFFSET_MAX, PARTITION_MAX, Format
+from headrace.gateway.encoding import Format
 from headrace.gateway.problems import problem_of
 from headrace.gateway.services import Services
 
@@ -27,127 +27,91 @@ if TYPE_CHECKING:
 
 # Proxies cut connections that are silent for a minute.
 KEEP_ALIVE_S = 15.0
-COMMIT_INTERVAL_S = 1.0
-# Nobody waits for a commit's answer; should one have been lost, everything is said again after so many rounds.
-COMMIT_ALL_EVERY = 10
 # What a client should wait before it connects again: a restart of the gateway takes about that.
 RECONNECT_MS = 1_000
 RECORDS_AT_ONCE = 500
-# An id names the partitions that one member has: a few thousand at most.
-EVENT_ID_BYTES_MAX = 64 * 1024
+LOOK_S = 1.0
 
-
-def parse_event_id(text: str) -> dict[Place, int]:
-    """Where each partition goes on; ValueError if this is none of ours."""
-    if len(text) > EVENT_ID_BYTES_MAX:
-        raise ValueError("too long")
-    positions: dict[Place, int] = {}
-    for item in filter(None, text.split(",")):
-        topic, partition, offset = item.split(":")
-        if not (partition.isascii() and partition.isdigit() and offset.isascii() and offset.isdigit() and topic):
-            raise ValueError(item)
-        positions[topic, int(partition)] = int(offset)
-        if int(partition) > PARTITION_MAX or int(offset) > OFFSET_MAX:
-            raise ValueError(item)
-    return positions
-
-
-def event_id(positions: Mapping[Place, int]) -> str:
-    return ",".join(f"{topic}:{partition}:{offset}" for (topic, partition), offset in sorted(positions.items()))
+# Place and the offset behind an event in; the event's id out.
+Moved = Callable[[Place, int], str]
 
 
 class EventStream(Response):
-    """Sends until the client hangs up or the gateway stops; then leaves the group."""
+    """Sends until the client hangs up or the gateway stops; then leaves `reading`."""
 
     media_type = "text/event-stream"
 
     def __init__(
-        self, client: Services, member: Member, positions: Mapping[Place, int], *, commits: bool, format_: Format
+        self,
+        client: Services,
+        reading: AbstractAsyncContextManager[Member],
+        moved: Moved,
+        format_: Format,
+        *,
+        first_id: Callable[[], str] | None = None,
+        headers: Mapping[str, str] | None = None,
     ) -> None:
+        """`first_id` is the id of an assignment, for streams whose positions a client must know before any event."""
         super().__init__()
-        self._client, self._member, self._format = client, member, format_
-        self._positions = dict(positions)
-        self._commits = commits
-        self._committed: dict[Place, int] = {}
-        self._seasoned: dict[Place, int] = {}
-        self._rounds = 0
+        self._client, self._reading, self._moved, self._format = client, reading, moved, format_
+        self._first_id = first_id
+        self._more_headers = [(name.encode(), value.encode("latin-1")) for name, value in (headers or {}).items()]
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         headers = [
             (b"content-type", b"text/event-stream; charset=utf-8"),
             (b"cache-control", b"no-store"),
             (b"x-accel-buffering", b"no"),  # nginx would gather events before it passes them on
+            *self._more_headers,
         ]
-        await send({"type": "http.response.start", "status": 200, "headers": headers})
-        self._client.figures.streams += 1
-        sending = asyncio.create_task(self._send_all(send))
-        leaving = asyncio.create_task(_wait_for_disconnect(receive))
-        try:
-            await asyncio.wait((sending, leaving), return_when=asyncio.FIRST_COMPLETED)
-        finally:
-            self._client.figures.streams -= 1
-            for task in (sending, leaving):
-                task.cancel()
-            await asyncio.gather(sending, leaving, return_exceptions=True)
-            await self._client.consumers.leave(self._member)
+        async with self._reading as member:
+            await send({"type": "http.response.start", "status": 200, "headers": headers})
+            self._client.figures.streams += 1
+            sending = asyncio.create_task(self._send_all(member, send))
+            leaving = asyncio.create_task(_wait_for_disconnect(receive))
+            try:
+                await asyncio.wait((sending, leaving), return_when=asyncio.FIRST_COMPLETED)
+            finally:
+                self._client.figures.streams -= 1
+                for task in (sending, leaving):
+                    task.cancel()
+                await asyncio.gather(sending, leaving, return_exceptions=True)
 
-    async def _send_all(self, send: Send) -> None:
+    async def _send_all(self, member: Member, send: Send) -> None:
         await send({"type": "http.response.body", "body": b"retry: %d\n\n" % RECONNECT_MS, "more_body": True})
-        async for piece in self._pieces():
+        async for piece in self._pieces(member):
             await send({"type": "http.response.body", "body": piece, "more_body": True})
         await send({"type": "http.response.body", "body": b""})
 
-    async def _pieces(self) -> AsyncIterator[bytes]:
+    async def _pieces(self, member: Member) -> AsyncIterator[bytes]:
         loop = asyncio.get_running_loop()
-        silent_since = committed_at = loop.time()
-        rebalances = self._member.rebalances
+        silent_since = loop.time()
+        assignment = 0
         while not self._client.stopping.is_set():
             try:
-                messages = await self._member.poll(RECORDS_AT_ONCE, COMMIT_INTERVAL_S)
+                messages = await member.poll(RECORDS_AT_ONCE, LOOK_S)
             except Exception as error:
                 yield b"event: problem\ndata: " + problem_of(error).answer("").body + b"\n"
                 return
-            if self._member.rebalances != rebalances:
-                rebalances = self._member.rebalances
-                self._keep_own()
-                yield self._assignment()
+            if member.assignment != assignment:
+                assignment = member.assignment
+                yield self._assignment(member)
             if messages:
                 yield b"".join(self._event(message) for message in messages)
             elif loop.time() - silent_since >= KEEP_ALIVE_S:
                 yield b": still here\n\n"
             if messages or loop.time() - silent_since >= KEEP_ALIVE_S:
                 silent_since = loop.time()
-            # Behind the yield: what was handed to the connection, never what is about to be.
-            if self._commits and loop.time() - committed_at >= COMMIT_INTERVAL_S:
-                committed_at = loop.time()
-                self._commit()
 
     def _event(self, message: "Message") -> bytes:
-        place = (message.topic() or "", message.partition() or 0)
-        self._positions[place] = (message.offset() or 0) + 1
-        data = orjson.dumps(delivered(message, self._format))
-        return b"id: %s\ndata: %s\n\n" % (event_id(self._positions).encode(), data)
+        id_ = self._moved(place_of(message), (message.offset() or 0) + 1)
+        return b"id: %s\ndata: %s\n\n" % (id_.encode(), orjson.dumps(delivered(message, self._format)))
 
-    def _assignment(self) -> bytes:
-        """Which partitions are this stream's: when it joins, and whenever others come and go."""
-        rows = [{"topic": topic, "partition": partition} for topic, partition in self._member.assigned]
-        return b"event: assigned\ndata: %s\n\n" % orjson.dumps(rows)
-
-    def _keep_own(self) -> None:
-        """What others read now is theirs to remember."""
-        own = set(self._member.assigned)
-        self._positions = {place: at for place, at in self._positions.items() if place in own}
-
-    def _commit(self) -> None:
-        """What was sent before the last round, and has had a second to arrive."""
-        own = set(self._member.assigned)
-        self._rounds += 1
-        if self._rounds % COMMIT_ALL_EVERY == 0:
-            self._committed.clear()
-        due = {place: at for place, at in self._seasoned.items() if place in own and self._committed.get(place) != at}
-        self._member.commit_soon(due)
-        self._committed |= due
-        self._seasoned = dict(self._positions)
+    def _assignment(self, member: Member) -> bytes:
+        """Which partitions are this stream's: when it begins to read, and whenever that changes."""
+        rows = [{"topic": topic, "partition": partition} for topic, partition in member.assigned]
+        id_ = b"id: %s\n" % self._first_id().encode() if self._first_id is not None else b""
+        return b"%sevent: assigned\ndata: %s\n\n" % (id_, orjson.dumps(rows))
 
 
 async def _wait_for_disconnect(receive: Receive) -> None:

@@ -12,6 +12,7 @@ import orjson
 from headrace.client.cluster import Cluster
 from headrace.client.reading import EARLIEST, LATEST, fetch, next_offset, offsets_at, readable_records
 from headrace.client.refusals import Refused
+from headrace.gateway.encoding import TIMESTAMP_MAX
 from headrace.model.errors import ErrorCode
 
 TOPIC = "__headrace_pipelines"
@@ -59,13 +60,26 @@ class Pipelines:
         self._positions[partition] = at
 
     def _note(self, value: bytes | None) -> None:
-        try:
-            report = orjson.loads(value or b"")
-            name, at_ms = report["pipeline"], int(report["at_ms"])
-        except (ValueError, KeyError, TypeError):
-            return  # anybody may write to a topic
+        report = parsed(value)
+        if report is None:
+            return
+        name = report["pipeline"]
         known = self._newest.get(name)
-        if isinstance(name, str) and (known is None or known["at_ms"] <= at_ms):
-            if known is None and len(self._newest) >= PIPELINES_MAX:
-                return
+        if known is None and len(self._newest) >= PIPELINES_MAX:
+            return
+        if known is None or known["at_ms"] <= report["at_ms"]:
             self._newest[name] = report
+
+
+def parsed(value: bytes | None) -> dict[str, Any] | None:
+    """A report that can be shown; None for any other record. Every client may write to the topic."""
+    try:
+        report = orjson.loads(value or b"")
+        orjson.dumps(report)  # it reads more levels than it writes
+    except (orjson.JSONDecodeError, TypeError):
+        return None
+    if not isinstance(report, dict):
+        return None
+    name, at_ms = report.get("pipeline"), report.get("at_ms")
+    is_whole = type(at_ms) is int and 0 <= at_ms <= TIMESTAMP_MAX
+    return report if isinstance(name, str) and is_whole else None

@@ -12,7 +12,7 @@ from fastapi import HTTPException
 
 from headrace.client.factory import BrokerUnreachable
 from headrace.client.pool import TooBusy
-from headrace.client.refusals import PASSING, Refused, Unanswered
+from headrace.client.refusals import PASSING, PartitionGone, Refused, Unanswered
 from headrace.model.errors import ErrorCode, HeadraceError
 
 log = logging.getLogger(__name__)
@@ -171,6 +171,8 @@ def problem_of(error: BaseException) -> Problem:
             return error
         case HTTPException():
             return Problem(error.status_code, str(error.detail), headers=error.headers)
+        case PartitionGone():
+            return Problem(503, f"{error}; try again", code=error.code, retriable=True)
         case Refused():
             return Problem(_STATUS.get(error.code, 502), str(error), code=error.code, retriable=error.passes)
         case BrokerUnreachable() | Unanswered():

@@ -11,9 +11,11 @@ from typing import Any
 from urllib.parse import parse_qs
 
 from headrace.client.cluster import TopicFacts
-from headrace.client.publisher import ANY_PARTITION, Acks, Place
+from headrace.client.producers import Acks
+from headrace.client.publisher import ANY_PARTITION, Place
+from headrace.client.refusals import PartitionGone
 from headrace.gateway.bodies import Receive, Scope, header, parse_json, read_body
-from headrace.gateway.encoding import PARTITION_MAX, Outgoing, outgoing
+from headrace.gateway.encoding import PARTITION_MAX, Outgoing, Text, outgoing, text_of
 from headrace.gateway.problems import Answer, Problem, problem_of, to_json
 from headrace.gateway.services import Services
 from headrace.gateway.upload import upload
@@ -28,9 +30,7 @@ _PARAMETERS = frozenset({"acks", "key", "partition"})
 async def produce(services: Services, topic: str, scope: Scope, receive: Receive) -> Answer:
     query = scope["query_string"]
     acks, parameters = (None, {}) if not query else _parameters(query)
-    facts = services.cluster.known_topic(topic)
-    if facts is None:
-        facts = await services.cluster.patiently(lambda: services.cluster.topic(topic))
+    facts = await services.topic_to_produce(topic)
     media_type = _media_type(scope)
     if media_type == NDJSON:
         return await upload(services, facts, scope, receive, acks)
@@ -39,24 +39,32 @@ async def produce(services: Services, topic: str, scope: Scope, receive: Receive
         return await _one(services, facts, _plain(media_type, body, parameters), acks)
     given = parse_json(body)
     if type(given) is dict and "messages" in given:
-        return await _many(services, facts, given, acks)
-    return await _one(services, facts, outgoing(given), acks)
+        return await _many(services, facts, given, text_of(body, given), acks)
+    return await _one(services, facts, outgoing(given, text_of(body, given)), acks)
 
 
 async def _one(services: Services, facts: TopicFacts, message: Outgoing, acks: Acks | None) -> Answer:
-    await check_partition(services, facts, message.partition)
-    place = await services.singles.send(facts.name, message, acks)
+    await services.check_partition(facts, message.partition)
+    try:
+        place = await services.singles.send(facts.name, message, acks)
+    except PartitionGone:  # it was not written: either there is a new topic, or this says that there is none
+        facts = await services.topic_to_produce(facts.name)
+        await services.check_partition(facts, message.partition)
+        place = await services.singles.send(facts.name, message, acks)
     return Answer(200, to_json({"topic": facts.name, **_shown(place)}))
 
 
-async def _many(services: Services, facts: TopicFacts, given: Mapping[str, Any], acks: Acks | None) -> Answer:
+async def _many(
+    services: Services, facts: TopicFacts, given: Mapping[str, Any], text: Text, acks: Acks | None
+) -> Answer:
     """Each message has its own outcome, in the order of the request; 207 if they differ."""
     rows = given["messages"]
     if len(given) > 1 or type(rows) is not list or not 0 < len(rows) <= BATCH_MESSAGES_MAX:
         raise Problem(422, f'write {{"messages": […]}} with 1 to {BATCH_MESSAGES_MAX:,} messages, and nothing else')
-    messages = [_numbered(number, row) for number, row in enumerate(rows)]
+    texts = text["messages"]
+    messages = [_numbered(number, row, texts[number]) for number, row in enumerate(rows)]
     for message in messages:
-        await check_partition(services, facts, message.partition)
+        await services.check_partition(facts, message.partition)
     sent = [_sent(services, facts.name, message, acks) for message in messages]
     outcomes = await asyncio.gather(*sent, return_exceptions=True)
     failures = [one for one in outcomes if isinstance(one, BaseException)]
@@ -85,17 +93,11 @@ def _sent(services: Services, topic: str, message: Outgoing, acks: Acks | None) 
         return refused
 
 
-def _numbered(number: int, row: Any) -> Outgoing:
+def _numbered(number: int, row: Any, text: Text) -> Outgoing:
     try:
-        return outgoing(row)
+        return outgoing(row, text)
     except Problem as problem:
         raise Problem(problem.status, f"messages[{number}]: {problem.detail}") from None
-
-
-async def check_partition(services: Services, facts: TopicFacts, partition: int) -> None:
-    """librdkafka would wait half a minute for a partition that does not exist."""
-    if partition != ANY_PARTITION and partition >= len(facts.partitions):
-        await services.cluster.patiently(lambda: services.cluster.partition(facts.name, partition))
 
 
 def _shown(place: Place) -> dict[str, Any]:

@@ -8,6 +8,7 @@ import asyncio
 
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
+from headrace.gateway.connections import has_unread_bytes, report_unread
 from headrace.gateway.problems import Problem
 
 # As nginx: four buffers of 8 KiB. A head beyond it is a mistake or an attack.
@@ -23,6 +24,7 @@ class LimitedProtocol(HttpToolsProtocol):
     _in_head = True
     _refused: Problem | None = None
     _head_timer: asyncio.TimerHandle | None = None
+    _left_unread = False
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
@@ -31,9 +33,16 @@ class LimitedProtocol(HttpToolsProtocol):
             return
         self._expect_head()
 
+    def eof_received(self) -> None:
+        self._left_unread = has_unread_bytes(self.transport)
+        super().eof_received()
+
     def connection_lost(self, exc: Exception | None) -> None:
         self._stop_timer()
+        incomplete = self.cycle is not None and not self.cycle.response_complete
         super().connection_lost(exc)
+        if incomplete or self._left_unread or exc is not None:
+            report_unread(self.scope)  # type: ignore[arg-type]
 
     def data_received(self, data: bytes) -> None:
         if self._in_head:

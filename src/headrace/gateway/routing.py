@@ -1,7 +1,6 @@
 """What routes share: a router that reads requests within limits, documents with an ETag, awaited admin calls."""
 
 import asyncio
-import hashlib
 from collections.abc import Callable, Coroutine
 from concurrent.futures import Future
 from typing import Annotated, Any, TypeVar
@@ -13,6 +12,7 @@ from headrace.client.pool import TooBusy
 from headrace.client.refusals import from_kafka_error
 from headrace.gateway.bodies import parse_json, read_body
 from headrace.gateway.encoding import PARTITION_MAX
+from headrace.gateway.preconditions import etag, is_known
 from headrace.gateway.problems import MEDIA_TYPE, Problem, to_json
 from headrace.gateway.services import Services, services
 
@@ -45,7 +45,7 @@ PROBLEM: dict[int | str, dict[str, Any]] = {
         404: "No such topic, partition, group or member",
         408: "The request took too long",
         409: "Not in this state",
-        412: "It has changed since it was read",
+        412: "If-Match or If-None-Match does not hold: it has changed since it was read",
         413: "Too large",
         415: "Content type not understood",
         422: "The request makes no sense",
@@ -102,13 +102,14 @@ def tagged(request: Request, document: Any) -> Response:
     """The document with an ETag, or 304 if the client has it already."""
     body = to_json(document)
     tag = etag(body)
-    if tag in (request.headers.get("if-none-match") or ""):
+    if is_known(request.headers, request.method, tag):
         return Response(status_code=304, headers={"etag": tag})
-    return Response(body, media_type="application/json", headers={"etag": tag})
+    return changed(body)
 
 
-def etag(body: bytes) -> str:
-    return f'"{hashlib.blake2b(body, digest_size=12).hexdigest()}"'
+def changed(body: bytes) -> Response:
+    """What a resource has become, with its new ETag: the conditions of the request were about the old one."""
+    return Response(body, media_type="application/json", headers={"etag": etag(body)})
 
 
 def page(names: list[str], limit: int, after: str | None) -> tuple[list[str], str | None]:

@@ -7,15 +7,17 @@ from typing import TYPE_CHECKING, Any, cast
 
 from fastapi import Request
 
-from headrace.client.cluster import Cluster
+from headrace.client.cluster import Cluster, TopicFacts
+from headrace.client.coordinators import Coordinators
 from headrace.client.factory import make_admin
 from headrace.client.front_door import open_clients
-from headrace.client.publisher import Publisher
+from headrace.client.publisher import ANY_PARTITION, Publisher
 from headrace.client.single_messages import SingleMessages
 from headrace.client.topic_watch import TopicWatch
 from headrace.gateway.consumers import Consumers
 from headrace.gateway.figures import HttpFigures
 from headrace.gateway.pipelines import Pipelines
+from headrace.gateway.preconditions import Locks
 from headrace.gateway.telemetry import NodeTelemetry
 from headrace.model.settings import GatewaySettings
 
@@ -36,6 +38,7 @@ class Services:
     bootstrap: str
     request_timeout_s: float
     cluster: Cluster
+    coordinators: Coordinators
     publisher: Publisher
     singles: SingleMessages
     admin: "AdminClient"
@@ -45,6 +48,7 @@ class Services:
     pipelines: Pipelines
     telemetry: NodeTelemetry
     figures: HttpFigures
+    locks: Locks = field(default_factory=Locks)
     # Python's own pool has few threads; whoever would have to wait for one is told so instead.
     threads: asyncio.Semaphore = field(default_factory=lambda: asyncio.Semaphore(THREADS_MAX))
     # Set when the process is told to stop: whoever waits for records ends then, instead of being cut off.
@@ -71,6 +75,7 @@ class Services:
             bootstrap=bootstrap,
             request_timeout_s=request_timeout_ms / 1000,
             cluster=cluster,
+            coordinators=Coordinators(cluster),
             publisher=publisher,
             singles=SingleMessages(publisher, settings.linger_ms),
             admin=make_admin(bootstrap, {"client.id": CLIENT_ID}),
@@ -81,6 +86,20 @@ class Services:
             telemetry=telemetry,
             figures=figures,
         )
+
+    async def topic_to_produce(self, name: str) -> TopicFacts:
+        """Known, or asked for until a broker that is being restarted answers again; the producers know it as well."""
+        facts = self.cluster.known_topic(name)
+        if facts is None:
+            facts = await self.cluster.patiently(lambda: self.cluster.topic(name))
+        await self.publisher.learn(facts)
+        return facts
+
+    async def check_partition(self, facts: TopicFacts, partition: int) -> None:
+        """librdkafka would wait half a minute for a partition that does not exist. One may have been added since."""
+        if partition != ANY_PARTITION and partition >= len(facts.partitions):
+            await self.cluster.patiently(lambda: self.cluster.partition(facts.name, partition))
+            await self.publisher.learn(await self.cluster.topic(facts.name))
 
     def stop(self) -> None:
         """Told before the end: nobody is to wait any longer."""

@@ -4,15 +4,17 @@ Decides how lines are cut from a body and what an upload is told at its end. Hol
 publisher has room for; nothing grows with the length of the stream.
 """
 
+from collections.abc import AsyncIterator
 from typing import Any
 
 import orjson
 
 from headrace.client.cluster import TopicFacts
-from headrace.client.publisher import ANY_PARTITION, NOW, Acks
+from headrace.client.producers import Acks
+from headrace.client.publisher import ANY_PARTITION, NOW
 from headrace.client.uploading import Upload
 from headrace.gateway.bodies import Disconnected, Receive, Scope, announced_bytes, body_parts, too_large
-from headrace.gateway.encoding import Outgoing, outgoing
+from headrace.gateway.encoding import Outgoing, outgoing, text_of
 from headrace.gateway.problems import Answer, Problem, problem_of, to_json
 from headrace.gateway.services import Services
 
@@ -24,24 +26,25 @@ _BETWEEN = b"\n,"
 async def upload(services: Services, facts: TopicFacts, scope: Scope, receive: Receive, acks: Acks | None) -> Answer:
     progress = Upload(services.publisher, acks, bytes_announced=announced_bytes(scope))
     try:
-        return await _upload(services, facts, receive, progress)
+        return await _upload(services, facts, body_parts(scope, receive), progress)
     finally:
         await progress.close()
 
 
-async def _upload(services: Services, facts: TopicFacts, receive: Receive, progress: Upload) -> Answer:
+async def _upload(services: Services, facts: TopicFacts, body: AsyncIterator[bytes], progress: Upload) -> Answer:
     lines = _Lines(services.settings.body_bytes_max)
     try:
-        async for part in body_parts(receive):
-            await _send(facts, progress, lines, lines.cut(part))
-        await _send(facts, progress, lines, lines.last())
-    except Problem as problem:
-        await progress.finish()
-        problem.more |= {"line": lines.number, "written": progress.acked}
-        raise
+        async for part in body:
+            await _send(services, facts, progress, lines, lines.cut(part))
+        await _send(services, facts, progress, lines, lines.last())
     except Disconnected:
         await progress.finish()
         raise
+    except Exception as error:
+        await progress.finish()
+        problem = problem_of(error)
+        problem.more |= {"line": lines.number, "written": progress.acked}
+        raise problem from error
     await progress.finish()
     return _answer(facts, progress)
 
@@ -75,7 +78,7 @@ class _Lines:
         return [rest] if rest else []
 
 
-async def _send(facts: TopicFacts, progress: Upload, lines: _Lines, cut: list[bytes]) -> None:
+async def _send(services: Services, facts: TopicFacts, progress: Upload, lines: _Lines, cut: list[bytes]) -> None:
     """Whatever stands before a wrong line is sent."""
     together = _all_simple(cut)
     if together is not None:
@@ -92,7 +95,7 @@ async def _send(facts: TopicFacts, progress: Upload, lines: _Lines, cut: list[by
             if isinstance(message, dict):
                 ready.append(message)
                 continue
-            _check_partition(facts, message)
+            await services.check_partition(facts, message.partition)
             # librdkafka takes none of these in bulk; a partition it even ignores without a word.
             if message.headers or message.timestamp_ms != NOW or message.partition != ANY_PARTITION:
                 await progress.push(facts.name, ready)
@@ -136,7 +139,7 @@ def _parsed(line: bytes) -> dict[str, Any] | Outgoing | None:
         raise Problem(422, f"not a JSON object: {error}") from None
     if type(given) is dict and _is_simple(given):
         return given
-    return outgoing(given)
+    return outgoing(given, text_of(line, given))
 
 
 def _in_bulk(message: Outgoing) -> dict[str, Any]:
@@ -146,8 +149,3 @@ def _in_bulk(message: Outgoing) -> dict[str, Any]:
     if message.value is not None:
         made["value"] = message.value
     return made
-
-
-def _check_partition(facts: TopicFacts, message: Outgoing) -> None:
-    if message.partition >= len(facts.partitions):
-        raise Problem(422, f"{facts.name} has partitions 0 to {len(facts.partitions) - 1}")

@@ -48,6 +48,12 @@ class Clients:
         known = self.cluster.known_topic(name)
         return known if known is not None else await self.cluster.patiently(lambda: self.cluster.topic(name))
 
+    async def topic_to_produce(self, name: str) -> TopicFacts:
+        """The same, once the producers know it as it is now."""
+        facts = await self.topic(name)
+        await self.publisher.learn(facts)
+        return facts
+
     async def close(self) -> None:
         await self.watch.close()
         await self.publisher.close()

@@ -7,6 +7,7 @@ import asyncio
 import secrets
 from collections.abc import AsyncIterator, Sequence
 
+from headrace.client.beginning import GroupBeginning
 from headrace.client.consuming import Assigned, ConsumerThread, Place, Read
 from headrace.client.factory import Overrides
 from headrace.client.pool import TooBusy
@@ -17,7 +18,8 @@ from headrace.rpc.checks import default, group_name, partition_index, short, top
 from headrace.rpc.clients import CLIENT_ID, CONSUME_STREAMS_MAX, Clients
 from headrace.rpc.failures import failed, invalid, stopping
 from headrace.rpc.groups import SESSION_TIMEOUT_MS, TIMEOUT_MS_MAX, topic_partitions
-from headrace.rpc.packing import pack
+from headrace.rpc.packing import Packed, Packer
+from headrace.rpc.sent import Sent
 
 RECORDS_DEFAULT, RECORDS_MAX = 1000, 10_000
 MAX_POLL_INTERVAL_MS = 300_000
@@ -29,7 +31,7 @@ READ_AHEAD_RECORDS = 20_000
 TOPICS_MAX = 1000
 _AUTO_COMMIT_INTERVAL_MS = 2000
 
-Portion = list[bytes]  # messages of the stream, as they go out
+Portion = list[Packed]
 Requests = AsyncIterator[pb.StreamConsumeRequest]
 
 
@@ -46,7 +48,7 @@ async def stream_consume(clients: Clients, requests: Requests, write: Write) -> 
     watched = clients.watch.watch(topics or [place.topic for place in places], consumer.fail)
     try:
         async with asyncio.TaskGroup() as tasks:
-            commits = tasks.create_task(stream.serve_commits(requests))
+            commits = tasks.create_task(stream.serve_requests(requests))
             stop = tasks.create_task(_raise_when_stopping(clients))
             await stream.pass_on()
             commits.cancel()
@@ -74,12 +76,21 @@ async def _consumer(clients: Clients, subscribe: pb.Subscribe) -> ConsumerThread
     return ConsumerThread(
         clients.bootstrap,
         settings,
-        pack,
+        Packer(),
         topics=topics,
         places=places,
+        beginning=_beginning(clients, subscribe),
         messages_max=default("max_records", subscribe.max_records, RECORDS_DEFAULT, RECORDS_MAX),
         ended=clients.consume_slots.release,
     )
+
+
+def _beginning(clients: Clients, subscribe: pb.Subscribe) -> GroupBeginning | None:
+    """librdkafka would look for the latest records after the client has received its assignment."""
+    if not subscribe.topics or subscribe.offset_reset != pb.LATEST:
+        return None
+    committed_only = subscribe.isolation_level != pb.READ_UNCOMMITTED
+    return GroupBeginning(clients.coordinators, subscribe.group_id, latest=True, committed_only=committed_only)
 
 
 def _wanted(subscribe: pb.Subscribe) -> tuple[list[str], list[Place]]:
@@ -125,7 +136,7 @@ def _settings(subscribe: pb.Subscribe) -> Overrides:
 class _Stream:
     def __init__(self, consumer: ConsumerThread[Portion], subscribe: pb.Subscribe, write: Write) -> None:
         self._consumer, self._subscribe = consumer, subscribe
-        self._sent: dict[tuple[str, int], Place] = {}  # what the client has been sent, as it would be committed
+        self._sent = Sent()
         self._write = write
         self._turn = asyncio.Lock()  # one message of a stream at a time
 
@@ -134,26 +145,34 @@ class _Stream:
             match await self._consumer.next_event():
                 case Assigned(places):
                     await self._tell(_assignment(places))
-                case Read() as read:
-                    for message in read.portion:
-                        await self._tell(message)
-                    self._sent |= {(place.topic, place.partition): place for place in read.next_offsets}
-                    if self._subscribe.auto_commit:
-                        self._consumer.store(read.next_offsets)
+                case Read(portion, assignment):
+                    for message in portion:
+                        # Noted first: the client may name it as soon as it has received it.
+                        self._sent.note(message.number, message.next_offsets, assignment)
+                        await self._tell(message.body)
                     self._consumer.taken()
 
-    async def serve_commits(self, requests: Requests) -> None:
+    async def serve_requests(self, requests: Requests) -> None:
         async for request in requests:
-            if request.WhichOneof("request") != "commit":
-                raise invalid("only the first request of the stream subscribes; commit is all that may follow")
-            await self._tell(await self._committed(request.commit))
+            match request.WhichOneof("request"):
+                case "commit":
+                    await self._tell(await self._committed(request.commit))
+                case "acknowledge":
+                    self._acknowledged(request.acknowledge)
+                case _:
+                    raise invalid("only the first request of the stream subscribes; commit and acknowledge may follow")
+
+    def _acknowledged(self, acknowledge: pb.Acknowledge) -> None:
+        if not self._subscribe.auto_commit:
+            raise invalid("acknowledge is for streams with auto_commit; send commit")
+        offsets, assignment = self._sent.up_to(acknowledge.number)
+        self._consumer.store(offsets, assignment)
 
     async def _committed(self, commit: pb.Commit) -> pb.StreamConsumeResponse:
         group_name(self._subscribe.group_id)  # who has none cannot commit
         event = pb.CommittedEvent()
-        places = [_place(one) for one in commit.offsets] or list(self._sent.values())
         try:
-            await self._consumer.commit(places)
+            places = await self._commit(commit)
         except Exception as error:
             event.failure.CopyFrom(failed(error).in_stream())
         else:
@@ -162,6 +181,17 @@ class _Stream:
                 for one in places
             )
         return pb.StreamConsumeResponse(committed=event)
+
+    async def _commit(self, commit: pb.Commit) -> Sequence[Place]:
+        if bool(commit.offsets) == bool(commit.number):
+            raise invalid("commit names either offsets, or the number of the last records event that was processed")
+        if commit.number:
+            places, assignment = self._sent.up_to(commit.number)
+            await self._consumer.commit(places, assignment)
+        else:
+            places = [_place(one) for one in commit.offsets]
+            await self._consumer.commit(places)
+        return places
 
     async def _tell(self, message: "pb.StreamConsumeResponse | bytes") -> None:
         async with self._turn:

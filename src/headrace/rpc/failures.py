@@ -14,7 +14,7 @@ from google.rpc import error_details_pb2, status_pb2
 
 from headrace.client.factory import BrokerUnreachable
 from headrace.client.pool import TooBusy
-from headrace.client.refusals import PASSING, Refused, Unanswered
+from headrace.client.refusals import PASSING, PartitionGone, Refused, Unanswered
 from headrace.model.errors import ErrorCode, HeadraceError
 from headrace.rpc import headrace_pb2 as pb
 
@@ -132,7 +132,7 @@ def failed(error: BaseException) -> Failed:
         case Failed():
             return error
         case Refused():
-            status = _STATUS.get(error.code, Status.UNKNOWN)
+            status = Status.UNAVAILABLE if isinstance(error, PartitionGone) else _STATUS.get(error.code, Status.UNKNOWN)
             return Failed(status, error.code.name, str(error), error.code, error.passes)
         case BrokerUnreachable() | Unanswered():
             message = f"{error}; try again, or look at the broker's log"

@@ -420,18 +420,28 @@ class PartitionOffset(_message.Message):
     def __init__(self, topic: _Optional[str] = ..., partition: _Optional[int] = ..., offset: _Optional[int] = ..., metadata: _Optional[str] = ...) -> None: ...
 
 class Commit(_message.Message):
-    __slots__ = ("offsets",)
+    __slots__ = ("offsets", "number")
     OFFSETS_FIELD_NUMBER: _ClassVar[int]
+    NUMBER_FIELD_NUMBER: _ClassVar[int]
     offsets: _containers.RepeatedCompositeFieldContainer[PartitionOffset]
-    def __init__(self, offsets: _Optional[_Iterable[_Union[PartitionOffset, _Mapping]]] = ...) -> None: ...
+    number: int
+    def __init__(self, offsets: _Optional[_Iterable[_Union[PartitionOffset, _Mapping]]] = ..., number: _Optional[int] = ...) -> None: ...
+
+class Acknowledge(_message.Message):
+    __slots__ = ("number",)
+    NUMBER_FIELD_NUMBER: _ClassVar[int]
+    number: int
+    def __init__(self, number: _Optional[int] = ...) -> None: ...
 
 class StreamConsumeRequest(_message.Message):
-    __slots__ = ("subscribe", "commit")
+    __slots__ = ("subscribe", "commit", "acknowledge")
     SUBSCRIBE_FIELD_NUMBER: _ClassVar[int]
     COMMIT_FIELD_NUMBER: _ClassVar[int]
+    ACKNOWLEDGE_FIELD_NUMBER: _ClassVar[int]
     subscribe: Subscribe
     commit: Commit
-    def __init__(self, subscribe: _Optional[_Union[Subscribe, _Mapping]] = ..., commit: _Optional[_Union[Commit, _Mapping]] = ...) -> None: ...
+    acknowledge: Acknowledge
+    def __init__(self, subscribe: _Optional[_Union[Subscribe, _Mapping]] = ..., commit: _Optional[_Union[Commit, _Mapping]] = ..., acknowledge: _Optional[_Union[Acknowledge, _Mapping]] = ...) -> None: ...
 
 class PartitionRecords(_message.Message):
     __slots__ = ("topic", "partition", "records")
@@ -444,10 +454,12 @@ class PartitionRecords(_message.Message):
     def __init__(self, topic: _Optional[str] = ..., partition: _Optional[int] = ..., records: _Optional[_Iterable[_Union[Record, _Mapping]]] = ...) -> None: ...
 
 class RecordsEvent(_message.Message):
-    __slots__ = ("partitions",)
+    __slots__ = ("partitions", "number")
     PARTITIONS_FIELD_NUMBER: _ClassVar[int]
+    NUMBER_FIELD_NUMBER: _ClassVar[int]
     partitions: _containers.RepeatedCompositeFieldContainer[PartitionRecords]
-    def __init__(self, partitions: _Optional[_Iterable[_Union[PartitionRecords, _Mapping]]] = ...) -> None: ...
+    number: int
+    def __init__(self, partitions: _Optional[_Iterable[_Union[PartitionRecords, _Mapping]]] = ..., number: _Optional[int] = ...) -> None: ...
 
 class AssignmentEvent(_message.Message):
     __slots__ = ("partitions",)

@@ -1,9 +1,10 @@
 """Consumed records as the bytes of messages of the stream. Runs in the consumer's thread."""
 
 from collections.abc import Iterable, Iterator, Sequence
-from typing import TYPE_CHECKING, cast
+from itertools import count
+from typing import TYPE_CHECKING, NamedTuple, cast
 
-from headrace.client.consuming import Run
+from headrace.client.consuming import Place, Run
 from headrace.client.publisher import Headers
 from headrace.rpc import headrace_pb2 as pb
 
@@ -16,18 +17,38 @@ MESSAGE_BYTES_MAX = 1024 * 1024
 RECORD_OVERHEAD_BYTES = 32
 
 
-def pack(runs: Iterable[Run]) -> list[bytes]:
-    packed: list[bytes] = []
-    event, size = pb.RecordsEvent(), 0
-    for run in runs:
-        for stretch, stretch_bytes in _stretches(run.messages):
-            if size and size + stretch_bytes > MESSAGE_BYTES_MAX:
-                packed.append(_to_bytes(event))
-                event, size = pb.RecordsEvent(), 0
-            _add(event.partitions.add(topic=run.topic, partition=run.partition), stretch)
-            size += stretch_bytes
-    packed.append(_to_bytes(event))
-    return packed
+class Packed(NamedTuple):
+    """A message of the stream, and where each of its partitions goes on behind it."""
+
+    number: int
+    body: bytes
+    next_offsets: tuple[Place, ...]
+
+
+class Packer:
+    """Numbers the messages of one stream."""
+
+    def __init__(self) -> None:
+        self._numbers = count(1)
+
+    def __call__(self, runs: Iterable[Run]) -> list[Packed]:
+        packed: list[Packed] = []
+        event, size = pb.RecordsEvent(), 0
+        for run in runs:
+            for stretch, stretch_bytes in _stretches(run.messages):
+                if size and size + stretch_bytes > MESSAGE_BYTES_MAX:
+                    packed.append(self._packed(event))
+                    event, size = pb.RecordsEvent(), 0
+                _add(event.partitions.add(topic=run.topic, partition=run.partition), stretch)
+                size += stretch_bytes
+        packed.append(self._packed(event))
+        return packed
+
+    def _packed(self, event: pb.RecordsEvent) -> Packed:
+        event.number = next(self._numbers)
+        last = {(one.topic, one.partition): one.records[-1].offset for one in event.partitions}
+        offsets = tuple(Place(topic, partition, offset + 1) for (topic, partition), offset in last.items())
+        return Packed(event.number, pb.StreamConsumeResponse(records=event).SerializeToString(), offsets)
 
 
 def _stretches(messages: "Sequence[Message]") -> "Iterator[tuple[Sequence[Message], int]]":
@@ -57,7 +78,3 @@ def _add(partition: pb.PartitionRecords, messages: "Sequence[Message]") -> None:
         if headers:
             for name, content in cast(Headers, headers):
                 record.headers.add(name=name, value=content)
-
-
-def _to_bytes(event: pb.RecordsEvent) -> bytes:
-    return pb.StreamConsumeResponse(records=event).SerializeToString()

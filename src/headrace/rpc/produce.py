@@ -22,7 +22,7 @@ UNANSWERED_MAX = 256
 
 
 async def produce(clients: Clients, request: pb.ProduceRequest) -> pb.ProduceResponse:
-    receipt = await send(clients, await clients.topic(topic_name(request.topic)), request)
+    receipt = await send(clients, await clients.topic_to_produce(topic_name(request.topic)), request)
     await receipt.complete()
     failure = receipt.failure
     if failure is not None:
@@ -57,7 +57,7 @@ async def _read(
 async def _sent(clients: Clients, topic: str, request: pb.ProduceRequest) -> Receipt | Failed:
     """A request that makes no sense, or that the broker refuses, fails alone; the stream goes on."""
     try:
-        facts: TopicFacts = await clients.topic(topic_name(topic))
+        facts: TopicFacts = await clients.topic_to_produce(topic_name(topic))
         return await send(clients, facts, request)
     except (Failed, Refused, HeadraceError) as error:
         return _alone(failed(error))

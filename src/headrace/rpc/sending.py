@@ -10,9 +10,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from headrace.client.batches import ACKS_ALL, ACKS_LEADER, send_batch
 from headrace.client.cluster import Cluster, TopicFacts
-from headrace.client.publisher import ANY_PARTITION, NOW, Acks, Publisher
-from headrace.client.refusals import Refused, from_kafka_error
-from headrace.model.errors import ErrorCode
+from headrace.client.producers import Acks
+from headrace.client.publisher import ANY_PARTITION, NOW, Publisher
 from headrace.rpc import headrace_pb2 as pb
 from headrace.rpc.checks import within
 from headrace.rpc.clients import Clients
@@ -63,7 +62,7 @@ class Receipt:
 async def send(clients: Clients, facts: TopicFacts, request: pb.ProduceRequest) -> Receipt:
     """All records are queued, in their order, when this returns; the receipt tells the rest."""
     acks = _acks(request)
-    partition = _partition(facts, request)
+    partition = await _partition(clients, facts, request)
     if request.record_batch:
         return await _send_batch(clients.cluster, facts.name, partition, request, acks)
     count, size = len(request.records), request.ByteSize()
@@ -82,14 +81,13 @@ def _acks(request: pb.ProduceRequest) -> Acks | None:
     return _ACKS[request.acks]
 
 
-def _partition(facts: TopicFacts, request: pb.ProduceRequest) -> int:
+async def _partition(clients: Clients, facts: TopicFacts, request: pb.ProduceRequest) -> int:
     if not request.HasField("partition"):
         return ANY_PARTITION
     within("partition", request.partition, 0)
-    count = len(facts.partitions)
-    if request.partition >= count:
-        message = f"{facts.name} has partitions 0 to {count - 1}, and no {request.partition}"
-        raise Refused(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, message)
+    if request.partition >= len(facts.partitions):
+        await clients.cluster.patiently(lambda: clients.cluster.partition(facts.name, request.partition))
+        await clients.publisher.learn(await clients.cluster.topic(facts.name))
     return request.partition
 
 
@@ -143,7 +141,7 @@ class _Sending:
         if taken < len(messages):
             for message in messages:
                 if (refusal := message.get("_error")) is not None:
-                    self._receipt.failed(from_kafka_error(refusal))
+                    self._receipt.failed(self._publisher.failure(self._topic, refusal))
 
     def _queue_alone(self, index: int, record: pb.Record) -> None:
         key = record.key if record.HasField("key") else None
@@ -156,9 +154,9 @@ class _Sending:
             self._receipt.failed(error)
 
     def _delivered(self, index: int, error: "KafkaError | None", message: "Message") -> None:
-        self._publisher.report_done(error, self._acks)
+        self._publisher.report_done()
         if error is not None:
-            self._receipt.failed(from_kafka_error(error))
+            self._receipt.failed(self._publisher.failure(self._topic, error))
             return
         offset = message.offset()
         self._receipt.wrote(index, message.partition() or 0, NOT_WRITTEN if offset is None or offset < 0 else offset)

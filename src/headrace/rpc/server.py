@@ -23,8 +23,6 @@ from headrace.telemetry.figures import Family, by_label
 from headrace.telemetry.gateway_metrics import UPSTREAM_WAITING
 from headrace.telemetry.tracing import Tracer
 
-# gRPC's own default in every language, and so what clients expect: bounds what one call can make us hold.
-MESSAGE_BYTES_MAX = 4 * 1024 * 1024
 # Each costs a few kilobytes while it waits; whoever comes on top is told RESOURCE_EXHAUSTED.
 CALLS_MAX = 4096
 STREAMS_PER_CONNECTION_MAX = 1024
@@ -64,7 +62,6 @@ ADMIN: dict[str, Unary | Stream] = {
     "AlterGroupOffsets": admin.alter_group_offsets,
 }
 _OPTIONS = [
-    ("grpc.max_receive_message_length", MESSAGE_BYTES_MAX),
     ("grpc.max_send_message_length", -1),  # one large record may have to go out; the client decides whether it wants it
     ("grpc.max_metadata_size", METADATA_BYTES_MAX),
     ("grpc.max_concurrent_streams", STREAMS_PER_CONNECTION_MAX),
@@ -85,7 +82,9 @@ class RpcServer:
         self._figures = CallFigures()
         observer = self._figures if tracer is None else TracedCalls(self._figures, tracer)
         self._health = health.HealthServicer()
-        self._server = grpc.aio.server(options=_OPTIONS, maximum_concurrent_rpcs=CALLS_MAX)
+        # Bounds what one call can make us hold. gRPC's own default, 4 MiB, is less than a topic may allow.
+        largest = ("grpc.max_receive_message_length", settings.body_bytes_max)
+        self._server = grpc.aio.server(options=[*_OPTIONS, largest], maximum_concurrent_rpcs=CALLS_MAX)
         services = pb.DESCRIPTOR.services_by_name
         broker, administration = services["KafkaBroker"], services["Admin"]
         self._server.add_generic_rpc_handlers(

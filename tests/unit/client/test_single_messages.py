@@ -52,7 +52,7 @@ class Sent:
         self.values.append(message[0])
         self.reports.append(report)
 
-    def report_done(self, error, acks):
+    def report_done(self):
         self.done += 1
 
     def deliver_all(self) -> None:

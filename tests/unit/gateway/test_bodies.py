@@ -47,7 +47,7 @@ async def test_a_client_that_falls_silent_is_told_so(monkeypatch, limit):
 
 async def test_a_stream_that_falls_silent_ends(monkeypatch):
     monkeypatch.setattr(bodies, "SILENCE_S_MAX", 0.01)
-    parts = body_parts(receiving(b"a", b"b"))
+    parts = body_parts(SCOPE, receiving(b"a", b"b"))
     assert [await anext(parts), await anext(parts)] == [b"a", b"b"]
     with pytest.raises(Problem):
         await anext(parts)

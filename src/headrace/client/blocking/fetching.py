@@ -5,7 +5,7 @@ into a batch.
 """
 
 import logging
-from collections.abc import Iterator
+from collections.abc import Generator
 from struct import Struct
 from typing import NamedTuple
 
@@ -63,7 +63,7 @@ class OffsetOutOfRange(Exception):
 
 def fetch_from(
     cluster: Cluster, partition: TopicPartition, position: int, end: int, *, read_committed: bool, bytes_max: int
-) -> Iterator[Fetched]:
+) -> Generator[Fetched]:
     """Fetches until `end` is reached, through restarts of the broker. Empty ones too: the caller may lose patience."""
     patience = Patience(cluster.settings.patience_s)
     ahead = _Ahead(cluster, partition, read_committed, bytes_max)

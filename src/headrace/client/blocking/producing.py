@@ -6,7 +6,7 @@ Decides order and repetition; never looks into a batch.
 """
 
 from collections import deque
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from struct import Struct
 from typing import NamedTuple
 
@@ -122,6 +122,19 @@ class RawProducer:
         return None
 
 
+def produce_one(cluster: Cluster, owner: Owner, partition: TopicPartition, batch: bytes) -> int:
+    """A single batch, and the offset of its first record. Its sequence makes it safe to send again."""
+
+    def attempt() -> int:
+        connection = cluster.leader_connection(partition)
+        timeout_s = cluster.settings.request_timeout_s
+        body = _request(owner.transactional_id, ALL_IN_SYNC, timeout_s, {partition: batch})
+        ((_, offset),) = _offsets(connection.receive(connection.send(PRODUCE, PRODUCE_VERSION, body)))
+        return offset
+
+    return cluster.patiently(f"producing to {partition}", attempt)
+
+
 def _request(transactional_id: str | None, acks: int, timeout_s: float, batches: Batches) -> bytes:
     topics = by_topic(batches)
     parts = [
@@ -138,11 +151,17 @@ def _request(transactional_id: str | None, acks: int, timeout_s: float, batches:
 
 def _check_answer(body: memoryview) -> None:
     """Raise the first refusal that another try, or nothing, can heal."""
+    for _ in _offsets(body):
+        pass
+
+
+def _offsets(body: memoryview) -> Iterator[tuple[TopicPartition, int]]:
+    """Where the batches begin; raises the first refusal."""
     reader = Reader(body)
     for _ in reader.array(6):
         topic = reader.string()
         for _ in reader.array(_ROW.size):
-            partition, code, *_ = reader.numbers(_ROW)
+            partition, code, base_offset, *_ = reader.numbers(_ROW)
             reasons = []
             for _ in reader.array(6):
                 reader.int32()
@@ -152,6 +171,7 @@ def _check_answer(body: memoryview) -> None:
                 raise _OutOfOrder(code, f"writing to {topic}-{partition}")
             if code not in _ALREADY_WRITTEN:
                 check(code, f"writing to {topic}-{partition}{f' ({message})' if message else ''}")
+            yield TopicPartition(topic, partition), base_offset
 
 
 class _OutOfOrder(Refused):

@@ -9,14 +9,17 @@ from headrace.client.configs import Refusal, ResourceType
 from headrace.client.connection import Connection
 from headrace.client.refusals import Refused
 from headrace.gateway import schemas
+from headrace.gateway.preconditions import etag, is_conditional, is_known
 from headrace.gateway.problems import Problem, to_json
-from headrace.gateway.routing import NOT_CHANGED, BrokerId, Client, TopicName, blocking, etag, make_router, tagged
+from headrace.gateway.routing import NOT_CHANGED, BrokerId, Client, TopicName, blocking, changed, make_router, tagged
 from headrace.gateway.schemas import ConfigChanges
 from headrace.gateway.services import Services
 
 full = make_router("configs")
 
-IfMatch = Annotated[str | None, Header(description="Change only what still has this ETag (else 412).")]
+# For the OpenAPI document; `preconditions` reads the headers.
+IfMatch = Annotated[str | None, Header(description="Change only what still has one of these ETags (else 412).")]
+IfNoneMatch = Annotated[str | None, Header(description="Change only what has none of these ETags (else 412).")]
 
 
 @full.get("/topics/{topic}/configs", response_model=schemas.ConfigList, responses=NOT_CHANGED)
@@ -28,12 +31,16 @@ async def topic_configs(request: Request, client: Client, topic: TopicName) -> R
 
 @full.patch("/topics/{topic}/configs", response_model=schemas.ConfigList)
 async def alter_topic_configs(
-    request: Request, client: Client, topic: TopicName, changes: ConfigChanges, if_match: IfMatch = None
+    request: Request,
+    client: Client,
+    topic: TopicName,
+    changes: ConfigChanges,
+    if_match: IfMatch = None,
+    if_none_match: IfNoneMatch = None,
 ) -> Response:
     """Set keys of a topic; null goes back to the default. Keys that are not named stay."""
     await client.cluster.patiently(lambda: client.cluster.topic(topic))
-    await _alter(client, ResourceType.TOPIC, topic, changes, if_match)
-    return tagged(request, await _described(client, ResourceType.TOPIC, topic))
+    return await _altered(request, client, ResourceType.TOPIC, topic, changes)
 
 
 @full.get("/brokers/{broker}/configs", response_model=schemas.ConfigList, responses=NOT_CHANGED)
@@ -49,10 +56,10 @@ async def alter_broker_configs(
     broker: BrokerId,
     changes: ConfigChanges,
     if_match: IfMatch = None,
+    if_none_match: IfNoneMatch = None,
 ) -> Response:
     """Set keys of a running broker: those that can be changed while it runs."""
-    await _alter(client, ResourceType.BROKER, str(broker), changes, if_match)
-    return tagged(request, await _described(client, ResourceType.BROKER, str(broker)))
+    return await _altered(request, client, ResourceType.BROKER, str(broker), changes)
 
 
 async def _described(client: Services, kind: ResourceType, name: str) -> dict[str, Any]:
@@ -68,9 +75,19 @@ async def _described(client: Services, kind: ResourceType, name: str) -> dict[st
     return {"configs": [{**entry._asdict(), "source": entry.source.name.lower()} for entry in found]}
 
 
-async def _alter(client: Services, kind: ResourceType, name: str, changes: ConfigChanges, if_match: str | None) -> None:
-    if if_match is not None and etag(to_json(await _described(client, kind, name))) not in if_match:
-        raise Problem(412, "the configs have changed since they were read; read them again")
+async def _altered(
+    request: Request, client: Services, kind: ResourceType, name: str, changes: ConfigChanges
+) -> Response:
+    """The configs after the change. No other request of this gateway changes them between condition and change."""
+    async with client.locks.of(kind.name, name):
+        if is_conditional(request.headers):
+            tag = etag(to_json(await _described(client, kind, name)))
+            is_known(request.headers, request.method, tag)  # raises if a condition does not hold
+        await _alter(client, kind, name, changes)
+        return changed(to_json(await _described(client, kind, name)))
+
+
+async def _alter(client: Services, kind: ResourceType, name: str, changes: ConfigChanges) -> None:
     wanted = {key: config_text(value) for key, value in changes.configs.items() if value is not None}
     unwanted = [key for key, value in changes.configs.items() if value is None]
     host, port = await address_for(client, kind, name)

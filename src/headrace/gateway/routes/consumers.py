@@ -1,24 +1,32 @@
 """Consumer instances: a member of a real group for clients that can only ask. Join, poll, commit, leave."""
 
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 from fastapi import Path, Query, Response
 from pydantic import BaseModel, ConfigDict, Field
 
-from headrace.client.member import MemberSettings
+from headrace.client.beginning import GroupBeginning
+from headrace.client.member import Place
+from headrace.client.member_settings import MemberSettings
 from headrace.gateway import schemas
 from headrace.gateway.consumers import Consumer
 from headrace.gateway.delivered import delivered
-from headrace.gateway.problems import Problem
+from headrace.gateway.event_ids import EVENT_ID_BYTES_MAX, parse_event_id
+from headrace.gateway.polling import PollResponse
+from headrace.gateway.problems import Problem, to_json
 from headrace.gateway.routes.messages import WAIT_MS_MAX, Shape
 from headrace.gateway.routing import Client, GroupId, document, make_router
 from headrace.gateway.services import CLIENT_ID
 
+if TYPE_CHECKING:
+    from confluent_kafka import Message
+
 full = make_router("consumers")
 
+CONSUMER_PATTERN = r"^[a-zA-Z0-9._-]{1,249}$"
 ConsumerId = Annotated[
     str,
-    Path(pattern=r"^[a-zA-Z0-9._-]{1,249}$", examples=["reader-1"], description="The consumer, as joining named it."),
+    Path(pattern=CONSUMER_PATTERN, examples=["reader-1"], description="The consumer, as joining named it."),
 ]
 
 
@@ -26,7 +34,7 @@ class Joining(BaseModel):
     model_config = ConfigDict(extra="forbid", json_schema_extra={"examples": [{"topics": ["my-topic"]}]})
 
     topics: Annotated[list[schemas.Name], Field(min_length=1, max_length=100)]
-    id: Annotated[str, Field(pattern=r"^[a-zA-Z0-9._-]{1,249}$")] | None = Field(
+    id: Annotated[str, Field(pattern=CONSUMER_PATTERN)] | None = Field(
         None, description="Default: made up. A name that is already taken is refused."
     )
     offset_reset: Annotated[str, Field(pattern="^(earliest|latest)$")] = Field(
@@ -63,6 +71,7 @@ class DeliveredMessage(schemas.MessageOut):
 class Delivered(BaseModel):
     messages: list[DeliveredMessage]
     assigned: list[PartitionOf]
+    delivery: int
 
 
 class OffsetIn(BaseModel):
@@ -74,11 +83,19 @@ class OffsetIn(BaseModel):
 
 
 class Commit(BaseModel):
-    """Nothing: everything that was delivered. Offsets: exactly those, each the next one to read."""
+    """Nothing: everything that was received. A delivery: up to its last record. Offsets: exactly those."""
 
     model_config = ConfigDict(extra="forbid")
 
-    offsets: Annotated[list[OffsetIn], Field(min_length=1, max_length=10_000)] | None = None
+    offsets: Annotated[list[OffsetIn], Field(min_length=1, max_length=10_000)] | None = Field(
+        None, description="Each the next offset to read."
+    )
+    delivery: Annotated[int, Field(ge=0, strict=True)] | None = Field(
+        None, description="The `delivery` of the last response that was processed."
+    )
+    event_id: Annotated[str, Field(min_length=1, max_length=EVENT_ID_BYTES_MAX)] | None = Field(
+        None, description="For a stream: the id of the last event that was processed."
+    )
 
 
 class Committed(BaseModel):
@@ -103,7 +120,10 @@ async def join_group(client: Client, group: GroupId, wanted: Joining) -> Respons
         committed_only=wanted.isolation == "read_committed",
         buffered_max=client.settings.max_poll_records,
     )
-    consumer = client.consumers.create(settings, wanted.id)
+    beginning = None
+    if wanted.offset_reset == "latest":  # librdkafka would look for the ends after `assigned` said that it reads
+        beginning = GroupBeginning(client.coordinators, group, latest=True, committed_only=settings.committed_only)
+    consumer = client.consumers.create(settings, wanted.id, beginning)
     location = f"/api/v1/groups/{group}/consumers/{consumer.id}"
     return document(_view(group, consumer), 201, {"location": location} if group.isascii() else None)
 
@@ -124,32 +144,69 @@ async def poll(
     ] = None,
     wait_ms: Annotated[int, Query(ge=0, le=WAIT_MS_MAX, description="Wait this long if there is none yet.")] = 1_000,
     shape: Shape = "auto",
+    delivery: Annotated[
+        int | None,
+        Query(ge=0, description="The `delivery` of the last response that was received; later ones are repeated."),
+    ] = None,
 ) -> Response:
-    """The next messages of the partitions that this consumer has. Also tells the group that it is alive."""
+    """The next messages of the partitions that this consumer has. Also tells the group that it is alive.
+
+    Acknowledges the last response. One whose connection broke before it was read is delivered again.
+    """
     found = client.consumers.find(group, consumer)
+    if found.listens:
+        raise Problem(409, f"{consumer} is a stream: its messages come as events")
     most = min(max_records or client.settings.max_poll_records, client.settings.max_poll_records)
-    async with found.turn:
-        messages = await found.member.poll(most, 0 if client.stopping.is_set() else wait_ms / 1000)
-    client.consumers.find(group, consumer)
-    shown = [delivered(message, shape) for message in messages]
-    return document({"messages": shown, "assigned": _assigned(found)})
+    wait_s = 0 if client.stopping.is_set() else wait_ms / 1000
+
+    def show(messages: "list[Message]") -> bytes:
+        shown = [delivered(message, shape) for message in messages]
+        return to_json({"messages": shown, "assigned": _assigned(found), "delivery": found.deliveries.number})
+
+    def touch() -> None:
+        client.consumers.find(group, consumer)
+
+    return PollResponse(found, touch, show, most, wait_s, delivery)
 
 
 @full.post("/groups/{group}/consumers/{consumer}/offsets", response_model=Committed)
 async def commit(client: Client, group: GroupId, consumer: ConsumerId, wanted: Commit) -> Response:
-    """Commit what was delivered, or exact offsets. Only for partitions that the consumer has."""
+    """Commit what was received, or exact offsets. Only for partitions that the consumer has."""
     found = client.consumers.find(group, consumer)
-    if wanted.offsets is None:
-        offsets = dict(found.member.delivered)
+    named = [name for name, given in wanted if given is not None]
+    if len(named) > 1:
+        raise Problem(422, f"{' and '.join(named)} exclude each other: send one of them, or neither")
+    if wanted.event_id is not None:
+        offsets = await found.member.acknowledge(_positions(wanted.event_id))
     else:
-        offsets = {(row.topic, row.partition): row.offset for row in wanted.offsets}
-        foreign = sorted(offsets.keys() - set(found.member.assigned))
-        if foreign:
-            topic, partition = foreign[0]
-            raise Problem(409, f"{topic}-{partition} is not this consumer's (any more); another member reads it")
-    await found.member.commit(offsets)
+        offsets = _exact(found, wanted.offsets) if wanted.offsets else _received(found, wanted.delivery)
+        await found.member.commit(offsets)
     rows = [{"topic": topic, "partition": part, "offset": at} for (topic, part), at in sorted(offsets.items())]
     return document({"offsets": rows})
+
+
+def _positions(event_id: str) -> dict[Place, int]:
+    try:
+        return parse_event_id(event_id)
+    except ValueError:
+        raise Problem(422, "event_id is not the id of an event of a stream") from None
+
+
+def _exact(found: Consumer, rows: list[OffsetIn]) -> dict[Place, int]:
+    offsets = {(row.topic, row.partition): row.offset for row in rows}
+    foreign = sorted(offsets.keys() - set(found.member.assigned))
+    if foreign:
+        topic, partition = foreign[0]
+        raise Problem(409, f"{topic}-{partition} is not this consumer's (any more); another member reads it")
+    return offsets
+
+
+def _received(found: Consumer, delivery: int | None) -> dict[Place, int]:
+    if found.listens:
+        raise Problem(
+            422, f"{found.id} is a stream: name the event_id of the last event that was processed, or offsets"
+        )
+    return dict(found.deliveries.offsets(delivery))
 
 
 @full.delete("/groups/{group}/consumers/{consumer}", response_model=Left)

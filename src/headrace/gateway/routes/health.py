@@ -22,7 +22,7 @@ async def live() -> Response:
 
 @short.get("/ready", response_model=schemas.Health)
 async def ready(client: Client) -> Response:
-    """Whether requests can be served: a broker answers, and the one beside this process may lead."""
+    """Whether requests can be served: a broker answers, and the one beside is not cut off from the cluster."""
     reason = why_not(await _checks(client))
     if reason is not None:
         raise Problem(503, reason, retriable=True)

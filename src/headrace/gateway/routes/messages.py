@@ -8,6 +8,7 @@ from fastapi.responses import StreamingResponse
 
 from headrace.client.reading import EARLIEST, LATEST, offsets_at
 from headrace.gateway import schemas
+from headrace.gateway.connections import while_connected
 from headrace.gateway.encoding import OFFSET_MAX, TIMESTAMP_MAX, Format, shown
 from headrace.gateway.problems import Problem
 from headrace.gateway.produce import produce
@@ -108,7 +109,7 @@ async def fetch_messages(
             await read(client, place, start, 1, 0, choice)  # an offset that does not exist is told as a problem
         return StreamingResponse(lines(client, place, start, max_records, follow, choice), media_type=NDJSON)
     most = min(max_records or client.settings.max_poll_records, client.settings.max_poll_records)
-    found = await read(client, place, start, most, wait_ms, choice)
+    found = await while_connected(request.scope, read(client, place, start, most, wait_ms, choice))
     return document(
         {
             "topic": topic,

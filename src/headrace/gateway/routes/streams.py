@@ -6,13 +6,18 @@ from typing import Annotated, Any, Literal
 from fastapi import Header, Query, Response
 from fastapi.responses import StreamingResponse
 
-from headrace.client.member import MemberSettings
-from headrace.gateway.encoding import Format
-from headrace.gateway.events import EVENT_ID_BYTES_MAX, EventStream, parse_event_id
+from headrace.client.beginning import GroupBeginning, topic_beginning
+from headrace.client.factory import UNUSED_GROUP
+from headrace.client.member import Place
+from headrace.client.member_settings import MemberSettings
+from headrace.gateway.event_ids import EVENT_ID_BYTES_MAX, GroupPositions, TopicPositions, parse_event_id
+from headrace.gateway.events import EventStream
 from headrace.gateway.problems import Problem
+from headrace.gateway.routes.consumers import CONSUMER_PATTERN
 from headrace.gateway.routes.messages import Isolation, Shape
 from headrace.gateway.routing import TOPIC_PATTERN, Client, GroupId, TopicName, make_router
 from headrace.gateway.services import CLIENT_ID, Services
+from headrace.gateway.topic_reading import TOPIC_STREAM_PARTITIONS_MAX, too_many_partitions, whole_topic
 
 full = make_router("streams")
 
@@ -40,14 +45,32 @@ async def group_stream(
     offset_reset: Reset = "earliest",
     isolation: Isolation = "read_committed",
     shape: Shape = "auto",
+    consumer: Annotated[
+        str | None, Query(alias="id", pattern=CONSUMER_PATTERN, description="The consumer's name. Default: made up.")
+    ] = None,
     last_event_id: LastEventId = None,
 ) -> Response:
     """Join a group and get its messages as events, for as long as the connection lasts.
 
-    What was sent is committed about a second later; reconnecting with Last-Event-ID loses nothing and repeats nothing.
+    Nothing is committed by sending it. The client acknowledges by the Last-Event-ID with which it connects again, or
+    by a commit as the consumer that the header `headrace-consumer` names.
     """
-    settings = _settings(client, group, topic, offset_reset, isolation)
-    return await _stream(client, settings, last_event_id, shape, commits=True)
+    seen = _parsed(last_event_id)
+    topics = tuple(dict.fromkeys(topic))
+    for name in topics:
+        await client.cluster.patiently(lambda name=name: client.cluster.topic(name))  # type: ignore[misc]
+    settings = _settings(client, topics, offset_reset, isolation, group=group)
+    name, positions = consumer or uuid.uuid4().hex, GroupPositions()
+    beginning = GroupBeginning(
+        client.coordinators,
+        group,
+        latest=offset_reset == "latest",
+        committed_only=settings.committed_only,
+        seen=seen,
+        sent=positions.get,
+    )
+    reading = client.consumers.listening(settings, name, beginning)
+    return EventStream(client, reading, positions.moved, shape, headers={"headrace-consumer": name})
 
 
 @full.get("/topics/{topic}/stream", response_class=StreamingResponse, responses=_EVENTS)
@@ -59,15 +82,31 @@ async def topic_stream(
     shape: Shape = "auto",
     last_event_id: LastEventId = None,
 ) -> Response:
-    """Everything that comes into a topic from now on, without a group: nothing is shared, nothing is committed."""
-    settings = _settings(client, f"headrace-stream-{uuid.uuid4().hex}", [topic], offset_reset, isolation)
-    return await _stream(client, settings, last_event_id, shape, commits=False)
+    """Everything that comes into a topic from now on, without a group: nothing is shared, nothing is committed.
+
+    What is produced after the response has begun is sent. With Last-Event-ID it goes on behind that event.
+    """
+    seen = _parsed(last_event_id)
+    foreign = next((name for name, _ in seen if name != topic), None)
+    if foreign is not None:
+        raise Problem(422, f"Last-Event-ID is of a stream of {foreign}, and this is one of {topic}")
+    client.cluster.forget(topic)  # a partition more or less since then would be missed, or looked for in vain
+    count = len((await client.cluster.patiently(lambda: client.cluster.topic(topic))).partitions)
+    if count > TOPIC_STREAM_PARTITIONS_MAX:
+        raise too_many_partitions(topic, count)
+    settings = _settings(client, (topic,), offset_reset, isolation)
+    offsets = await topic_beginning(client.cluster, topic, count, seen, settings)
+    positions = TopicPositions(topic, offsets)
+    reading = whole_topic(client, settings, positions, offsets)
+    return EventStream(client, reading, positions.moved, shape, first_id=positions.id)
 
 
-def _settings(client: Services, group: str, topics: list[str], reset: str, isolation: str) -> MemberSettings:
+def _settings(
+    client: Services, topics: tuple[str, ...], reset: str, isolation: str, group: str = UNUSED_GROUP
+) -> MemberSettings:
     return MemberSettings(
         group=group,
-        topics=tuple(dict.fromkeys(topics)),
+        topics=topics,
         client_id=CLIENT_ID,
         session_timeout_ms=client.settings.session_timeout_ms,
         offset_reset=reset,
@@ -76,14 +115,8 @@ def _settings(client: Services, group: str, topics: list[str], reset: str, isola
     )
 
 
-async def _stream(
-    client: Services, settings: MemberSettings, last_event_id: str | None, format_: Format, *, commits: bool
-) -> Response:
+def _parsed(last_event_id: str | None) -> dict[Place, int]:
     try:
-        positions = parse_event_id(last_event_id or "")
+        return parse_event_id(last_event_id or "")
     except ValueError:
         raise Problem(422, "Last-Event-ID is not the id of an event of such a stream") from None
-    for topic in settings.topics:
-        await client.cluster.patiently(lambda topic=topic: client.cluster.topic(topic))  # type: ignore[misc]
-    member = client.consumers.join(settings, positions)
-    return EventStream(client, member, positions, commits=commits, format_=format_)

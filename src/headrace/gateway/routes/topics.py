@@ -7,7 +7,8 @@ from fastapi import Query, Request, Response
 from headrace.client.cluster import TopicFacts
 from headrace.client.reading import EARLIEST, LATEST, offsets_at
 from headrace.gateway import schemas
-from headrace.gateway.problems import Problem
+from headrace.gateway.preconditions import etag, is_conditional, is_known
+from headrace.gateway.problems import Problem, to_json
 from headrace.gateway.routes.configs import config_text
 from headrace.gateway.routing import (
     NOT_CHANGED,
@@ -79,6 +80,10 @@ async def list_topics(
 @short.get("/topics/{topic}", response_model=schemas.TopicView, responses=NOT_CHANGED)
 async def describe_topic(request: Request, client: Client, topic: TopicName) -> Response:
     """Describe a topic: partitions, leaders, replicas, offsets."""
+    return tagged(request, await _view(client, topic))
+
+
+async def _view(client: Services, topic: str) -> dict[str, Any]:
     cluster = client.cluster
     cluster.forget(topic)
     facts = await cluster.patiently(lambda: cluster.topic(topic))
@@ -97,13 +102,15 @@ async def describe_topic(request: Request, client: Client, topic: TopicName) -> 
         }
         for one in facts.partitions
     ]
-    shown = {**_row(facts), "id": None if facts.id is None else str(facts.id), "partition_list": partitions}
-    return tagged(request, shown)
+    return {**_row(facts), "id": None if facts.id is None else str(facts.id), "partition_list": partitions}
 
 
 @short.delete("/topics/{topic}", response_model=schemas.DeletedTopic)
-async def delete_topic(client: Client, topic: TopicName) -> Response:
-    """Delete a topic with everything in it."""
+async def delete_topic(request: Request, client: Client, topic: TopicName) -> Response:
+    """Delete a topic with everything in it; with `If-Match`, only as it was when it was described."""
+    if is_conditional(request.headers):
+        tag = etag(to_json(await _view(client, topic)))
+        is_known(request.headers, request.method, tag)  # raises if a condition does not hold
     gone = client.admin.delete_topics([topic], request_timeout=client.request_timeout_s)
     try:
         await settled(gone[topic])

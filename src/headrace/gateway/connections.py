@@ -1,0 +1,62 @@
+"""Whether a client has read the response that it was sent, as far as its connection shows.
+
+A client that hangs up in the middle of a response answers what still arrives with a reset. A response that the client's
+kernel has received and its program has not is seen too, where client and gateway share a machine or the client's
+kernel resets the connection. What a proxy in between has received counts as read.
+"""
+
+import asyncio
+import fcntl
+import socket
+import struct
+import termios
+from collections.abc import Coroutine
+from typing import Any, TypeVar
+
+from headrace.gateway.bodies import Disconnected, Scope
+
+Result = TypeVar("Result")
+
+_KEY = "headrace.unread"
+# Of Linux's tcp_info, the first byte; TCP_CLOSE is what a reset leaves.
+_TCP_CLOSE = 7
+_INT = struct.Struct("i")
+
+
+def unread(scope: Scope) -> asyncio.Event:
+    """An event that is set when the request's connection ends before its client has read the whole response."""
+    event: asyncio.Event = scope.setdefault(_KEY, asyncio.Event())
+    return event
+
+
+async def while_connected(scope: Scope, work: Coroutine[Any, Any, Result]) -> Result:
+    """The work's result. Cancels it and raises Disconnected when the client hangs up before it is done."""
+    working, leaving = asyncio.create_task(work), asyncio.create_task(unread(scope).wait())
+    try:
+        await asyncio.wait((working, leaving), return_when=asyncio.FIRST_COMPLETED)
+        if not working.done():
+            raise Disconnected
+        return working.result()
+    finally:
+        for task in (working, leaving):
+            task.cancel()
+        await asyncio.gather(working, leaving, return_exceptions=True)
+
+
+def report_unread(scope: Scope | None) -> None:
+    """The connection has ended, and the client had not read the response to its last request.
+
+    That may be before the request is looked into, so the event may have to wait there for it.
+    """
+    if scope is not None:
+        unread(scope).set()
+
+
+def has_unread_bytes(transport: asyncio.Transport) -> bool:
+    """Whether the client, which has hung up, has left something of what was sent. Only while the socket is open."""
+    if transport.get_write_buffer_size():
+        return True
+    connection = transport.get_extra_info("socket")
+    state = connection.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, 1)[0]
+    (unacknowledged,) = _INT.unpack(fcntl.ioctl(connection.fileno(), termios.TIOCOUTQ, bytes(_INT.size)))
+    return bool(state == _TCP_CLOSE or unacknowledged > 0)
