@@ -20,16 +20,25 @@ class RegistryServer:
     def __init__(self, port: int = 0) -> None:
         self._answers: dict[str, dict[str, Any]] = {}
         self._ids = 0
+        self._versions: Counter[str] = Counter()
         self.asked: Counter[str] = Counter()
         self.password: str | None = None  # whoever asks needs this Authorization, if there is one
         self._server = ThreadingHTTPServer(("127.0.0.1", port), self._handler())
         self.port = self._server.server_port
         self.url = f"http://127.0.0.1:{self.port}"
 
-    def register(self, subject: str, schema: str, kind: str | None = None) -> int:
-        """`kind` is left out for Avro, as registries do."""
+    def register(
+        self, subject: str, schema: str, kind: str | None = None, references: dict[str, tuple[str, int]] | None = None
+    ) -> int:
+        """`kind` is left out for Avro, as registries do; `references` are subject and version by name."""
         self._ids += 1
-        answer = {"schema": schema} | ({"schemaType": kind} if kind else {})
+        answer: dict[str, Any] = {"schema": schema} | ({"schemaType": kind} if kind else {})
+        if references:
+            answer["references"] = [
+                {"name": name, "subject": other, "version": version} for name, (other, version) in references.items()
+            ]
+        self._versions[subject] += 1
+        self._answers[f"/subjects/{subject}/versions/{self._versions[subject]}"] = answer
         self._answers[f"/schemas/ids/{self._ids}"] = answer
         self._answers[f"/subjects/{subject}/versions/latest"] = answer | {"subject": subject, "id": self._ids}
         return self._ids

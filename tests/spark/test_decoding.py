@@ -11,6 +11,7 @@ import pytest
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 
+from headrace.model.errors import InvalidConfig
 from headrace.spark.pipeline.letters import DEAD_ERROR, DEAD_OFFSET, DEAD_TOPIC
 from headrace.spark.pipeline.plan import HEADERS, Planned, plan, records
 from headrace.spark.pipeline.protobuf import compile_proto, find_message
@@ -66,10 +67,11 @@ def planned(spark: SparkSession, one: Pipeline, *values: bytes | None) -> Planne
     return plan(spark, one, lambda _: raw(spark, *values))
 
 
-def dead(one: Planned) -> list[tuple[bytes, dict[str, str]]]:
+def dead(one: Planned) -> list[tuple[bytes | None, dict[str, str]]]:
     assert one.dead is not None
     return [
-        (bytes(row.value), {key: bytes(value).decode() for key, value in row.headers}) for row in one.dead.collect()
+        (row.value and bytes(row.value), {key: bytes(value).decode() for key, value in row.headers})
+        for row in one.dead.collect()
     ]
 
 
@@ -78,12 +80,17 @@ def test_json_becomes_columns_and_what_does_not_fit_a_dead_letter(spark: SparkSe
     values = (b'{"id": 1, "name": "a"}', b"{not json", b'{"id": "x"}', b"17", None, b'{"id": 2}')
     result = planned(spark, pipeline(decoding, sql="select id, name, _offset from orders"), *values)
     rows = {tuple(row) for row in result.output.collect()}
-    assert rows == {(1, "a", 0), (None, None, 4), (2, None, 5)}
+    assert rows == {(1, "a", 0), (2, None, 5)}
     letters = dead(result)
-    assert {value for value, _ in letters} == {b"{not json", b'{"id": "x"}', b"17"}
+    assert {value for value, _ in letters} == {b"{not json", b'{"id": "x"}', b"17", None}
     assert all(headers["trace"] == "1" and headers[DEAD_TOPIC] == "orders" for _, headers in letters)
-    assert {headers[DEAD_OFFSET] for _, headers in letters} == {"1", "2", "3"}
-    assert "JSON" in letters[0][1][DEAD_ERROR]
+    errors = {headers[DEAD_OFFSET]: headers[DEAD_ERROR] for _, headers in letters}
+    assert errors.pop("1").startswith("not JSON: ")
+    assert errors == {
+        "2": "id: 'x' is no int64",
+        "3": "a JSON number, not an object",
+        "4": "the record has no value (a tombstone); allow it with tombstones: nulls",
+    }
 
 
 def test_a_rule_rejects_rows_that_decode(spark: SparkSession) -> None:
@@ -130,7 +137,7 @@ def test_avro_becomes_columns_of_every_type(spark: SparkSession) -> None:
     assert (row.id, row.customer, row.price, row.tags) == (7, None, Decimal("1.50"), {"a": "b"})
     assert row.lines[0].what == "x"
     assert result.output.selectExpr("unix_millis(at)").first()[0] == AT.timestamp() * 1000  # type: ignore[index]
-    assert [value for value, _ in dead(result)] == [good[:-3], good + b"x"]
+    assert [value for value, _ in dead(result)] == [good[:-3], good + b"x", None]
 
 
 def test_protobuf_becomes_columns_of_every_type(spark: SparkSession) -> None:
@@ -163,3 +170,34 @@ def test_rows_become_records_of_the_sinks_topic(spark: SparkSession) -> None:
         {"id": 1, "name": "a"},
         [],
     )
+
+
+def test_broken_json_is_a_dead_letter_and_its_neighbors_are_rows(spark: SparkSession) -> None:
+    schema = "id bigint not null, price decimal(20,2), at timestamp, tags map<string, array<string>>"
+    broken = [
+        *(b'{"id":15}{"id":16}', b'{"id":15} x', b"", b'{"id":15,"price":1e400}', b'{"id":1,"tags":{"a":["\xff"]}}'),
+        *(b'{"id":15,"at":1767323045123}', b'{"id":15,"price":1.239}', b'{"id":5.7}', b'{"id":"5"}', b"{}"),
+    ]
+    good = b'{"id":7,"price":12345678901234567.89,"at":"2026-01-02T03:04:05.123456Z","tags":{"a":["b"]}}'
+    values = [one for bad in broken for one in (bad, good)]
+    decoding = Decoding(format=Format.JSON, schema=schema)
+    result = planned(spark, pipeline(decoding, sql="select id, price, at, tags from orders"), *values)
+    rows = result.output.selectExpr("id", "price", "unix_micros(at)", "tags").collect()
+    assert [tuple(row) for row in rows] == [
+        (7, Decimal("12345678901234567.89"), 1_767_323_045_123_456, {"a": ["b"]})
+    ] * len(broken)
+    assert [value for value, _ in dead(result)] == broken
+
+
+def test_topic_sink_keeps_microseconds(spark: SparkSession) -> None:
+    decoding = Decoding(format=Format.JSON, schema="at timestamp, local timestamp_ntz")
+    value = b'{"at":"2026-01-02T03:04:05.123456Z","local":"2026-01-02T03:04:05.000001"}'
+    one = pipeline(decoding, sql="select at, local from orders", sink=Sink(kind=SinkKind.TOPIC, target="out"))
+    rows = records(one, planned(spark, one, value).output).collect()
+    assert [bytes(row.value) for row in rows] == [value]
+
+
+def test_unknown_decode_option_is_refused(spark: SparkSession) -> None:
+    one = pipeline(Decoding(format=Format.JSON, schema="id bigint", options={"mode": "FAILFAST"}))
+    with pytest.raises(InvalidConfig, match="format json has no option 'mode'"):
+        planned(spark, one)

@@ -136,7 +136,7 @@ def test_a_mistake_in_yaml_has_its_line(
         (AVRO.replace('"Refund",', '"Refund"'), "refunds.avsc:3: ", "is JSON, and this is not"),
         (AVRO.replace('"long"', '"lung"'), "refunds.avsc: ", "'lung' is unknown"),
         (AVRO.replace('"record"', '"enum"'), "refunds.avsc: ", "one of a record"),
-        (AVRO.replace('"type": "long"', '"typ": "long"'), "refunds.avsc: ", "has no type"),
+        (AVRO.replace('"type": "long"', '"typ": "long"'), "refunds.avsc: ", "is missing 'type'"),
     ],
 )
 def test_a_mistake_in_a_schema_file_has_both_lines(

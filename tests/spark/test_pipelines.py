@@ -1,8 +1,10 @@
 """Pipelines from end to end: records in, SQL or Python, records or tables out, and what does not fit beside them."""
 
 import json
+import shutil
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -14,12 +16,14 @@ from confluent_kafka import Consumer
 
 from headrace.cli.pipeline_templates import YAML
 from headrace.model.errors import InvalidConfig
+from headrace.spark.checkpoint import CheckpointMismatch
 from headrace.spark.pipeline.beginning import BACKFILL_SUFFIX, check_backfill_apart, pin_backfill, unfinished_backfill
 from headrace.spark.pipeline.checking import check
-from headrace.spark.pipeline.letters import DEAD_ERROR, DEAD_OFFSET
+from headrace.spark.pipeline.letters import DEAD_ERROR, DEAD_OFFSET, Chosen
 from headrace.spark.pipeline.problems import PipelineRefused
+from headrace.spark.pipeline.retrying import DeadLetters
 from headrace.spark.pipeline.running import Running
-from headrace.spark.pipeline.sinks import Place
+from headrace.spark.pipeline.sinks import Place, _add_to_table
 from headrace.spark.pipeline.spec import Pipeline
 from headrace.spark.pipeline.state import PipelineState
 from headrace.spark.pipeline.yaml_file import parse_pipeline
@@ -150,12 +154,14 @@ def told_of(rest: httpx.Client, name: str, *, rows: int) -> dict[str, Any]:
 @pytest.mark.parametrize("kind", ["delta", "iceberg"])
 def test_a_table_takes_each_batch_once(kit: SparkKit, tmp_path: Path, kind: str) -> None:
     topic = kit.topic(2)
-    table = tmp_path / "table"
+    table, backup = tmp_path / "table", tmp_path / "backup"
     pipeline = totals(topic, f"{kind}: {table}")
     dead = kit.topic(name=f"{topic}.dead")
     for start in (0, 50):
         kit.produce(topic, [*(order(number) for number in range(start, start + 50)), b"{broken"])
         run(kit, pipeline, tmp_path)
+        if not backup.exists():
+            shutil.copytree(PipelineState(pipeline.name, tmp_path).checkpoint, backup)
     assert [one.value() for one in committed(kit, dead, 2)] == [b"{broken", b"{broken"]
     files = _files(kind, str(table))
     assert kit.session.read.parquet(*files).count() == 100
@@ -163,6 +169,11 @@ def test_a_table_takes_each_batch_once(kit: SparkKit, tmp_path: Path, kind: str)
     run(kit, pipeline, tmp_path)  # the batch comes again, as after a crash behind the table's commit
     assert sorted(row.id for row in kit.session.read.parquet(*_files(kind, str(table))).collect()) == list(range(100))
     assert len(kit.values(dead, kafka__isolation__level="read_committed")) == 2, "its letters were there already, too"
+    restored, rows = Place(kit.bootstrap, str(backup)), kit.session.read.parquet(*_files(kind, str(table)))
+    with pytest.raises(CheckpointMismatch, match="has batch 1 of this query"):
+        Running(pipeline, PipelineState(pipeline.name, tmp_path), restored, lambda: None).run(kit.session)
+    with pytest.raises(CheckpointMismatch, match="plans batch 0"):
+        _add_to_table(pipeline, restored, rows, 0)
     PipelineState(pipeline.name, tmp_path).forget()
     run(kit, pipeline, tmp_path)  # from the beginning, as asked: its batches are new ones, though numbered the same
     assert kit.session.read.parquet(*_files(kind, str(table))).count() == 200
@@ -279,3 +290,25 @@ def test_check_finds_what_only_a_stream_cannot_do(spark: Any) -> None:
         check(spark, endless)
     check(spark, parse_pipeline(WINDOWS.format(topic="t")))
     check(spark, parse_pipeline(YAML.format(name="totals", file="totals.yaml")))
+
+
+def test_retried_record_counts_once_also_after_reset(kit: SparkKit, tmp_path: Path) -> None:
+    topic, sink, again = kit.topic(2), kit.topic(), kit.topic()
+    kit.topic(name=f"{topic}.dead")
+    strict = replace(totals(topic, f"topic: {sink}"), retry_topic=f"{topic}.retry")
+    lenient = replace(strict, sources=(replace(strict.sources[0], rejects={}),))
+    kit.produce(topic, [order(1), order(2)])
+    kit.produce(topic, [{"value": order(-3), "headers": [("own", b"h")]}], partition=1)
+    run(kit, strict, tmp_path)
+    with closing(DeadLetters(kit.bootstrap, f"{topic}.dead", retry_topic=strict.retry_topic)) as letters:
+        assert letters.retry(Chosen(strict.name)).sent == 1
+        assert letters.retry(Chosen(strict.name)).sent == 0
+    assert len(kit.values(topic)) == 3, "other consumers of the source topic read nothing twice"
+    run(kit, replace(lenient, sql="select id, _topic, _partition, size(_headers) as headers from orders"), tmp_path)
+    rows = {row["id"]: row for row in map(json.loads, kit.values(sink, kafka__isolation__level="read_committed"))}
+    assert sorted(rows) == [-3, 1, 2]
+    assert rows[-3] == {"id": -3, "_topic": topic, "_partition": 1, "headers": 1}, "as it was where it was first"
+    PipelineState(strict.name, tmp_path).forget()
+    run(kit, replace(lenient, sink=replace(lenient.sink, target=again)), tmp_path)
+    assert ids(committed(kit, again, 3)) == [-3, 1, 2], "once, from the original"
+    assert len(kit.values(again, kafka__isolation__level="read_committed")) == 3

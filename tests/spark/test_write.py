@@ -1,6 +1,7 @@
 """The sink: rows become records, in the right place, once or at least once."""
 
 import json
+import shutil
 from datetime import UTC, datetime
 
 import pytest
@@ -158,6 +159,29 @@ def test_a_stream_from_topic_to_topic(kit, checkpoint, guarantee):
     assert not query.exception()
     copied = kit.values(target, kafka__isolation__level="read_committed")
     assert sorted(int(value) for value in copied) == list(range(1000))
+
+
+def test_batch_of_restored_checkpoint_is_refused(kit, checkpoint, tmp_path):
+    """One that was planned again under the number of a batch which the sink has, with other offsets."""
+    source, target, backup = kit.topic(), kit.topic(), tmp_path / "backup"
+    for numbers in (range(100), range(100, 200)):
+        kit.numbers(source, numbers)
+        query = start_copy(kit, source, target, checkpoint, "exactly-once", availableNow=True)
+        assert query.awaitTermination(BATCHES_S)
+        if not backup.exists():
+            shutil.copytree(checkpoint, backup)
+    kit.numbers(source, range(200, 300))
+    query = start_copy(kit, source, target, backup, "exactly-once", availableNow=True)
+    with pytest.raises(
+        Exception, match=r'has batch 1 of this query up to \[\{".*":\{"0":200\}\}\].*plans batch 1 up to'
+    ):
+        query.awaitTermination(BATCHES_S)
+    copied = kit.values(target, kafka__isolation__level="read_committed")
+    assert sorted(int(value) for value in copied) == list(range(200))
+    query = start_copy(kit, source, target, checkpoint, "exactly-once", availableNow=True)
+    assert query.awaitTermination(BATCHES_S)
+    copied = kit.values(target, kafka__isolation__level="read_committed")
+    assert sorted(int(value) for value in copied) == list(range(300)), "with the newer checkpoint nothing is missing"
 
 
 def test_a_batch_that_comes_again_is_written_once(kit, checkpoint):

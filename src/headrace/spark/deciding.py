@@ -4,19 +4,24 @@ The tasks of a batch leave their transactions open; the driver's commit ends the
 what makes the batch final is a decision that is written first, in a transaction of its own under the query's id:
 
     1  take the query's transactional id over     another driver of this query is fenced from here on
-    2  read the decision                          is this batch decided already? then only repeat step 5
+    2  read the decision                          is this batch decided already? then only repeat step 5; is it
+                                                  another one under the same number? then refuse it
     3  look at the tasks' transactions            all still open? else fail, and the batch comes again
     4  write the decision: batch, transactions    the batch counts from here on, whoever dies
-    5  end the transactions, each safe to repeat
+    5  end the transactions, each safe to repeat      then note that it is done, for who asks in weeks
     6  abort what dead attempts have left open
 
 Two drivers of one query can both be anywhere: step 1 lets only the later one write in step 4, and it has read what the
-earlier one wrote. The decision is the committed offset of a group, how many batches are decided as the offset and the
-last one's transactions as its metadata, so it can be read back by name. See docs/adr/0013-one-decision-per-batch.md.
+earlier one wrote. The decision is a record in a compacted topic (commit_records.py), and the committed offset of a
+group refers to it: how many batches are decided. The record holds the end offsets of the batch, because a number alone
+does not name a batch: a checkpoint that was restored from a backup plans the same numbers with other records. See
+docs/adr/0013-one-decision-per-batch.md.
 """
 
 import json
+import re
 from collections.abc import Iterable, Sequence
+from hashlib import sha256
 from typing import NamedTuple
 
 from headrace.client.blocking.cluster import Cluster
@@ -35,15 +40,22 @@ from headrace.client.blocking.transactional import (
 from headrace.client.refusals import Refused
 from headrace.model.errors import ErrorCode
 from headrace.model.ids import TopicPartition
+from headrace.spark.checkpoint import UNKNOWN, CommittedBatch, check_repeated
+from headrace.spark.commit_records import append, append_fact, ensure_records, is_reference, newest, referred
 
 # Offsets are committed for a topic, and brokers want it to exist. It never holds a record.
 TOPIC = "headrace-spark-commits"
 PLACE = TopicPartition(TOPIC, 0)
 PREFIX = "headrace-spark"
-# Brokers take metadata of 4096 bytes (offset.metadata.max.bytes); a longer list is continued in further groups.
-METADATA_CHARACTERS_MAX = 4000
+# What earlier versions wrote: the whole decision as metadata, continued in the groups NAME.1, NAME.2 and so on.
+_EARLIER = re.compile(r"(\d+);(\[.*)", re.DOTALL)
+# The parts of a task's transactional id behind the query's: the run, the batch's slot, the task and its attempt. None
+# has a hyphen, so that the query's id is what stands before the last four whatever it looks like.
+_RUN = re.compile(r"[0-9a-f]{8}")
+_TASK = re.compile(rf"{PREFIX}-(.+)-[0-9a-f]{{8}}-\d+-\d+-\d+", re.DOTALL)
 # The driver's own transaction lasts milliseconds, and whoever comes after a driver that died in it takes its id over.
 DECISION_TIMEOUT_MS = 60_000
+NO_BATCH = -1
 
 
 class CommitFailed(Exception):
@@ -58,6 +70,19 @@ class Decision(NamedTuple):
     batch_id: int
     run_id: str
     transactions: tuple[Owner, ...]
+    ends: str = UNKNOWN  # up to which offsets the batch reads, as its checkpoint has it
+
+
+def task_id(query_id: str, run_id: str, slot: int, task: str) -> str:
+    """The transactional id of a task: `task` is its number and that of its attempt."""
+    run = run_id[:8] if _RUN.fullmatch(run_id[:8]) else sha256(run_id.encode()).hexdigest()[:8]
+    return f"{PREFIX}-{query_id}-{run}-{slot}-{task}"
+
+
+def query_of(transactional_id: str) -> str | None:
+    """The query of a task's transactional id; None of any other."""
+    found = _TASK.fullmatch(transactional_id)
+    return found[1] if found is not None else None
 
 
 class Decider:
@@ -67,39 +92,58 @@ class Decider:
         """`fence`: an owner who was made when the query was started and does the deciding. Whoever has taken its id
         over since, from wherever, has ended this query's right to decide."""
         self._cluster = cluster
+        self._id = query_id
         self._query = f"{PREFIX}-{query_id}"
+        self._key, self._done_key = f"query {query_id}", f"done {query_id}"
         self._fence = fence
 
     def last(self, *, stable: bool) -> Decision | None:
         """The newest decision. Without `stable` one that is being written just now is not waited for."""
+        committed = self._committed(self._query, stable=stable)
+        if committed is not None and is_reference(committed.metadata):
+            return _decision(referred(self._cluster, self._key, committed))
+        earlier = _EARLIER.fullmatch(committed.metadata) if committed is not None else None
+        if committed is not None and earlier is not None:
+            run_id, rows = json.loads(earlier[2] + self._continued(committed, int(earlier[1])))
+            return Decision(committed.offset - 1, run_id, tuple(Owner(*row) for row in rows))
+        # The group has expired, or another query's decision of an earlier version was continued there.
+        record = newest(self._cluster, self._key) if stable else None
+        return _decision(record) if record is not None else None
 
-        def chunk(number: int) -> Committed | None:
-            group = self._group(number)
-            return self._cluster.patiently(
-                "reading a decision",
-                lambda: committed_offsets(self._cluster, group, [PLACE], stable=stable).get(PLACE),
+    def last_number(self) -> int:
+        """Of the newest decision, as far as its group knows: enough for a task, which only saves itself the writing."""
+        committed = self._committed(self._query, stable=False)
+        if committed is None or not (is_reference(committed.metadata) or _EARLIER.fullmatch(committed.metadata)):
+            return NO_BATCH
+        return committed.offset - 1
+
+    def _committed(self, group: str, *, stable: bool) -> Committed | None:
+        return self._cluster.patiently(
+            "reading a decision",
+            lambda: committed_offsets(self._cluster, group, [PLACE], stable=stable).get(PLACE),
+        )
+
+    def _continued(self, head: Committed, count: int) -> str:
+        parts = [self._committed(f"{self._query}.{number}", stable=True) for number in range(1, count)]
+        if any(part is None or part.offset != head.offset for part in parts):
+            raise BatchTorn(
+                f"the decision over batch {head.offset - 1} was written by an earlier version to the groups "
+                f"{self._query} to {self._query}.{count - 1}, and not all of them hold it any more. Look whether the "
+                f"batch is complete; then delete the group {self._query}"
             )
-
-        first = chunk(0)
-        if first is None:
-            return None
-        count_text, _, text = first.metadata.partition(";")
-        for number in range(1, int(count_text)):
-            more = chunk(number)
-            assert more is not None, "all parts of a decision are written in one transaction"
-            text += more.metadata
-        run_id, rows = json.loads(text)
-        return Decision(first.offset - 1, run_id, tuple(Owner(*row) for row in rows))
+        return "".join(part.metadata for part in parts if part is not None)
 
     def commit(self, proposed: Decision) -> None:
         """Make this attempt the one that counts, unless another one does already."""
         ensure_topic(self._cluster, TOPIC)
+        ensure_records(self._cluster)
         driver = self._driver()
         before = self.last(stable=True)
         if before is not None and before.batch_id >= proposed.batch_id:
             self._abort(set(proposed.transactions) - set(before.transactions))
-            if before.batch_id == proposed.batch_id:
-                self._complete(driver, before)
+            committed = CommittedBatch(before.batch_id, before.ends)
+            check_repeated("the sink", committed, proposed.batch_id, proposed.ends)
+            self._complete(driver, before)
             return
         self._check_open(proposed.transactions)
         self._write(driver, proposed)
@@ -120,14 +164,11 @@ class Decider:
         """Abort what dead tasks of this query have left open: readers of committed data wait for it."""
         kept = {owner.transactional_id for owner in keep}
         for transactional_id in open_transactions(self._cluster, f"{self._query}-"):
-            if transactional_id not in kept:
+            if query_of(transactional_id) == self._id and transactional_id not in kept:
                 init_producer(self._cluster, transactional_id, DECISION_TIMEOUT_MS)
 
     def _driver(self) -> Owner:
         return self._fence or init_producer(self._cluster, self._query, DECISION_TIMEOUT_MS)
-
-    def _group(self, number: int) -> str:
-        return f"{self._query}.{number}" if number else self._query
 
     def _check_open(self, transactions: Sequence[Owner]) -> None:
         lost = [owner for owner in transactions if not self._is(owner, (ONGOING,))]
@@ -145,13 +186,10 @@ class Decider:
         return own and known is not None and known.state in states
 
     def _write(self, driver: Owner, decision: Decision) -> None:
-        text = json.dumps([decision.run_id, decision.transactions], separators=(",", ":"))
-        pieces = [text[at : at + METADATA_CHARACTERS_MAX] for at in range(0, len(text), METADATA_CHARACTERS_MAX)]
+        text = json.dumps([decision.batch_id, decision.run_id, decision.transactions, decision.ends])
         try:
-            for number, piece in enumerate(pieces):
-                metadata = piece if number else f"{len(pieces)};{piece}"
-                place = {PLACE: Committed(decision.batch_id + 1, metadata)}
-                add_group_offsets(self._cluster, driver, self._group(number), place)
+            reference = append(self._cluster, driver, self._key, text)
+            add_group_offsets(self._cluster, driver, self._query, {PLACE: Committed(decision.batch_id + 1, reference)})
             end_transaction(self._cluster, driver, commit=True)
         except Refused as refusal:
             raise CommitFailed(f"another driver of this query has taken over: {refusal}") from refusal
@@ -166,11 +204,13 @@ class Decider:
         if not lost:
             self._end(decision)
             return
+        if newest(self._cluster, self._done_key) == str(decision.batch_id):
+            return  # so long ago that brokers have forgotten the tasks' transactional ids
         if any(self._is(owner, COMMITTED) for owner in decision.transactions):
             raise BatchTorn(
                 f"batch {decision.batch_id} is committed in part: {lost[0].transactional_id} timed out while no driver "
                 "was there to end it. Its rows must be written again by hand; then delete the group "
-                f"{self._group(0)}. A longer transactionTimeoutMs (and transaction.max.timeout.ms) prevents this."
+                f"{self._query}. A longer transactionTimeoutMs (and transaction.max.timeout.ms) prevents this."
             )
         self._abort(set(decision.transactions) - set(lost))
         self._write(driver, Decision(decision.batch_id - 1, "", ()))
@@ -179,6 +219,7 @@ class Decider:
     def _end(self, decision: Decision) -> None:
         for owner in decision.transactions:
             end_transaction(self._cluster, owner, commit=True)
+        append_fact(self._cluster, self._done_key, str(decision.batch_id))
 
     def _abort(self, transactions: Iterable[Owner]) -> None:
         for owner in transactions:
@@ -187,6 +228,11 @@ class Decider:
             except Refused as refusal:
                 if refusal.code not in _OVER:
                     raise
+
+
+def _decision(record: str) -> Decision:
+    number, run_id, rows, ends = json.loads(record)
+    return Decision(number, run_id, tuple(Owner(*row) for row in rows), ends)
 
 
 # A transaction that cannot be aborted because it has ended, by a timeout, a fence or a commit.

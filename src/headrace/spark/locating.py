@@ -14,6 +14,7 @@ from headrace.model.errors import ErrorCode, InvalidConfig
 from headrace.model.ids import TopicPartition
 from headrace.spark.options import Subscription
 from headrace.spark.positions import Positions
+from headrace.spark.reading import holds
 from headrace.spark.starting import EARLIEST_NUMBER, EARLIEST_WORD, LATEST_NUMBER, Bound, Strategy
 
 
@@ -61,6 +62,10 @@ class Locator:
     def latest(self, partitions: Iterable[TopicPartition]) -> Positions:
         """The ends: with read_committed, of what is decided."""
         return self._special(partitions, LATEST)
+
+    def holds(self, partition: TopicPartition, position: int) -> bool:
+        """Whether the log reaches that far, committed or not."""
+        return holds(self._cluster, partition, position)
 
     def _special(self, partitions: Iterable[TopicPartition], time: int) -> Positions:
         asked = dict.fromkeys(partitions, time)

@@ -1,23 +1,28 @@
 """One range of one partition as Arrow batches: what a Spark task does. Runs in the executors' Python workers."""
 
 import atexit
-from collections.abc import Iterator
+import logging
+import time
+from collections.abc import Generator, Iterator
+from contextlib import closing
 from typing import Any, NamedTuple
 
 import numpy as np
 import pyarrow as pa
 
-from headrace.client.blocking.cluster import ClientSettings, Cluster
-from headrace.client.blocking.fetching import Fetched, OffsetOutOfRange, fetch_from
+from headrace.client.blocking.cluster import ClientSettings, Cluster, Patience
+from headrace.client.blocking.fetching import FETCH_BYTES_MIN, Fetched, OffsetOutOfRange, fetch_from
 from headrace.client.blocking.offsets import EARLIEST, LATEST, list_offsets
 from headrace.client.refusals import Refused
-from headrace.model.errors import ErrorCode
+from headrace.model.errors import ErrorCode, HeadraceError
 from headrace.model.ids import TopicPartition
 from headrace.records.arrow import Columns, decode_columns, grouped
 from headrace.records.arrow_arrays import array_of, bytes_scalar
 from headrace.records.committed import visible_batches
 from headrace.spark.memory import keep_freed_memory, spare_what_is_loaded
 from headrace.spark.planning import OffsetRange
+
+log = logging.getLogger(__name__)
 
 # Spark takes batches of this size fastest: 1.8 million rows a second, against 1.4 with 1,000 and 1.6 with 50,000 rows.
 ROWS_PER_BATCH = 10_000
@@ -50,6 +55,21 @@ class DataLost(Exception):
     """Offsets that the query still had to read are gone."""
 
 
+class NotCommittedYet(HeadraceError):
+    """The leader does not serve the offsets that were planned, although none of them is lost. The reading goes on at
+    `position` when it is tried again."""
+
+    retriable = True
+
+    def __init__(self, wanted: OffsetRange, position: int, high_watermark: int, waited_s: float) -> None:
+        super().__init__(
+            f"{wanted.partition}: the leader's high watermark is {high_watermark}, and offsets {position} to "
+            f"{wanted.end - 1} were planned. No record came for {waited_s:.0f} s. Nothing is skipped; the read is "
+            "tried again. If this goes on, see `headrace topics describe` for replicas that are missing"
+        )
+        self.position = position
+
+
 def cluster_for(settings: ClientSettings) -> Cluster:
     cluster = _clusters.get(settings)
     if cluster is None:
@@ -59,38 +79,82 @@ def cluster_for(settings: ClientSettings) -> Cluster:
 
 
 def read_range(plan: ReadPlan, wanted: OffsetRange) -> Iterator[Any]:
-    """The rows of the range, in offset order."""
+    """The rows of the range, in offset order.
+
+    Offsets are lost only where the log does not hold them (OFFSET_OUT_OF_RANGE). An empty fetch says that the leader
+    has not committed them: after a failover the high watermark of the new leader is behind for a while.
+    """
     cluster = cluster_for(plan.client)
     rows = _RowBatches(wanted.partition, plan.schema)
     position = wanted.start
+    waiting = _Waiting(wanted, cluster.settings.patience_s)
+    patience = Patience(cluster.settings.patience_s)
     while position < wanted.end:
-        fetches = fetch_from(
-            cluster,
-            wanted.partition,
-            position,
-            wanted.end,
-            read_committed=plan.read_committed,
-            bytes_max=plan.fetch_bytes,
-        )
-        try:
-            for fetched in fetches:
-                yield from rows.of(fetched, wanted)
-                position = max(position, fetched.next_position)
-                if not fetched.batches and fetched.high_watermark < wanted.end:
-                    raise OffsetOutOfRange(wanted.partition, position, fetched.log_start, fetched.high_watermark)
-        except OffsetOutOfRange as lost:
-            position = _after_loss(plan, cluster, wanted, lost.position)
-        except Refused as refusal:
-            if refusal.code != ErrorCode.UNKNOWN_TOPIC_OR_PARTITION:
-                raise
-            if plan.fail_on_data_loss:
-                raise DataLost(f"{wanted.partition} was deleted while it was read, at offset {position}") from refusal
+        # Closed before anything else is asked: the answer to the next fetch is on its way on the same connection.
+        with closing(_fetches(plan, cluster, wanted, position)) as fetches:
+            try:
+                for fetched in fetches:
+                    yield from rows.of(fetched, wanted)
+                    position = max(position, fetched.next_position)
+                    waiting.check(fetched)
+                continue
+            except OffsetOutOfRange as lost:
+                outside = lost
+            except Refused as refusal:
+                if refusal.code != ErrorCode.UNKNOWN_TOPIC_OR_PARTITION:
+                    raise
+                if plan.fail_on_data_loss:
+                    raise DataLost(
+                        f"{wanted.partition} was deleted while it was read, at offset {position}"
+                    ) from refusal
+                return
+        position = _after_loss(plan, cluster, wanted, outside, patience)
+
+
+def _fetches(plan: ReadPlan, cluster: Cluster, wanted: OffsetRange, position: int) -> Generator[Fetched]:
+    return fetch_from(
+        cluster,
+        wanted.partition,
+        position,
+        wanted.end,
+        read_committed=plan.read_committed,
+        bytes_max=plan.fetch_bytes,
+    )
+
+
+class _Waiting:
+    """How long the fetches of a range may be empty one after the other."""
+
+    def __init__(self, wanted: OffsetRange, patience_s: float) -> None:
+        self._wanted, self._patience_s = wanted, patience_s
+        self._since: float | None = None
+
+    def check(self, fetched: Fetched) -> None:
+        if fetched.next_position > fetched.position:
+            self._since = None
             return
+        now = time.monotonic()
+        if self._since is None:
+            self._since = now
+            log.info(
+                "%s: waiting at offset %d for a high watermark of %d, it is %d",
+                self._wanted.partition, fetched.position, self._wanted.end, fetched.high_watermark,
+            )  # fmt: skip
+        elif now - self._since >= self._patience_s:
+            raise NotCommittedYet(self._wanted, fetched.position, fetched.high_watermark, self._patience_s)
 
 
-def _after_loss(plan: ReadPlan, cluster: Cluster, wanted: OffsetRange, position: int) -> int:
+def _after_loss(
+    plan: ReadPlan, cluster: Cluster, wanted: OffsetRange, outside: OffsetOutOfRange, patience: Patience
+) -> int:
     """Where to go on after offsets that the log does not hold any more, if the user allows it."""
+    position = outside.position
     first, last = _edges(cluster, wanted.partition)
+    if first <= position <= last:
+        # Another leader has answered than the one before, and this one holds the position.
+        patience.wait_after(Refused(ErrorCode.OFFSET_NOT_AVAILABLE, str(outside)), f"fetching {wanted.partition}")
+        cluster.forget()
+        return position
     lost_until = min(first, wanted.end) if position < first else wanted.end
     if plan.fail_on_data_loss:
         raise DataLost(
@@ -99,6 +163,17 @@ def _after_loss(plan: ReadPlan, cluster: Cluster, wanted: OffsetRange, position:
             "Set failOnDataLoss to false to go on without them."
         )
     return lost_until
+
+
+def holds(cluster: Cluster, partition: TopicPartition, position: int) -> bool:
+    """Whether a fetch from there is within the log, above its high watermark or below."""
+    fetches = fetch_from(cluster, partition, position, position + 1, read_committed=False, bytes_max=FETCH_BYTES_MIN)
+    with closing(fetches):
+        try:
+            next(fetches)
+        except OffsetOutOfRange:
+            return False
+    return True
 
 
 def _edges(cluster: Cluster, partition: TopicPartition) -> tuple[int, int]:

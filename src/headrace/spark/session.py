@@ -27,6 +27,8 @@ SETTINGS = {
     "spark.sql.session.timeZone": "UTC",
     "spark.sql.streaming.checkpointFileManagerClass": _FILE_MANAGER,
     "spark.sql.streaming.noDataMicroBatches.enabled": "true",
+    # The Parquet sink's default, INT96, is deprecated; most readers take it for nanoseconds, which end in 2262.
+    "spark.sql.parquet.outputTimestampType": "TIMESTAMP_MICROS",
 }
 
 

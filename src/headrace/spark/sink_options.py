@@ -7,6 +7,7 @@ from headrace.client.blocking.cluster import ClientSettings
 from headrace.client.blocking.transactional import Owner
 from headrace.model.errors import InvalidConfig
 from headrace.records.compression import Codec
+from headrace.spark.deciding import PREFIX, query_of
 from headrace.spark.options import STREAM_PATIENCE_S, Options
 
 WRITE_OPTIONS = (
@@ -32,6 +33,7 @@ class WriteOptions:
     acks: int
     numbered: tuple[str, int] | None  # of a batch job: whose batch it is, and which, so that none counts twice
     fence: Owner | None
+    checkpoint: str | None = None  # where the query writes down what each batch reads; None: it is not known
 
 
 # The most that a broker allows unless it is told otherwise (transaction.max.timeout.ms): a driver that dies while it
@@ -70,6 +72,7 @@ def write_options(given: Mapping[str, str]) -> WriteOptions:
         acks=_ACKS[acks],
         numbered=_numbered(options, exactly_once),
         fence=_fence(options),
+        checkpoint=options.text("checkpointLocation"),
     )
 
 
@@ -91,6 +94,8 @@ def _numbered(options: Options, exactly_once: bool) -> tuple[str, int] | None:
         raise InvalidConfig("txnAppId and txnVersion: give both, a name and a whole number that grows with each batch")
     if not exactly_once:
         raise InvalidConfig("txnAppId: only exactly-once remembers batches; set deliveryGuarantee=exactly-once")
+    if query_of(f"{PREFIX}-{owner}") is not None:
+        raise InvalidConfig(f"txnAppId: {owner!r} ends as the transactional ids of tasks do; choose another ending")
     return owner, int(number)
 
 

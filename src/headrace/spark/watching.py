@@ -55,7 +55,8 @@ class TopicWatch:
         ends = self._locator.latest(partitions)
         starts = {one: position for one, position in known.items() if one in ends}
         starts |= self._locator.earliest([one for one in partitions if one not in starts])
-        return View(self._without_regress(starts, ends), ends, ids)
+        starts = self._without_regress(starts, ends)
+        return View(starts, {one: max(end, starts[one]) for one, end in ends.items()}, ids)
 
     def _refresh(self) -> None:
         now = time.monotonic()
@@ -75,8 +76,11 @@ class TopicWatch:
         return known
 
     def _without_regress(self, starts: Positions, ends: Positions) -> Positions:
-        """Positions beyond the end: the log was cut, so what is there now is read from its beginning."""
-        beyond: list[TopicPartition] = [one for one, position in starts.items() if position > ends[one]]
+        """Positions beyond the end. If the log was truncated, what is there now is read from its beginning. If its
+        leader holds the position, it has yet to commit what lies before, and there is nothing new until then."""
+        beyond: list[TopicPartition] = [
+            one for one, position in starts.items() if position > ends[one] and not self._locator.holds(one, position)
+        ]
         for one in beyond:
             self._lost(f"{one} ends at {ends[one]}, before the query's position {starts[one]}")
         return {**starts, **self._locator.earliest(beyond)}

@@ -14,7 +14,8 @@ from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamArrowW
 from pyspark.sql.types import StructType
 
 from headrace.client.blocking.transactional import Owner, end_transaction
-from headrace.spark.deciding import PREFIX, Decider, Decision
+from headrace.spark.checkpoint import batch_ends
+from headrace.spark.deciding import PREFIX, Decider, Decision, task_id
 from headrace.spark.reading import cluster_for
 from headrace.spark.sink_options import WriteOptions
 from headrace.spark.sink_rows import check_writable
@@ -109,12 +110,11 @@ class HeadraceBatchWriter(DataSourceArrowWriter):
 
 def write_once(options: WriteOptions, rows: Iterator[Any], query_id: str, run_id: str, batch_id: int) -> TaskDone:
     """A task's rows in a transaction of their own, unless the batch counts already."""
-    decided = Decider(cluster_for(options.client), query_id).last(stable=False)
-    if decided is not None and decided.batch_id >= batch_id:
+    if Decider(cluster_for(options.client), query_id).last_number() >= batch_id:
         for _ in rows:  # a repetition has nothing to write
             pass
         return TaskDone(0, None, query_id, run_id, skipped=True)
-    name = f"{PREFIX}-{query_id}-{run_id[:8]}-{batch_id % BATCHES_PER_ID}-{_attempt_of(_task())}"
+    name = task_id(query_id, run_id, batch_id % BATCHES_PER_ID, _attempt_of(_task()))
     owner, count = write_in_transaction(options, rows, name)
     return TaskDone(count, owner, query_id, run_id)
 
@@ -124,7 +124,8 @@ def decide(options: WriteOptions, messages: Sequence[WriterCommitMessage | None]
     if done:  # else nothing was written
         transactions = tuple(sorted(one.owner for one in done if one.owner is not None))
         decider = Decider(cluster_for(options.client), done[0].query_id, options.fence)
-        decider.commit(Decision(batch_id, done[0].run_id, transactions))
+        ends = batch_ends(options.checkpoint, batch_id)
+        decider.commit(Decision(batch_id, done[0].run_id, transactions, ends))
 
 
 def _undo(options: WriteOptions, messages: Sequence[WriterCommitMessage | None], batch_id: int) -> None:

@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import Any
 from uuid import UUID
 
+import pyarrow as pa
 import pytest
 from pyiceberg.catalog.sql import SqlCatalog
 from sqlalchemy.exc import OperationalError
@@ -12,9 +13,14 @@ from sqlalchemy.exc import OperationalError
 from headrace.client.blocking.cluster import ClientSettings, TopicView
 from headrace.model.ids import TopicPartition
 from headrace.spark.archive import runner as running
-from headrace.spark.archive.archiver import Round
+from headrace.spark.archive import settings as reading_settings
+from headrace.spark.archive.archiver import NotDecoded, Round, decoded
+from headrace.spark.archive.decoding import Decoding
 from headrace.spark.archive.runner import Runner
 from headrace.spark.archive.settings import ArchiveSettings
+from headrace.spark.values.columns import Field, Struct
+from headrace.spark.values.leaves import plain
+from headrace.spark.values.row_decoder import RowDecoder
 
 TOPIC_ID = UUID(int=7)
 
@@ -59,3 +65,56 @@ def test_an_archive_whose_catalog_failed_is_visited_again(tmp_path: Path, monkey
     assert visited == ["b"]
     archive_runner.visit_all()
     assert visited == ["b", "a", "b"]
+
+
+def test_unexpected_error_of_one_topic_leaves_others_archived(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    archives = [
+        ArchiveSettings(name, str(TOPIC_ID), "iceberg", str(tmp_path / name), None, False, {}) for name in ("a", "b")
+    ]
+    monkeypatch.setattr(running, "archived_topics", lambda cluster: archives)
+    visited: list[str] = []
+
+    def tell(settings: ArchiveSettings, done: Round) -> None:
+        if settings.topic == "a":
+            raise RecursionError("maximum recursion depth exceeded")
+        visited.append(settings.topic)
+
+    archive_runner = Runner(EmptyCluster(), tell=tell)
+    archive_runner.visit_all()
+    assert visited == ["b"]
+    assert [archive_runner.try_to_catch_up(one) is None for one in archives] == [True, False]
+    assert "a is not archived" in caplog.text
+
+
+def test_unusable_config_of_one_topic_leaves_others_archived(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def read(cluster: EmptyCluster, topic: TopicView) -> ArchiveSettings:
+        schema = "xml:what" if topic.name == "a" else ""
+        decoding = Decoding.parse(schema)
+        return ArchiveSettings(topic.name, str(TOPIC_ID), "delta", str(tmp_path / topic.name), decoding, False, {})
+
+    monkeypatch.setattr(reading_settings, "read_settings", read)
+    visited: list[str] = []
+    archive_runner = Runner(EmptyCluster(), ["a", "b"], tell=lambda settings, done: visited.append(settings.topic))
+    archive_runner.visit_all()
+    assert visited == ["b"]
+    assert "a is not archived, its configs cannot be used: archive.schema: 'xml:what'" in caplog.text
+
+
+def test_error_of_the_decoder_names_partition_and_offset(monkeypatch: pytest.MonkeyPatch) -> None:
+    def read(value: bytes) -> dict[str, int]:
+        if value == b"poison":
+            raise RuntimeError("a defect")
+        return {"id": int(value)}
+
+    decoder = RowDecoder(read, Struct([Field("id", plain(pa.int64(), int))]))
+    monkeypatch.setattr(Decoding, "decoder", lambda decoding: decoder)
+    values = pa.array([b"1", b"2", b"poison", b"4"], pa.binary())
+    batch = pa.RecordBatch.from_pydict({"offset": pa.array([7, 8, 12, 13], pa.int64()), "value": values})
+    partition = TopicPartition("orders", 3)
+    with pytest.raises(NotDecoded, match="orders-3: the record at offset 12 cannot be decoded: RuntimeError a defect"):
+        decoded(batch, partition, Decoding("json", "id bigint"))
+    assert decoded(batch.slice(0, 2), partition, Decoding("json", "id bigint")).column("id").to_pylist() == [1, 2]

@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 
 from headrace.model.errors import InvalidConfig
 from headrace.spark.archive.coverage import Coverage
-from headrace.spark.archive.ddl import columns_of
 from headrace.spark.archive.decoding import DECODE_ERROR, Decoding, archive_schema, with_decoded
+from headrace.spark.values.ddl import columns_of
 
 NUMBERS = st.dictionaries(st.integers(0, 1000), st.integers(0, 2**62))
 
@@ -95,9 +95,15 @@ def test_values_become_columns_of_their_types() -> None:
         (b"poison", "not JSON"),
         (b"[1]", "a JSON list, not an object"),
         (b'{"id":"seven"}', "id: 'seven' is no int64"),
-        (b'{"id":true}', "id: 'True' is no int64"),
+        (b'{"id":true}', "id: True is no int64"),
         (b'{"id":99999999999999999999}', "is no int64"),
         (b'{"id":1,"at":"yesterday"}', "at: 'yesterday' is no timestamp"),
+        (
+            b'{"at":"2026-01-02T03:04:05.1234567Z"}',
+            "at: '2026-01-02T03:04:05.1234567Z' has digits behind the microsecond",
+        ),
+        (b'{"at":1767323045123}', "at: 1767323045123 is a number, not ISO 8601 text; say its unit, as in timestamps"),
+        (b'{"at":"0000-01-01T00:00:00Z"}', "at: '0000-01-01T00:00:00Z' is outside of the years 1 to 9999"),
         (b"\xff", "not JSON"),
     ],
 )
@@ -128,6 +134,22 @@ def test_avro_values_become_columns_too() -> None:
     assert "not Avro of this schema" in poison[DECODE_ERROR]
 
 
+@pytest.mark.parametrize(
+    ("text", "complaint"),
+    [
+        ("json;timestamp=seconds:id bigint", "did you mean timestamps"),
+        ("json;timestamps=ms:id bigint", "timestamps is one of"),
+        ("json;tombstones=error:id bigint", "an archive has no option 'tombstones'"),
+        ("json;sep=x:id bigint", "format json has no option 'sep'"),
+        ("avro:{", "an Avro schema is JSON, and this is not"),
+        ("csv:id bigint", "does not begin with json or avro"),
+    ],
+)
+def test_unusable_archive_schema_is_refused(text: str, complaint: str) -> None:
+    with pytest.raises(InvalidConfig, match=complaint):
+        Decoding.parse(text)
+
+
 def test_no_value_is_no_error() -> None:
     assert decoded("id bigint", None) == [{"id": None, DECODE_ERROR: None}]
 
@@ -140,3 +162,9 @@ def test_any_bytes_give_a_row_of_the_promised_schema(values: list[bytes | None])
     rows = with_decoded(batch, decoding)
     assert rows.num_rows == len(values)
     assert rows.schema.names[1:] == archive_schema(decoding).names[8:]
+
+
+def test_timestamps_of_two_formats_in_one_batch_are_rows() -> None:
+    values = b'{"at":"2026-01-02T03:04:05Z"}', b'{"at":"2026-01-02T03:04:05"}', b'{"at":"2026-01-02 04:04:05+01:00"}'
+    rows = decoded("at timestamp", *values)
+    assert rows == [{"at": datetime(2026, 1, 2, 3, 4, 5, tzinfo=UTC), DECODE_ERROR: None}] * 3

@@ -70,6 +70,8 @@ def test_a_numbered_batch_needs_a_name_a_number_and_exactly_once():
     for wrong in ({"txnAppId": "q"}, {"txnVersion": "7"}, {"txnAppId": "q", "txnVersion": "x"}):
         with pytest.raises(InvalidConfig, match="give both"):
             options(**wrong)
+    with pytest.raises(InvalidConfig, match="as the transactional ids of tasks do"):
+        options(txnAppId="etl-cafe0123-1-0-0", txnVersion="1")
     with pytest.raises(InvalidConfig, match="deliveryGuarantee=exactly-once"):
         options(txnAppId="q", txnVersion="1", deliveryGuarantee="at-least-once")
 

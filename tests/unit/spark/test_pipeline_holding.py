@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from headrace.cli.pipeline_status import standing_of
 from headrace.spark.pipeline import supervisor as supervising
 from headrace.spark.pipeline.restarting import FAILED
 from headrace.spark.pipeline.state import AlreadyRunning, PipelineState
@@ -139,6 +140,32 @@ def test_a_worker_that_does_not_stop_is_killed_when_patience_ends(
     running.join(WAIT_S)
     assert not running.is_alive()
     assert state.holder() is None
+
+
+@pytest.mark.parametrize(("script", "is_known"), [("exit 0", True), ("exit 2", True), ("kill -9 $$", False)])
+def test_query_on_connect_server_is_told_from_stopped_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, script: str, is_known: bool
+) -> None:
+    """Only a worker that has ended by itself has ended its query on the server."""
+    worker = tmp_path / "worker"
+    worker.write_text(f'#!/bin/sh\ntouch "$0.runs"\n{script}\n')
+    worker.chmod(0o755)
+    monkeypatch.setattr(sys, "executable", str(worker))
+    state = PipelineState("p", tmp_path / "pipelines")
+    supervisor = Supervisor(state, ["p.yaml", "--remote", "sc://spark:15002"])
+    running = threading.Thread(target=supervisor.run)
+    running.start()
+    until((tmp_path / "worker.runs").exists, "the worker runs", WAIT_S)
+    if not is_known:
+        until(lambda: state.read("failure") is not None, "it was killed", WAIT_S)
+        supervisor.ask_to_stop()
+    running.join(WAIT_S)
+    said = standing_of(state)
+    if is_known:
+        assert (said["state"], said["reason"]) == ("failed" if "2" in script else "stopped", None)
+    else:
+        assert said["state"] == "failed"
+        assert "may still run at sc://spark:15002" in said["reason"]
 
 
 END = """

@@ -8,12 +8,15 @@ from one of them; the other looks again.
 import logging
 from typing import NamedTuple
 
+import pyarrow as pa
+
 from headrace.client.blocking.cluster import Cluster, TopicView
 from headrace.client.blocking.fetching import FETCH_BYTES
 from headrace.client.blocking.offsets import EARLIEST, LATEST, Committed, commit_offsets, list_offsets
+from headrace.model.errors import HeadraceError
 from headrace.model.ids import TopicPartition
 from headrace.spark.archive.coverage import Coverage
-from headrace.spark.archive.decoding import RAW, with_decoded
+from headrace.spark.archive.decoding import RAW, Decoding, with_decoded
 from headrace.spark.archive.publishing import Published
 from headrace.spark.archive.settings import ArchiveSettings
 from headrace.spark.archive.table import ArchiveTable, View, open_table
@@ -21,13 +24,37 @@ from headrace.spark.lake.files import FileWriter
 from headrace.spark.lake.table import TableChanged
 from headrace.spark.lake.upkeep import Upkeep
 from headrace.spark.planning import OffsetRange
-from headrace.spark.reading import ReadPlan, read_range
+from headrace.spark.reading import NotCommittedYet, ReadPlan, read_range
 
 log = logging.getLogger(__name__)
 
 # One commit takes no more than this: large enough for large files, small enough to be written again after a crash.
 COMMIT_BYTES = 256 * 1024 * 1024
 COMMIT_ROWS = 2_000_000
+
+
+class NotDecoded(HeadraceError):
+    """The decoder failed, which is a defect: a record that does not fit its columns is a row with `decode_error`."""
+
+
+def decoded(batch: pa.RecordBatch, partition: TopicPartition, decoding: Decoding | None) -> pa.RecordBatch:
+    """NotDecoded names the first record that the decoder fails at."""
+    try:
+        return with_decoded(batch, decoding)
+    except Exception as error:
+        offset = next((one for one in range(batch.num_rows) if _fails_alone(batch.slice(one, 1), decoding)), 0)
+        raise NotDecoded(
+            f"{partition}: the record at offset {batch.column('offset')[offset]} cannot be decoded: "
+            f"{type(error).__name__} {error}"
+        ) from error
+
+
+def _fails_alone(row: pa.RecordBatch, decoding: Decoding | None) -> bool:
+    try:
+        with_decoded(row, decoding)
+    except Exception:
+        return True
+    return False
 
 
 class Round(NamedTuple):
@@ -63,6 +90,9 @@ class Archiver:
             self._published.publish(view.coverage)
             return Round(0, view.coverage, 0)
         writer, ends = self._written(positions, log_ends)
+        if ends == positions:
+            writer.close()
+            return Round(0, view.coverage, sum(log_ends[one] - positions[one] for one in log_ends))
         coverage = view.coverage.advanced(log_starts, ends)
         self._warn_of_loss(view.coverage, coverage)
         if not self._commit(view, writer, coverage):
@@ -83,11 +113,16 @@ class Archiver:
         ends = dict(positions)
         for one in sorted(log_ends, key=lambda one: positions[one] - log_ends[one]):
             wanted = OffsetRange(TopicPartition(self.settings.topic, one), positions[one], log_ends[one])
-            for batch in read_range(self._plan, wanted):
-                writer.write(with_decoded(batch, self.settings.decoding))
-                ends[one] = batch.column("offset")[-1].as_py() + 1
-                if writer.bytes >= COMMIT_BYTES or writer.rows >= COMMIT_ROWS:
-                    return writer, ends
+            try:
+                for batch in read_range(self._plan, wanted):
+                    writer.write(decoded(batch, wanted.partition, self.settings.decoding))
+                    ends[one] = batch.column("offset")[-1].as_py() + 1
+                    if writer.bytes >= COMMIT_BYTES or writer.rows >= COMMIT_ROWS:
+                        return writer, ends
+            except NotCommittedYet as behind:
+                log.warning("%s", behind)
+                ends[one] = behind.position  # covered is what was read, and no more
+                continue
             ends[one] = max(log_ends[one], positions[one])  # behind the last row there may be markers
         return writer, ends
 

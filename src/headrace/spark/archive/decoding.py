@@ -4,17 +4,19 @@ A value that does not fit leaves its columns empty and says why in `decode_error
 so nothing is lost by a schema that is wrong or late.
 """
 
-from collections.abc import Sequence
-from typing import Any, NamedTuple
+from functools import lru_cache
+from typing import NamedTuple
 
-import orjson
 import pyarrow as pa
 
 from headrace.model.errors import InvalidConfig
 from headrace.records.arrow import HEADERS_TYPE
-from headrace.spark.archive.ddl import columns_of
-from headrace.spark.pipeline import avro
-from headrace.spark.pipeline.row_decoder import Decode, DoesNotDecode
+from headrace.spark.values.avro_reading import reader_of
+from headrace.spark.values.avro_schema import AvroSchema, columns
+from headrace.spark.values.ddl import columns_of
+from headrace.spark.values.row_decoder import RowDecoder
+from headrace.spark.values.rules import TOMBSTONES, Rules, rules_of
+from headrace.spark.values.text_decoder import text_decoder
 
 DECODE_ERROR = "decode_error"
 RAW = pa.schema(
@@ -38,24 +40,38 @@ class Decoding(NamedTuple):
 
     format: str
     text: str  # JSON: the columns as the user wrote them; Avro: the schema
+    options: tuple[tuple[str, str], ...] = ()  # what is allowed beyond the strict rules, by name
 
     @classmethod
     def parse(cls, text: str) -> "Decoding | None":
-        """Of the topic config archive.schema."""
+        """Of the topic config archive.schema: `json:id bigint`, or `json;timestamps=milliseconds:at timestamp`."""
         if not text:
             return None
-        kind, colon, rest = text.partition(":")
+        head, colon, rest = text.partition(":")
+        kind, *options = head.split(";")
         if not colon or kind not in FORMATS:
             raise InvalidConfig(f"archive.schema: {text!r} does not begin with {' or '.join(FORMATS)} and a colon")
-        decoding = cls(kind, rest.strip())
+        pairs = (one.partition("=") for one in options)
+        decoding = cls(kind, rest.strip(), tuple((name.strip(), value.strip()) for name, _, value in pairs))
         decoding.schema()
         return decoding
 
+    def decoder(self) -> RowDecoder:
+        """Made once for a schema: batches come by the thousand."""
+        return _decoder(self)
+
     def __str__(self) -> str:
-        return f"{self.format}:{self.text}"
+        return f"{';'.join((self.format, *map('='.join, self.options)))}:{self.text}"
+
+    def rules(self) -> Rules:
+        """As strict as a pipeline's, but for records without a value: that they have none is a column already."""
+        given = dict(self.options)
+        if TOMBSTONES in given:
+            raise InvalidConfig(f"decode_options: an archive has no option {TOMBSTONES!r}; such a record is a row")
+        return rules_of(self.format, {**given, TOMBSTONES: "nulls"})
 
     def schema(self) -> pa.Schema:
-        columns = columns_of(self.text if self.format == JSON else avro.columns(avro.parsed(self.text)))
+        columns = pa.schema(list(self.decoder().type))
         taken = {name.lower() for name in (*RAW.names, DECODE_ERROR)}
         for name in columns.names:
             if name.lower() in taken:
@@ -63,6 +79,15 @@ class Decoding(NamedTuple):
                     f"schema: every archive has a column {name} already; leave it out, it stays readable in `value`"
                 )
         return columns
+
+
+@lru_cache(maxsize=256)  # of the topics that one process archives
+def _decoder(decoding: Decoding) -> RowDecoder:
+    rules = decoding.rules()
+    if decoding.format == AVRO:
+        schema = AvroSchema.of_text(decoding.text)
+        return RowDecoder(reader_of(schema), columns(schema, rounds=rules.rounds))
+    return text_decoder(JSON, columns_of(decoding.text), rules)
 
 
 def archive_schema(decoding: Decoding | None) -> pa.Schema:
@@ -75,86 +100,8 @@ def with_decoded(batch: pa.RecordBatch, decoding: Decoding | None) -> pa.RecordB
     """The batch with the columns of its values behind its own."""
     if decoding is None:
         return batch
-    schema = decoding.schema()
-    decode = _from_json if decoding.format == JSON else avro.decoder(avro.parsed(decoding.text), None)
-    documents, errors = _documents(batch.column("value").to_pylist(), decode)
-    arrays = _arrays(documents, errors, schema)
+    decoded = decoding.decoder().decode(batch.column("value").to_pylist())
     return pa.RecordBatch.from_arrays(
-        [*batch.columns, *arrays, pa.array(errors, pa.string())],
-        schema=pa.schema([*batch.schema, *schema, pa.field(DECODE_ERROR, pa.string())]),
+        [*batch.columns, *decoded.rows.flatten(), decoded.errors],
+        schema=pa.schema([*batch.schema, *decoded.rows.type, pa.field(DECODE_ERROR, pa.string())]),
     )
-
-
-def _documents(values: Sequence[bytes | None], decode: Decode) -> tuple[list[dict[str, Any]], list[str | None]]:
-    documents: list[dict[str, Any]] = []
-    errors: list[str | None] = []
-    for value in values:
-        document: dict[str, Any] = {}
-        error = None
-        if value is not None:
-            try:
-                document = decode(value)
-            except DoesNotDecode as why:
-                error = str(why)
-        documents.append(document)
-        errors.append(error)
-    return documents, errors
-
-
-def _from_json(value: bytes) -> dict[str, Any]:
-    try:
-        document = orjson.loads(value)
-    except orjson.JSONDecodeError as why:
-        raise DoesNotDecode(f"not JSON: {why}") from why
-    if not isinstance(document, dict):
-        raise DoesNotDecode(f"a JSON {type(document).__name__}, not an object")
-    return document
-
-
-def _arrays(documents: list[dict[str, Any]], errors: list[str | None], schema: pa.Schema) -> list[pa.Array]:
-    """A column for each field; a document that one of them does not fit is emptied, and all are made again."""
-    arrays: list[pa.Array] = []
-    for field in schema:
-        values = [document.get(field.name) for document in documents]
-        try:
-            arrays.append(_array(values, field.type))
-        except (pa.ArrowException, TypeError, ValueError, OverflowError):
-            for at, value in enumerate(values):
-                error = _misfit(value, field)
-                if error is not None:
-                    documents[at], errors[at] = {}, error
-            return _arrays(documents, errors, schema)
-    return arrays
-
-
-def _misfit(value: Any, field: pa.Field) -> str | None:
-    try:
-        _array([value], field.type)
-    except (pa.ArrowException, TypeError, ValueError, OverflowError):
-        return f"{field.name}: {str(value)[:100]!r} is no {field.type}"
-    return None
-
-
-def _array(values: list[Any], kind: pa.DataType) -> pa.Array:
-    is_temporal = pa.types.is_timestamp(kind) or pa.types.is_date(kind)
-    if (is_temporal or pa.types.is_decimal(kind)) and any(isinstance(value, (str, int, float)) for value in values):
-        return _from_text(values, kind)  # JSON has no such things: they come as text, decimals also as numbers
-    if not pa.types.is_boolean(kind) and any(value is True or value is False for value in values):
-        raise TypeError("True and False are whole numbers to Python, and none to anybody else")
-    return pa.array(values, kind)
-
-
-def _from_text(values: list[Any], kind: pa.DataType) -> pa.Array:
-    texts = pa.array([None if value is None else _text(value) for value in values], pa.string())
-    if not pa.types.is_timestamp(kind):
-        return texts.cast(kind)
-    try:
-        return texts.cast(kind)
-    except pa.ArrowInvalid:  # without an offset, which means UTC
-        return texts.cast(pa.timestamp("us")).cast(kind)
-
-
-def _text(value: Any) -> str:
-    if isinstance(value, bool) or not isinstance(value, (str, int, float)):
-        raise TypeError(f"{value!r} is neither a text nor a number")
-    return str(value)

@@ -12,7 +12,7 @@ from headrace.client.refusals import Refused
 from headrace.model.errors import HeadraceError
 from headrace.spark.archive.archiver import Archiver, Round
 from headrace.spark.archive.publishing import GRACE_S
-from headrace.spark.archive.settings import ArchiveSettings, archived_topics, read_settings, topic_view
+from headrace.spark.archive.settings import ArchiveSettings, archived_topics, readable_settings, topic_view
 from headrace.spark.lake.upkeep import Upkeep
 
 log = logging.getLogger(__name__)
@@ -59,12 +59,24 @@ class Runner:
         for settings in self._settings:
             if stop is not None and stop.is_set():
                 return False
-            try:
-                is_behind |= self._visit(settings).is_behind
-            except (HeadraceError, Refused, OSError, ValueError) as error:
-                log.error("%s is not archived: %s", settings.topic, error)
-                self._archivers.pop(settings.topic, None)
+            done = self._attempt(settings, self._visit)
+            is_behind |= done is not None and done.is_behind
         return is_behind
+
+    def try_to_catch_up(self, settings: ArchiveSettings) -> Round | None:
+        """As `catch_up`, but None if there was trouble, which is logged."""
+        return self._attempt(settings, self.catch_up)
+
+    def _attempt(self, settings: ArchiveSettings, work: Callable[[ArchiveSettings], Round]) -> Round | None:
+        """None if there was trouble. It is this topic's alone, so whatever it is, the next topic has its turn."""
+        try:
+            return work(settings)
+        except (HeadraceError, Refused, OSError, ValueError) as error:
+            log.error("%s is not archived: %s", settings.topic, error)
+        except Exception:
+            log.exception("%s is not archived", settings.topic)
+        self._archivers.pop(settings.topic, None)
+        return None
 
     def catch_up(self, settings: ArchiveSettings) -> Round:
         """Rounds until nothing is left of what is there; trouble is raised."""
@@ -76,8 +88,7 @@ class Runner:
         if time.monotonic() - self._looked_at < REFRESH_S:
             return
         if self._names:
-            found = [read_settings(self._cluster, topic_view(self._cluster, name)) for name in self._names]
-            self._settings = [one for one in found if one is not None]
+            self._settings = readable_settings(self._cluster, self._names)
         else:
             self._settings = archived_topics(self._cluster)
         self._looked_at = time.monotonic()

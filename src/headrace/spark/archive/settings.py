@@ -2,15 +2,18 @@
 reach the cluster can run the archiver, and a topic that is deleted takes them along.
 """
 
-from collections.abc import Mapping
+import logging
+from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 from headrace.client import configs
 from headrace.client.blocking.cluster import Cluster, TopicView
 from headrace.client.refusals import Refused
 from headrace.model.config_def import nearest
-from headrace.model.errors import ErrorCode
+from headrace.model.errors import ErrorCode, HeadraceError
 from headrace.spark.archive.decoding import Decoding
+
+log = logging.getLogger(__name__)
 
 TABLE, SCHEMA, UNTIL, GUARD = "archive.table", "archive.schema", "archive.until", "archive.before.delete"
 KEYS = (TABLE, SCHEMA, UNTIL, GUARD)
@@ -86,8 +89,21 @@ def change(cluster: Cluster, topic: str, wanted: Mapping[str, str], unwanted: tu
 
 def archived_topics(cluster: Cluster) -> list[ArchiveSettings]:
     topics = cluster.patiently("listing topics", lambda: cluster.topics(None))
-    found = [read_settings(cluster, topic) for _, topic in sorted(topics.items()) if not topic.is_internal]
-    return [settings for settings in found if settings is not None]
+    return readable_settings(cluster, [name for name, topic in sorted(topics.items()) if not topic.is_internal])
+
+
+def readable_settings(cluster: Cluster, names: Sequence[str]) -> list[ArchiveSettings]:
+    """Of those topics that have an archive. A topic whose configs cannot be used is logged and left out."""
+    found = []
+    for name in names:
+        try:
+            settings = read_settings(cluster, topic_view(cluster, name))
+        except (HeadraceError, Refused, ValueError) as error:
+            log.error("%s is not archived, its configs cannot be used: %s", name, error)
+            continue
+        if settings is not None:
+            found.append(settings)
+    return found
 
 
 def rendered(ends: Mapping[int, int]) -> str:

@@ -4,6 +4,7 @@ import json
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import PurePosixPath
+from urllib.parse import quote, unquote
 
 import pyarrow as pa
 from deltalake import CommitProperties, DeltaTable, Transaction
@@ -11,7 +12,9 @@ from deltalake.exceptions import CommitFailedError
 from deltalake.schema import Schema as DeltaSchema
 from deltalake.transaction import AddAction
 
-from headrace.spark.lake.table import NO_BATCH, Batch, DataFile, TableChanged, check_fits
+from headrace.spark.lake.partition_values import delta_text
+from headrace.spark.lake.row_types import as_in_table, nullable, stored_schema
+from headrace.spark.lake.table import NO_BATCH, Batch, DataFile, Layout, TableChanged, check_fits
 
 # History entries that are looked through for the notes of an owner's last batch; the newest is nearly always it.
 HISTORY_MAX = 100
@@ -30,11 +33,15 @@ def changes_told(location: str) -> Iterator[None]:
 class DeltaLakeTable:
     def __init__(self, table: DeltaTable) -> None:
         self._table = self.native = table
-        self.location = table.table_uri
+        self.location = place_of(table.table_uri)
 
     @staticmethod
     def exists(target: str) -> bool:
         return DeltaTable.is_deltatable(target)
+
+    @classmethod
+    def open(cls, target: str) -> "DeltaLakeTable":
+        return cls(DeltaTable(target))
 
     @classmethod
     def open_or_create(
@@ -47,7 +54,11 @@ class DeltaLakeTable:
         options = dict(storage or {})
         if not DeltaTable.is_deltatable(target, options):
             DeltaTable.create(
-                target, schema, mode="ignore", partition_by=list(partition_by) or None, storage_options=options
+                target,
+                _stored(schema),
+                mode="ignore",
+                partition_by=list(partition_by) or None,
+                storage_options=options,
             )
         return cls(DeltaTable(target, storage_options=options))
 
@@ -88,16 +99,47 @@ class DeltaLakeTable:
             )
 
     def _action(self, file: DataFile) -> AddAction:
-        root = self._table.table_uri.removeprefix("file://").rstrip("/")
-        relative = str(PurePosixPath(file.path.removeprefix("file://")).relative_to(root))
-        return AddAction(relative, file.size, file.partition, 0, True, json.dumps({"numRecords": file.rows}))
+        relative = quote(str(PurePosixPath(file.path).relative_to(self.location)))
+        types = self._schema()
+        values = {name: delta_text(name, value, types.field(name).type) for name, value in file.partition.items()}
+        return AddAction(relative, file.size, values, 0, True, json.dumps({"numRecords": file.rows}))
+
+    def _schema(self) -> pa.Schema:
+        return stored_schema(pa.schema(self._table.schema().to_arrow()), small_integers=True)
+
+    @property
+    def partition_by(self) -> list[str]:
+        return list(self._table.metadata().partition_columns)
+
+    def layout(self, schema: pa.Schema) -> Layout:
+        rows = as_in_table(self._schema(), _stored(schema))
+        files = pa.schema([one for one in rows if one.name not in self.partition_by])
+        return Layout(rows, self.partition_by, files)
+
+    def new_columns(self, schema: pa.Schema) -> list[str]:
+        return check_fits(self._schema(), _stored(schema), self.location)
 
     def fit(self, schema: pa.Schema) -> None:
-        new = check_fits(pa.schema(self._table.schema().to_arrow()), schema, self.location)
+        new = self.new_columns(schema)
         if new:
-            fields = DeltaSchema.from_arrow(pa.schema([schema.field(name).with_nullable(True) for name in new])).fields
+            rows = _stored(schema)
+            fields = DeltaSchema.from_arrow(pa.schema([rows.field(name) for name in new])).fields
             with changes_told(self.location):
                 self._table.alter.add_columns(fields)
 
     def files(self) -> list[str]:
-        return [str(uri) for uri in self._table.file_uris()]
+        return [path_of(self.location, path) for path in self._table.get_add_actions().column("path").to_pylist()]
+
+
+def path_of(location: str, path: str) -> str:
+    """Of a data file that the log calls `path`. Not from delta-rs' `file_uris`, which escape one half of it twice."""
+    return path if "://" in path else f"{location}/{unquote(path)}"
+
+
+def place_of(uri: str) -> str:
+    """A local table's path without the escapes of a URI."""
+    return unquote(uri.removeprefix("file://")).rstrip("/") if uri.startswith(("/", "file://")) else uri.rstrip("/")
+
+
+def _stored(schema: pa.Schema) -> pa.Schema:
+    return nullable(stored_schema(schema, small_integers=True))

@@ -16,7 +16,11 @@ GROUP_BYTES = 64 * 1024 * 1024
 
 
 def open_folder(place: str) -> tuple[fs.FileSystem, str]:
-    found: tuple[fs.FileSystem, str] = fs.FileSystem.from_uri(place if "://" in place else f"file://{place}")
+    """A local path is taken as it is: in a URI a blank is an error, and `%41` would be another directory."""
+    path = place.removeprefix("file://")
+    if "://" not in path:
+        return fs.LocalFileSystem(), path
+    found: tuple[fs.FileSystem, str] = fs.FileSystem.from_uri(place)
     return found
 
 

@@ -9,6 +9,7 @@ from collections.abc import Mapping, Sequence
 from contextlib import suppress
 
 import pyarrow as pa
+from pyarrow import parquet as pq
 from pyiceberg.catalog import Catalog
 from pyiceberg.exceptions import (
     CommitFailedException,
@@ -16,12 +17,22 @@ from pyiceberg.exceptions import (
     NoSuchTableError,
     TableAlreadyExistsError,
 )
-from pyiceberg.table import Table
+from pyiceberg.io.pyarrow import (
+    compute_statistics_plan,
+    data_file_statistics_from_parquet_metadata,
+    parquet_path_to_id_mapping,
+)
+from pyiceberg.manifest import DataFile as IcebergFile
+from pyiceberg.manifest import DataFileContent, FileFormat
+from pyiceberg.table import Table, TableProperties, Transaction
 from pyiceberg.transforms import IdentityTransform
+from pyiceberg.typedef import Record
 from sqlalchemy.exc import DBAPIError
 
+from headrace.spark.lake.files import open_folder
 from headrace.spark.lake.iceberg_catalog import find_catalog, has_catalog, trouble_told
-from headrace.spark.lake.table import NO_BATCH, Batch, DataFile, check_fits
+from headrace.spark.lake.row_types import as_in_table, nullable, stored_schema
+from headrace.spark.lake.table import NO_BATCH, Batch, DataFile, Layout, SchemaMismatch, check_fits
 
 _NO_RETRIES = {"commit.retry.num-retries": "0"}
 # Who begins together with others may collide with them over one thing after the other: the two tables of the catalog,
@@ -86,16 +97,77 @@ class IcebergLakeTable:
         with trouble_told(self.location), self._table.transaction() as transaction:
             transaction.set_properties({**remembered, **_NO_RETRIES})
             if files:
-                transaction.add_files([file.path for file in files], snapshot_properties=remembered)
+                _map_names(transaction)
+                with transaction.update_snapshot(snapshot_properties=remembered).fast_append() as append:
+                    for file in files:
+                        append.append_data_file(data_file(self._table, file))
+
+    def _schema(self) -> pa.Schema:
+        return stored_schema(self._table.schema().as_arrow(), small_integers=False)
+
+    @property
+    def partition_by(self) -> list[str]:
+        spec = self._table.spec()
+        other = [field for field in spec.fields if not isinstance(field.transform, IdentityTransform)]
+        if other:
+            raise SchemaMismatch(
+                f"{self.location} is partitioned by {other[0].transform} of a column ({other[0].name}), and headrace "
+                "writes partitions of whole values; write to another table"
+            )
+        return [self._table.schema().find_column_name(field.source_id) or field.name for field in spec.fields]
+
+    def layout(self, schema: pa.Schema) -> Layout:
+        rows = as_in_table(self._schema(), _stored(schema))
+        return Layout(rows, self.partition_by, rows)
+
+    def new_columns(self, schema: pa.Schema) -> list[str]:
+        return check_fits(self._schema(), _stored(schema), self.location)
 
     def fit(self, schema: pa.Schema) -> None:
-        new = check_fits(self._table.schema().as_arrow(), schema, self.location)
+        new = self.new_columns(schema)
         if new:
+            rows = _stored(schema)
             with trouble_told(self.location), self._table.update_schema() as update:
-                update.union_by_name(pa.schema([schema.field(name).with_nullable(True) for name in new]))
+                update.union_by_name(pa.schema([rows.field(name) for name in new]))
 
     def files(self) -> list[str]:
         return [task.file.file_path for task in self._table.scan().plan_files()]
+
+
+def _stored(schema: pa.Schema) -> pa.Schema:
+    return nullable(stored_schema(schema, small_integers=False))
+
+
+def _map_names(transaction: Transaction) -> None:
+    """Our files know their columns by name; Iceberg's ids come from here."""
+    metadata = transaction.table_metadata
+    if metadata.name_mapping() is None:
+        mapping = metadata.schema().name_mapping.model_dump_json()
+        transaction.set_properties({TableProperties.DEFAULT_NAME_MAPPING: mapping})
+
+
+def data_file(table: Table, file: DataFile) -> IcebergFile:
+    """As the table's manifests have it. PyIceberg would take the partition from statistics, which long values lack."""
+    filesystem, place = open_folder(file.path)
+    metadata, schema = table.metadata, table.schema()
+    statistics = data_file_statistics_from_parquet_metadata(
+        parquet_metadata=pq.read_metadata(place, filesystem=filesystem),
+        stats_columns=compute_statistics_plan(schema, metadata.properties),
+        parquet_column_mapping=parquet_path_to_id_mapping(schema),
+    )
+    columns = [schema.find_column_name(field.source_id) or field.name for field in table.spec().fields]
+    return IcebergFile.from_args(
+        content=DataFileContent.DATA,
+        file_path=file.path,
+        file_format=FileFormat.PARQUET,
+        partition=Record(*(file.partition[name] for name in columns)),
+        file_size_in_bytes=file.size,
+        sort_order_id=None,
+        spec_id=metadata.default_spec_id,
+        equality_ids=None,
+        key_metadata=None,
+        **statistics.to_serialized_dict(),
+    )
 
 
 def _found_or_made(target: str, schema: pa.Schema, partition_by: Sequence[str]) -> Table:
@@ -112,7 +184,7 @@ def _found_or_made(target: str, schema: pa.Schema, partition_by: Sequence[str]) 
 def _make(catalog: Catalog, name: str, schema: pa.Schema, partition_by: Sequence[str]) -> None:
     """With its partitions in one step: rows that others add in between would not be in any."""
     with (
-        catalog.create_table_transaction(name, schema, properties=_NO_RETRIES) as transaction,
+        catalog.create_table_transaction(name, _stored(schema), properties=_NO_RETRIES) as transaction,
         transaction.update_spec() as update,
     ):
         for column in partition_by:

@@ -15,6 +15,7 @@ from pyiceberg.table import Table
 
 from headrace.spark.lake.files import FILE_OPTIONS, open_folder
 from headrace.spark.lake.iceberg_catalog import trouble_told
+from headrace.spark.lake.row_types import nullable, stored_schema
 from headrace.spark.lake.upkeep import Upkeep
 
 
@@ -35,12 +36,13 @@ class IcebergUpkeep:
     def compact(self, upkeep: Upkeep) -> int:
         """Of tables without partitions: all small files into one, row group by row group."""
         small = self._small(upkeep)
-        schema = self._table.schema().as_arrow()
+        # Without Iceberg's field ids: other files of ours have none, and mixed they would be read by two rules.
+        schema = nullable(stored_schema(self._table.schema().as_arrow(), small_integers=False))
         path = f"{self._table.location()}/data/compacted-{uuid4().hex}.parquet"
         filesystem, place = open_folder(path)
-        with pq.ParquetWriter(place, _plain(schema), filesystem=filesystem, **FILE_OPTIONS) as writer:
+        with pq.ParquetWriter(place, schema, filesystem=filesystem, **FILE_OPTIONS) as writer:
             for file in small:
-                writer.write_table(_conformed(_read(file.file_path), _plain(schema)))
+                writer.write_table(_conformed(_read(file.file_path), schema))
         with (
             trouble_told(self._table.location()),
             self._table.transaction() as transaction,
@@ -83,24 +85,6 @@ class IcebergUpkeep:
 def _read(path: str) -> pa.Table:
     filesystem, place = open_folder(path)
     return pq.read_table(place, filesystem=filesystem)
-
-
-def _plain(schema: pa.Schema) -> pa.Schema:
-    """Without Iceberg's field ids: files of `add_files` have none, and mixed they would be read by two rules."""
-    return pa.schema([pa.field(field.name, _narrow(field.type)) for field in schema])
-
-
-def _narrow(kind: pa.DataType) -> pa.DataType:
-    """PyIceberg asks for the wide forms of Arrow; in a file they are the same."""
-    if pa.types.is_large_string(kind):
-        return pa.string()
-    if pa.types.is_large_binary(kind):
-        return pa.binary()
-    if pa.types.is_list(kind) or pa.types.is_large_list(kind):
-        return pa.list_(pa.field("element", _narrow(kind.value_type)))
-    if pa.types.is_struct(kind):
-        return pa.struct([pa.field(field.name, _narrow(field.type)) for field in kind])
-    return kind
 
 
 def _conformed(rows: pa.Table, schema: pa.Schema) -> pa.Table:

@@ -7,6 +7,7 @@ there already.
 """
 
 from collections.abc import Mapping, Sequence
+from decimal import Decimal
 from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 from headrace.model.errors import HeadraceError, InvalidConfig
@@ -30,11 +31,27 @@ class SchemaMismatch(InvalidConfig):
     """The rows do not fit the table. What to do about it is in the text."""
 
 
+class UnfitValue(InvalidConfig):
+    """The table's format has no way to hold this value where it is."""
+
+
+# Dates are days, timestamps microseconds since 1970.
+PartitionValue = bool | int | Decimal | str | None
+
+
 class DataFile(NamedTuple):
     path: str  # absolute, or a URI
     size: int
     rows: int
-    partition: Mapping[str, str | None]
+    partition: Mapping[str, PartitionValue]  # what all its rows have, by column
+
+
+class Layout(NamedTuple):
+    """How a table wants the files of given rows."""
+
+    schema: "pa.Schema"  # of the rows, in the types of the table
+    partition_by: Sequence[str]
+    file_schema: "pa.Schema"  # in Delta without the partition columns: its log has their values
 
 
 class Batch(NamedTuple):
@@ -55,11 +72,18 @@ class LakeTable(Protocol):
     def add(self, files: Sequence[DataFile], batch: Batch) -> None:
         """Files and number in one step, if the table is still as of the last `refresh`; else TableChanged."""
 
-    def fit(self, schema: "pa.Schema") -> None:
-        """Make room for new columns; TableChanged if somebody else just did something of the kind.
+    def new_columns(self, schema: "pa.Schema") -> Sequence[str]:
+        """Columns that such rows would add; SchemaMismatch if they do not fit the table."""
 
-        SchemaMismatch if the rows cannot be told apart from what is there.
-        """
+    def fit(self, schema: "pa.Schema") -> None:
+        """Adds the new columns. TableChanged if another writer just changed the schema; SchemaMismatch as above."""
+
+    @property
+    def partition_by(self) -> Sequence[str]:
+        """The columns whose values divide the rows among files."""
+
+    def layout(self, schema: "pa.Schema") -> Layout:
+        """Of the files that `add` takes, for rows that fit."""
 
     def refresh(self) -> None: ...
 
@@ -92,17 +116,34 @@ def fit_once(table: LakeTable, schema: "pa.Schema") -> None:
 
 
 def check_fits(there: "pa.Schema", rows: "pa.Schema", location: str) -> list[str]:
-    """Names of columns that the rows have and the table has not; SchemaMismatch where a type differs."""
-    known = {field.name: _said(field.type) for field in there}
+    """Names of columns that the rows have and the table has not; SchemaMismatch where a type differs.
+
+    Both in the table's own types, see `row_types.py`.
+    """
+    known = {field.name: field for field in there}
+    by_lower_case = {name.lower(): name for name in known}
     for field in rows:
-        if known.get(field.name, _said(field.type)) != _said(field.type):
+        other = by_lower_case.get(field.name.lower(), field.name)
+        if other != field.name:
             raise SchemaMismatch(
-                f"column {field.name} of {location} is {known[field.name]}, the rows have {field.type}; cast it in the "
-                "pipeline's SQL, or write to another table"
+                f"column {field.name} is {other} in {location}, and readers do not tell the two apart; write it alike"
             )
+        if field.name in known and known[field.name].type != field.type:
+            raise SchemaMismatch(
+                f"column {field.name} of {location} is {known[field.name].type}, the rows have {field.type}; "
+                "cast it in the pipeline's SQL, or write to another table"
+            )
+    for field in there:
+        if not field.nullable and field.name not in rows.names:
+            raise SchemaMismatch(f"column {field.name} of {location} must not be null, and the rows do not have it")
     return [field.name for field in rows if field.name not in known]
 
 
-def _said(arrow_type: "pa.DataType") -> str:
-    """As text; how wide the offsets of a string are is a matter of memory, not of the table."""
-    return str(arrow_type).replace("large_", "").replace("_view", "")
+def check_partitioning(table: LakeTable, wanted: Sequence[str]) -> None:
+    """A table keeps the partitioning that it was made with; no `wanted` takes it as it is."""
+    if wanted and list(table.partition_by) != list(wanted):
+        now = f"is partitioned by {', '.join(table.partition_by)}" if table.partition_by else "is not partitioned"
+        raise SchemaMismatch(
+            f"{table.location} {now}, the sink says partition_by: {', '.join(wanted)}; say the same, or write to "
+            "another table"
+        )

@@ -8,7 +8,6 @@ Partitions that are made later are read from their beginning, by the stream.
 """
 
 import json
-import re
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 
@@ -17,6 +16,7 @@ from headrace.model.errors import InvalidConfig
 from headrace.model.ids import TopicPartition
 from headrace.spark.locating import Locator
 from headrace.spark.options import ReadOptions, read_options
+from headrace.spark.pipeline.retried import starting, subscription
 from headrace.spark.pipeline.spec import Pipeline, SinkKind, Source
 from headrace.spark.pipeline.state import PipelineState
 from headrace.spark.positions import Json, Positions, ends_of, plain
@@ -27,7 +27,6 @@ BACKFILL_SUFFIX = "+backfill"  # no pipeline can be called so
 # History in pieces: what a kill has to repeat, and how often progress is told. A million records take seconds.
 RECORDS_PER_BATCH = 1_000_000
 
-_FLAGS = re.compile(r"\(\?[aimsux]+\)")  # for the whole of an expression, allowed at its beginning alone
 _START_OPTIONS = ("startingoffsets", "startingtimestamp", "startingoffsetsbytimestamp")
 
 
@@ -35,21 +34,13 @@ def source_options(pipeline: Pipeline, bootstrap: str, source: Source) -> dict[s
     """Of format("headrace"), as the pipeline's file has them."""
     return {
         "kafka.bootstrap.servers": bootstrap,
-        **({"subscribePattern": _whole(source.pattern)} if source.pattern else {"subscribe": ",".join(source.topics)}),
-        "startingOffsets": source.starting,
+        **subscription(pipeline, source),
+        "startingOffsets": starting(pipeline, source),
         "includeHeaders": "true",
         "kafka.isolation.level": "read_committed",  # what is rolled back was never there, so it must not be passed on
         "commitGroup": pipeline.group,
         **source.options,
     }
-
-
-def _whole(pattern: str) -> str:
-    """A pipeline's pattern is for whole names: `orders` must not read the pipeline's own `orders.dead`. The format, as
-    the connector, is content with a match anywhere in a name."""
-    flags = _FLAGS.match(pattern)
-    at = flags.end() if flags else 0
-    return f"{pattern[:at]}^(?:{pattern[at:]})$"
 
 
 def from_offsets(options: Mapping[str, str], starts: Json) -> dict[str, str]:

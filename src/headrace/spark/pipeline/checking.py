@@ -12,6 +12,7 @@ from headrace.model.errors import InvalidConfig
 from headrace.spark.pipeline.plan import Planned, empty_source, plan, records
 from headrace.spark.pipeline.problems import PipelineRefused, Problem, SchemaMistake, place_of
 from headrace.spark.pipeline.python_file import line_in
+from headrace.spark.pipeline.sink_columns import check_columns
 from headrace.spark.pipeline.spec import FUNCTION, SQL, Pipeline, Place, SinkKind
 
 if TYPE_CHECKING:
@@ -44,6 +45,7 @@ def check(spark: "SparkSession", pipeline: Pipeline) -> Planned:
         rows = records(pipeline, planned.output) if pipeline.sink.kind is SinkKind.TOPIC else planned.output
         rows.schema  # noqa: B018  # Spark Connect analyses when it is asked for the schema, and not before
         _check_streaming(spark, pipeline, rows)
+        check_columns(pipeline, rows.schema)
     except Exception as error:
         is_of_the_file = isinstance(error, (PySparkException, InvalidConfig)) or place_of(error) == FUNCTION
         if not is_of_the_file:
@@ -61,6 +63,10 @@ def mistakes_refused(pipeline: Pipeline) -> Iterator[None]:
         yield
     except PySparkException as error:
         if not (error.getCondition() or "").startswith(_FOR_GOOD):
+            raise
+        raise PipelineRefused(pipeline.file or pipeline.name, [_problem(pipeline, error)]) from error
+    except InvalidConfig as error:
+        if isinstance(error, PipelineRefused) or place_of(error) is None:
             raise
         raise PipelineRefused(pipeline.file or pipeline.name, [_problem(pipeline, error)]) from error
 

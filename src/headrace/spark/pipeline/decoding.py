@@ -3,24 +3,24 @@
     raw       key, value, topic, partition, offset, timestamp, headers     as format("headrace") gives them
     decoded   the schema's columns, _key … _headers, _value, _error
 
-JSON, CSV and text are decoded by Spark itself; Avro and Protobuf by Python workers, a batch of records at a time
-(`avro.py`, `protobuf.py`): Spark's own functions for these need jars. So is the wire format of a schema registry
-(`wire_format.py`), whatever the payload is.
+Raw values and text are taken by Spark itself. All other formats are decoded in Python workers, a batch of records at a
+time, by the decoder that archives use too (`headrace.spark.values`): the same value is the same row everywhere.
 """
 
 from typing import TYPE_CHECKING
 
 from headrace.model.errors import InvalidConfig
 from headrace.spark.pipeline.problems import concerning
-from headrace.spark.pipeline.spec import Decoding, Format, Source
+from headrace.spark.pipeline.spec import Format, Source
+from headrace.spark.values.rules import rules_of
 
 if TYPE_CHECKING:
+    import pyarrow as pa
     from pyspark.sql import Column, DataFrame
 
 ERROR = "_error"
 VALUE = "_value"
 ROW = "_row"
-_CORRUPT = "_headrace_corrupt"
 RAW_COLUMNS = ("key", "value", "topic", "partition", "offset", "timestamp", "headers")
 _SUBJECT = "subject"  # among the decode options: by which name the registry has the schema
 
@@ -35,7 +35,7 @@ def decoded(source: Source, raw: "DataFrame") -> "DataFrame":
     if source.decoding.format in (Format.RAW, Format.TEXT):
         flat = rows.withColumn("value", f.col(ROW)).drop(ROW)
     else:
-        flat = rows.select(*(f.col(f"_{name}") for name in RAW_COLUMNS), ERROR, f"{ROW}.*").drop(_CORRUPT)
+        flat = rows.select(*(f.col(f"_{name}") for name in RAW_COLUMNS), ERROR, f"{ROW}.*")
     return flat.withColumn(ERROR, f.coalesce(f.col(ERROR), _rejection(source, flat)))
 
 
@@ -48,24 +48,45 @@ def analysed(frame: "DataFrame") -> "DataFrame":
 def _with_row(source: Source, renamed: "DataFrame") -> "DataFrame":
     """`_row`, null where there is none, and `_error`."""
     decoding = source.decoding
+    with concerning("sources", source.name, "decode_options"):
+        rules = rules_of(decoding.format, {name: one for name, one in decoding.options.items() if name != _SUBJECT})
     match decoding.format:
         case Format.RAW:
             return _errorless(renamed, VALUE)
         case Format.TEXT:
             return _text(renamed)
         case Format.JSON | Format.CSV:
-            return _structured(decoding, _schema(source), renamed)
+            from headrace.spark.pipeline.text_decoding import with_text_row
+
+            return with_text_row(decoding.format, _fields(source), decoding.registry, rules, renamed)
         case Format.AVRO:
             from headrace.spark.pipeline.avro import with_avro_row
 
-            return with_avro_row(_schema(source), decoding.registry, renamed)
+            return with_avro_row(_schema(source), decoding.registry, rules, renamed)
         case Format.PROTOBUF:
             from headrace.spark.pipeline.protobuf import compile_proto, find_message, with_protobuf_row
 
             compiled = compile_proto(_schema(source))
             with concerning("sources", source.name, "message"):
                 message = find_message(compiled, decoding.message)
-            return with_protobuf_row(compiled, message, decoding.registry, renamed)
+            return with_protobuf_row(compiled, message, decoding.registry, rules, renamed)
+
+
+def _fields(source: Source) -> "pa.Schema":
+    """Of JSON and CSV: columns in Spark's DDL, or those of a JSON Schema."""
+    from headrace.spark.pipeline import json_schema
+
+    if source.decoding.schema is None:
+        return json_schema.columns(_schema(source))
+    from pyspark.sql.pandas.types import to_arrow_schema
+    from pyspark.sql.types import StructType
+
+    schema = StructType.fromDDL(source.decoding.schema)
+    if not isinstance(schema, StructType):
+        raise InvalidConfig(
+            f"a schema has names and types, as in `id bigint, name string`, not {schema.simpleString()}"
+        )
+    return to_arrow_schema(schema, timezone="UTC")
 
 
 def _schema(source: Source) -> str:
@@ -79,12 +100,10 @@ def _schema(source: Source) -> str:
 
 
 def _registered_schema(source: Source, url: str) -> str:
-    from headrace.spark.pipeline import json_schema, registry
+    from headrace.spark.pipeline import registry
 
     kinds = {Format.JSON: registry.JSON, Format.AVRO: registry.AVRO, Format.PROTOBUF: registry.PROTOBUF}
-    format_ = source.decoding.format
-    text = registry.registry_at(url).newest(_subject(source), kinds[format_])
-    return json_schema.columns(text) if format_ is Format.JSON else text
+    return registry.registry_at(url).newest(_subject(source), kinds[source.decoding.format])
 
 
 def _subject(source: Source) -> str:
@@ -111,33 +130,6 @@ def _text(renamed: "DataFrame") -> "DataFrame":
     text = f.col(VALUE).cast("string")
     broken = text.isNotNull() & ~f.is_valid_utf8(text)
     return renamed.withColumn(ROW, f.when(~broken, text)).withColumn(ERROR, f.when(broken, "the value is not UTF-8"))
-
-
-def _structured(decoding: Decoding, schema: str, renamed: "DataFrame") -> "DataFrame":
-    from pyspark.sql import functions as f
-    from pyspark.sql.types import StructType
-
-    given = {name: value for name, value in decoding.options.items() if name != _SUBJECT}
-    options = {**given, "mode": "PERMISSIVE", "columnNameOfCorruptRecord": _CORRUPT}
-    parse = f.from_json if decoding.format is Format.JSON else f.from_csv
-    StructType.fromDDL(schema)  # by itself, so that what Spark has to say about it is about what the user wrote
-    framed, text = _unframed(decoding, renamed)
-    rows = framed.withColumn(ROW, parse(f.col(text).cast("string"), f"{schema}, {_CORRUPT} string", options))
-    fits = f.col(f"{ROW}.{_CORRUPT}").isNull()
-    why = f"the value is not the {decoding.format.upper()} that the schema asks for"
-    error = f.coalesce(f.col(ERROR), f.when(~fits, why))
-    return rows.select(*(f.col(name) for name in renamed.columns), ROW, error.alias(ERROR))
-
-
-def _unframed(decoding: Decoding, renamed: "DataFrame") -> "tuple[DataFrame, str]":
-    """With `_error` where the wire format is not kept, and the column that has the text."""
-    from pyspark.sql import functions as f
-
-    if decoding.registry is None:
-        return renamed.withColumn(ERROR, f.lit(None).cast("string")), VALUE
-    from headrace.spark.pipeline.wire_format import PAYLOAD, with_payload
-
-    return with_payload(renamed, decoding.registry), PAYLOAD
 
 
 def _rejection(source: Source, rows: "DataFrame") -> "Column":

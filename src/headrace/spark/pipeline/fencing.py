@@ -6,7 +6,9 @@ refuses his next decision over a batch. Under the id stands which state folder t
     the same folder     a copy that was left behind, or one on another machine that shares the folder: the newest wins
     another folder      has another checkpoint and would write everything a second time: it is refused
 
-The note is the committed offset of a group, written in a transaction of the id itself, so only its owner can write it.
+The claim is a record in a compacted topic (commit_records.py), so that a pipeline keeps its directory however long it
+is stopped, and the committed offset of a group refers to it. Both are written in one transaction of the id itself, so
+only its owner can write them.
 """
 
 import json
@@ -21,6 +23,7 @@ from headrace.client.blocking.topics import ensure_topic
 from headrace.client.blocking.transactional import Owner, add_group_offsets, describe, end_transaction, init_producer
 from headrace.client.refusals import Refused
 from headrace.model.errors import HeadraceError, InvalidConfig
+from headrace.spark.commit_records import append, ensure_records, is_reference, newest, referred
 from headrace.spark.deciding import DECISION_TIMEOUT_MS, PLACE, TOPIC
 
 PREFIX = "headrace-pipeline-copy-"
@@ -82,19 +85,29 @@ def holder(cluster: Cluster, pipeline: str) -> Copy | None:
     found = cluster.patiently(
         f"asking who runs {pipeline}", lambda: committed_offsets(cluster, group, [PLACE], stable=True).get(PLACE)
     )
-    return Copy(*json.loads(found.metadata)) if found is not None else None
+    if found is None:  # never claimed, or so long ago that the group has expired
+        text = newest(cluster, _key(pipeline))
+    else:  # earlier versions wrote the claim itself
+        is_here = is_reference(found.metadata)
+        text = referred(cluster, _key(pipeline), found) if is_here else found.metadata
+    return Copy(*json.loads(text)) if text is not None else None
+
+
+def _key(pipeline: str) -> str:
+    return f"pipeline {pipeline}"
 
 
 def claim(cluster: Cluster, pipeline: str, copy: Copy, *, take_over: bool = False) -> Claim:
     """From here on no other copy decides. BelongsElsewhere if the pipeline is not this folder's."""
     ensure_topic(cluster, TOPIC)
+    ensure_records(cluster)
     _check_folder(pipeline, holder(cluster, pipeline), copy, take_over=take_over)
     owner = init_producer(cluster, PREFIX + pipeline, DECISION_TIMEOUT_MS)
     # Two that start for the first time see nobody; whoever came second fences the first, and sees it here if it wrote.
     _check_folder(pipeline, holder(cluster, pipeline), copy, take_over=take_over)
     try:
-        note = {PLACE: Committed(copy.since_ms, json.dumps(copy))}
-        add_group_offsets(cluster, owner, PREFIX + pipeline, note)
+        reference = append(cluster, owner, _key(pipeline), json.dumps(copy))
+        add_group_offsets(cluster, owner, PREFIX + pipeline, {PLACE: Committed(copy.since_ms, reference)})
         end_transaction(cluster, owner, commit=True)
     except Refused as refusal:
         raise Fenced(f"{pipeline}: another copy started at the same moment ({refusal})") from refusal

@@ -1,4 +1,4 @@
-"""A JSON Schema, as registries keep it, as Spark's columns. Pure.
+"""A JSON Schema, as registries keep it, as columns. Pure.
 
 What has no single type that Spark knows (a union, an object without properties, anything at all) becomes its JSON text.
 """
@@ -7,15 +7,18 @@ import json
 from collections.abc import Mapping
 from typing import Any
 
+import pyarrow as pa
+
 from headrace.model.errors import InvalidConfig
+from headrace.spark.values.text_leaves import JSON_TEXT
+from headrace.spark.values.times import TIMESTAMP
 
-_PLAIN = {"integer": "bigint", "number": "double", "boolean": "boolean"}
-_TIMES = {"date-time": "timestamp", "date": "date"}
-_JSON_TEXT = "string"
+_PLAIN = {"integer": pa.int64(), "number": pa.float64(), "boolean": pa.bool_()}
+_TIMES = {"date-time": TIMESTAMP, "date": pa.date32()}
 
 
-def columns(text: str) -> str:
-    """The properties of an object as DDL."""
+def columns(text: str) -> pa.Schema:
+    """The properties of an object."""
     try:
         tree = json.loads(text)
     except ValueError as error:
@@ -23,32 +26,28 @@ def columns(text: str) -> str:
     root = _resolved(tree, tree, ()) if isinstance(tree, dict) else {}
     if not isinstance(root.get("properties"), dict) or not root["properties"]:
         raise InvalidConfig("the JSON Schema must be one of an object with properties: they become columns")
-    return ", ".join(f"{_quoted(name)} {_type(one, tree, ())}" for name, one in root["properties"].items())
+    return pa.schema([pa.field(name, _type(one, tree, ())) for name, one in root["properties"].items()])
 
 
-def _quoted(name: str) -> str:
-    return "`" + name.replace("`", "``") + "`"
-
-
-def _type(schema: Any, tree: Mapping[str, Any], inside: tuple[str, ...]) -> str:
+def _type(schema: Any, tree: Mapping[str, Any], inside: tuple[str, ...]) -> pa.DataType:
     if not isinstance(schema, dict):
-        return _JSON_TEXT
+        return JSON_TEXT
     reference = schema.get("$ref")
     if isinstance(reference, str):
         return _type(_resolved(schema, tree, inside), tree, (*inside, reference))
     schema = _without_null(schema)
     match schema.get("type"):
         case "string":
-            return _TIMES.get(schema.get("format", ""), "string")
+            return _TIMES.get(schema.get("format", ""), pa.string())
         case "array":
-            return f"array<{_type(schema.get('items'), tree, inside)}>"
+            return pa.list_(pa.field("element", _type(schema.get("items"), tree, inside)))
         case "object":
             return _object_type(schema, tree, inside)
         case str(name):
-            return _PLAIN.get(name, _JSON_TEXT)
+            return _PLAIN.get(name, JSON_TEXT)
         case _:
             branches = schema.get("oneOf")
-            return _type(branches[0], tree, inside) if branches and len(branches) == 1 else _JSON_TEXT
+            return _type(branches[0], tree, inside) if branches and len(branches) == 1 else JSON_TEXT
 
 
 def _without_null(schema: dict[str, Any]) -> dict[str, Any]:
@@ -61,13 +60,12 @@ def _without_null(schema: dict[str, Any]) -> dict[str, Any]:
     return {**schema, "oneOf": [one for one in branches if one != {"type": "null"}]}
 
 
-def _object_type(schema: Mapping[str, Any], tree: Mapping[str, Any], inside: tuple[str, ...]) -> str:
+def _object_type(schema: Mapping[str, Any], tree: Mapping[str, Any], inside: tuple[str, ...]) -> pa.DataType:
     properties = schema.get("properties")
     if properties:
-        fields = (f"{_quoted(name)}: {_type(one, tree, inside)}" for name, one in properties.items())
-        return f"struct<{', '.join(fields)}>"
+        return pa.struct([pa.field(name, _type(one, tree, inside)) for name, one in properties.items()])
     values = schema.get("additionalProperties")
-    return f"map<string, {_type(values, tree, inside)}>" if isinstance(values, dict) else _JSON_TEXT
+    return pa.map_(pa.string(), _type(values, tree, inside)) if isinstance(values, dict) else JSON_TEXT
 
 
 def _resolved(schema: dict[str, Any], tree: Mapping[str, Any], inside: tuple[str, ...]) -> dict[str, Any]:

@@ -18,6 +18,8 @@ DEAD_TOPIC = "headrace.topic"
 DEAD_PARTITION = "headrace.partition"
 DEAD_OFFSET = "headrace.offset"
 DEAD_TIMESTAMP = "headrace.timestamp"
+DEAD_LETTER = "headrace.letter"  # of a record in the retry topic: partition:offset of its letter, behind the others
+KEPT = {"retention.ms": "-1"}  # of topics that hold the only copy of something
 # In this order, behind the record's own.
 DEAD_HEADERS = (DEAD_ERROR, DEAD_PIPELINE, DEAD_TOPIC, DEAD_PARTITION, DEAD_OFFSET, DEAD_TIMESTAMP)
 
@@ -33,6 +35,13 @@ class Letter(NamedTuple):
     key: bytes | None
     value: bytes | None
     headers: Headers  # the record's own
+
+    def to_retry(self, topic: str) -> "Letter":
+        """The same for the retry topic: with the notes behind the record's own headers, and its letter's place."""
+        said = (self.error, self.pipeline, self.source.topic, self.source.partition, self.source_offset, self.timestamp)
+        notes = [(name, str(text).encode()) for name, text in zip(DEAD_HEADERS, said, strict=True)]
+        letter = (DEAD_LETTER, f"{self.place.partition}:{self.offset}".encode())
+        return self._replace(source=TopicPartition(topic, 0), headers=(*self.headers, *notes, letter))
 
 
 def letter_of(place: TopicPartition, record: Record) -> Letter | None:

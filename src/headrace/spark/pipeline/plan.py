@@ -5,7 +5,6 @@ function that opens a source: as a stream, or as a batch for a backfill.
 """
 
 from collections.abc import Callable, Mapping
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from headrace.model.errors import InvalidConfig
@@ -20,6 +19,11 @@ if TYPE_CHECKING:
 
 OpenSource = Callable[[Source], "DataFrame"]
 
+# Spark's own formats stop at the millisecond.
+JSON_TIMES = {
+    "timestampFormat": "yyyy-MM-dd'T'HH:mm:ss.SSSSSSXXX",
+    "timestampNTZFormat": "yyyy-MM-dd'T'HH:mm:ss.SSSSSS",
+}
 HEADERS = "array<struct<key:string,value:binary>>"
 
 
@@ -126,7 +130,7 @@ def records(pipeline: Pipeline, output: "DataFrame") -> "DataFrame":
     sink = pipeline.sink
     assert sink.kind is SinkKind.TOPIC, "only topics hold records"
     if sink.format is Format.JSON:
-        value = f.to_json(f.struct(*(f.col(f"`{name}`") for name in output.columns))).cast("binary")
+        value = f.to_json(f.struct(*(f.col(f"`{name}`") for name in output.columns)), JSON_TIMES).cast("binary")
     else:
         value = f.col("value").cast("binary")
     key = f.lit(None).cast("binary")
@@ -143,13 +147,15 @@ def records(pipeline: Pipeline, output: "DataFrame") -> "DataFrame":
         )
 
 
-def open_table(spark: "SparkSession", source: Source) -> "DataFrame":
-    """A Delta table by its live files, anything else as Parquet."""
-    assert source.table is not None, "a source is a topic or a table"
-    if (Path(source.table) / "_delta_log").is_dir():
-        from deltalake import DeltaTable
+def open_table(spark: "SparkSession", source: Source, checkpoint: str | None = None) -> "DataFrame":
+    """A Delta or Iceberg table in its newest version, which each micro-batch looks up; anything else as Parquet."""
+    from headrace.spark.lake.reading import is_lake_table
 
-        return spark.read.parquet(*DeltaTable(source.table).file_uris())
+    assert source.table is not None, "a source is a topic or a table"
+    if is_lake_table(source.table):
+        from headrace.spark.table_source import open_lake_frame
+
+        return open_lake_frame(spark, source.table, checkpoint)
     return spark.read.parquet(source.table)
 
 

@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any, NamedTuple
 
-from headrace.spark.pipeline.restarting import TAKEN_OVER
+from headrace.spark.pipeline.restarting import DISK_FULL, TAKEN_OVER
 
 # What the query counts as it goes, by the name under which Spark tells it.
 OUTPUT_COUNT, DEAD_COUNT = "headrace_rows", "headrace_dead_letters"
@@ -142,13 +142,24 @@ def standing(
     now_ms: int,
     stalled_after_ms: int,
     ended: Ended | None = None,
+    remote: str | None = None,
 ) -> str:
-    """Whether it runs, or only seems to; `ended` if its process has ended by itself since it was started."""
+    """Whether it runs, or only seems to; `ended` if its process has ended by itself since it was started, `remote` if
+    its query runs on a Spark Connect server and is not known to have ended."""
+    if not is_held and remote is not None:
+        return FAILED
     if not is_held:
         return STOPPED if ended is None else FENCED if ended.exit_code == TAKEN_OVER else FAILED
     if ended is not None and ended.at_ms >= started_ms:
-        return RESTARTING
+        return FAILED if ended.exit_code == DISK_FULL else RESTARTING
     return STALLED if is_stalled(newest, started_ms, now_ms, stalled_after_ms) else RUNNING
+
+
+def reason(said: str, ended: Ended | None, *, is_held: bool = True, remote: str | None = None) -> str | None:
+    """Why, where the state alone does not tell."""
+    if not is_held and remote is not None:
+        return f"its query may still run at {remote}; start the pipeline again, which replaces the query"
+    return "disk full" if said == FAILED and ended is not None and ended.exit_code == DISK_FULL else None
 
 
 def is_stalled(newest: Progress | None, started_ms: int, now_ms: int, stalled_after_ms: int) -> bool:

@@ -1,36 +1,42 @@
-"""Protobuf values: a .proto as Spark types, and a decoder for Python workers."""
+"""Protobuf values of a source: the .proto compiled, its message found, bare or in the wire format of a registry."""
 
 import re
 import subprocess
 import sys
 import tempfile
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from functools import lru_cache
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from headrace.model.errors import InvalidConfig
 from headrace.spark.pipeline.problems import SchemaMistake
 from headrace.spark.pipeline.registry import PROTOBUF
-from headrace.spark.pipeline.row_decoder import Decode, DoesNotDecode, with_decoded_row
+from headrace.spark.pipeline.row_decoder import with_decoded_row
 from headrace.spark.pipeline.wire_format import HEAD_BYTES, Writers, schema_id_of, split_indexes
+from headrace.spark.values.misfits import DoesNotDecode
+from headrace.spark.values.protobuf_messages import message_columns, message_reader
+from headrace.spark.values.row_decoder import RowDecoder
+from headrace.spark.values.rules import Rules
 
 if TYPE_CHECKING:
-    from google.protobuf.descriptor import Descriptor, FieldDescriptor
-    from google.protobuf.message import Message
+    from google.protobuf.descriptor import Descriptor
     from pyspark.sql import DataFrame
 
-_TIMESTAMP = "google.protobuf.Timestamp"
 _FILE = "pipeline.proto"
 _PLACE = re.compile(rf"(?:^|/){re.escape(_FILE)}:(\d+):\d+: (.*)$", re.MULTILINE)
 
 
 def with_protobuf_row(
-    compiled: bytes, message: "Descriptor", registry_url: str | None, renamed: "DataFrame"
+    compiled: bytes, message: "Descriptor", registry_url: str | None, rules: Rules, renamed: "DataFrame"
 ) -> "DataFrame":
     name = message.full_name  # a descriptor cannot be pickled
-    row_type = ", ".join(f"`{one.name}` {_field_type(one, ())}" for one in message.fields)
-    return with_decoded_row(renamed, row_type, lambda: _decoder(compiled, name, registry_url))
+    row_type = message_columns(message, rules).type
+
+    def make_decoder() -> RowDecoder:
+        return protobuf_decoder(compiled, name, registry_url, rules)
+
+    return with_decoded_row(renamed, row_type, make_decoder)
 
 
 @lru_cache(maxsize=64)  # of a registry's schemas: Spark's workers outlive their tasks
@@ -81,38 +87,6 @@ def find_message(compiled: bytes, name: str | None) -> "Descriptor":
         raise InvalidConfig(f"the .proto has no message {name!r}; it has {', '.join(names)}") from None
 
 
-def _field_type(field: "FieldDescriptor", inside: tuple[str, ...]) -> str:
-    if field.message_type is not None and field.message_type.GetOptions().map_entry:
-        key, value = field.message_type.fields
-        return f"map<{_single_type(key, inside)}, {_single_type(value, inside)}>"
-    single = _single_type(field, inside)
-    return f"array<{single}>" if field.is_repeated else single
-
-
-def _single_type(field: "FieldDescriptor", inside: tuple[str, ...]) -> str:
-    names = {
-        field.CPPTYPE_BOOL: "boolean",
-        field.CPPTYPE_INT32: "int",
-        field.CPPTYPE_INT64: "bigint",
-        field.CPPTYPE_UINT32: "bigint",
-        field.CPPTYPE_UINT64: "decimal(20,0)",
-        field.CPPTYPE_FLOAT: "float",
-        field.CPPTYPE_DOUBLE: "double",
-        field.CPPTYPE_ENUM: "string",
-    }
-    if field.cpp_type in names:
-        return names[field.cpp_type]
-    if field.message_type is None:
-        return "binary" if field.type == field.TYPE_BYTES else "string"
-    name = field.message_type.full_name
-    if name == _TIMESTAMP:
-        return "timestamp"
-    if name in inside:
-        raise InvalidConfig(f"message {name} contains itself; Spark has no recursive types")
-    fields = (f"`{one.name}`: {_field_type(one, (*inside, name))}" for one in field.message_type.fields)
-    return f"struct<{', '.join(fields)}>"
-
-
 def message_at(compiled: bytes, indexes: tuple[int, ...]) -> str:
     """The full name of the message at this place of a file: the n-th, and within that the m-th, and so on."""
     from google.protobuf.descriptor_pb2 import FileDescriptorSet
@@ -127,24 +101,12 @@ def message_at(compiled: bytes, indexes: tuple[int, ...]) -> str:
     return ".".join(names)
 
 
-def _decoder(compiled: bytes, name: str, registry_url: str | None) -> Decode:
-    from google.protobuf.message import DecodeError
-    from google.protobuf.message_factory import GetMessageClass
-
-    message_class = GetMessageClass(find_message(compiled, name))
-    payload_of = _payloads(name, registry_url) if registry_url is not None else _as_it_is
-
-    def decode(value: bytes) -> dict[str, Any]:
-        try:
-            return _as_row(message_class.FromString(payload_of(value)))
-        except (DecodeError, UnicodeDecodeError) as error:
-            raise DoesNotDecode(f"not Protobuf of {name}: {error}") from error
-
-    return decode
-
-
-def _as_it_is(value: bytes) -> bytes:
-    return value
+def protobuf_decoder(compiled: bytes, name: str, registry_url: str | None, rules: Rules) -> RowDecoder:
+    message = find_message(compiled, name)
+    payload_of = _payloads(message.full_name, registry_url) if registry_url is not None else None
+    return RowDecoder(
+        message_reader(message, payload_of), message_columns(message, rules), null_values=rules.tombstone_error
+    )
 
 
 def _payloads(name: str, registry_url: str) -> Callable[[bytes], bytes]:
@@ -163,37 +125,3 @@ def _payloads(name: str, registry_url: str) -> Callable[[bytes], bytes]:
         return payload
 
     return payload_of
-
-
-def _as_row(message: "Message") -> dict[str, Any]:
-    fields: Iterable[Any] = message.DESCRIPTOR.fields  # two classes, in Python and in C, with the same attributes
-    return {field.name: _field_value(message, field) for field in fields}
-
-
-def _field_value(message: "Message", field: "FieldDescriptor") -> Any:
-    value = getattr(message, field.name)
-    if field.message_type is not None and field.message_type.GetOptions().map_entry:
-        of = field.message_type.fields_by_name["value"]
-        return [(key, _single_value(one, of)) for key, one in value.items()]
-    if field.is_repeated:
-        return [_single_value(one, field) for one in value]
-    if field.has_presence and not message.HasField(field.name):
-        return None
-    return _single_value(value, field)
-
-
-def _single_value(value: Any, field: "FieldDescriptor") -> Any:
-    if field.enum_type is not None:
-        known = field.enum_type.values_by_number.get(value)
-        return known.name if known is not None else str(value)
-    if field.cpp_type == field.CPPTYPE_UINT64:
-        from decimal import Decimal
-
-        return Decimal(value)
-    if field.message_type is None:
-        return value
-    if field.message_type.full_name == _TIMESTAMP:
-        from datetime import UTC
-
-        return value.ToDatetime(tzinfo=UTC)
-    return _as_row(value)

@@ -10,7 +10,6 @@ What the decorator is given is what a YAML file says, under the same names, and 
 """
 
 import inspect
-import runpy
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
@@ -18,7 +17,7 @@ from typing import Any
 from headrace.spark.pipeline.problems import PipelineRefused, Problem
 from headrace.spark.pipeline.python_lines import given_nodes, lines_of_decorator
 from headrace.spark.pipeline.spec import FUNCTION, Pipeline
-from headrace.spark.pipeline.yaml_file import parse_nodes
+from headrace.spark.pipeline.yaml_file import SchemaFiles, parse_nodes
 
 _MARK = "__headrace_pipeline__"
 
@@ -38,6 +37,7 @@ def pipeline(
     sink: dict[str, Any],
     name: str | None = None,
     dead_letters: str | None = None,
+    retry_topic: str | None = None,
     trigger: str | None = None,
     output_mode: str | None = None,
     stalled_after_triggers: int | None = None,
@@ -47,6 +47,7 @@ def pipeline(
     """The function becomes a pipeline; its parameters are named like the sources."""
     given = {
         "dead_letters": dead_letters,
+        "retry_topic": retry_topic,
         "trigger": trigger,
         "output_mode": output_mode,
         "stalled_after_triggers": stalled_after_triggers,
@@ -65,8 +66,14 @@ def pipeline(
 
 def read_python_pipeline(path: Path) -> Pipeline:
     """The one pipeline of a file."""
+    return parse_python_pipeline(path.read_text(encoding="utf-8"), path, SchemaFiles(path.parent))
+
+
+def parse_python_pipeline(text: str, path: Path, files: SchemaFiles) -> Pipeline:
+    """The same from its text; `path` is what the code finds as `__file__`, and what errors name."""
+    names: dict[str, Any] = {"__name__": "headrace_pipeline", "__file__": str(path), "__builtins__": __builtins__}
     try:
-        names = runpy.run_path(str(path), run_name="headrace_pipeline")
+        exec(compile(text, str(path), "exec"), names)  # noqa: S102 - the user's own program, in the user's process
     except Exception as error:
         line = line_in(error, str(path))
         raise PipelineRefused(str(path), [Problem(line, f"{type(error).__name__}: {error}")]) from error
@@ -75,15 +82,15 @@ def read_python_pipeline(path: Path) -> Pipeline:
     if len(found) != 1:
         how_many = "more than one" if found else "no"
         raise PipelineRefused(str(path), [Problem(0, f"{how_many} function is marked with @pipeline")])
-    return _parsed(path, marked[0])
+    return _parsed(text, path, files, marked[0])
 
 
-def _parsed(path: Path, function: Callable[..., Any]) -> Pipeline:
-    lines = lines_of_decorator(path.read_text(encoding="utf-8"), function.__code__.co_firstlineno)
+def _parsed(text: str, path: Path, files: SchemaFiles, function: Callable[..., Any]) -> Pipeline:
+    lines = lines_of_decorator(text, function.__code__.co_firstlineno)
     given: dict[str, Any] = getattr(function, _MARK)
     mistakes = [Problem(lines.get(FUNCTION, 0), text) for text in _misnamed(function, given["sources"])]
     nodes = given_nodes(given, lines)
-    return parse_nodes(nodes, str(path), folder=path.parent, function=function, lines=lines, mistakes=mistakes)
+    return parse_nodes(nodes, str(path), files=files, function=function, lines=lines, mistakes=mistakes)
 
 
 def _misnamed(function: Callable[..., Any], sources: Mapping[str, Any]) -> list[str]:

@@ -10,7 +10,8 @@ from headrace.spark.pipeline.spec import FUNCTION, Place, line_at
 
 # Parameters of the decorator that are no sources, and what a pipeline file calls them.
 _OWN_NAMES = {
-    name: name for name in ("sink", "dead_letters", "trigger", "output_mode", "stalled_after_triggers", "spark")
+    name: name
+    for name in ("sink", "dead_letters", "retry_topic", "trigger", "output_mode", "stalled_after_triggers", "spark")
 } | {"name": "pipeline"}
 
 

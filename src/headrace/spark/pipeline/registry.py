@@ -10,10 +10,12 @@ from urllib.parse import quote, unquote, urlsplit, urlunsplit
 from urllib.request import Request, urlopen
 
 from headrace.model.errors import HeadraceError, InvalidConfig
+from headrace.spark.pipeline.registry_references import whole_avro, whole_json
 
 # An answer is a schema: text that people write. A registry that sends more than this is none.
 ANSWER_BYTES_MAX = 4 * 1024 * 1024
 TIMEOUT_S = 10.0
+REFERENCES_MAX = 200  # each is a request, and a schema that people write has a few
 ACCEPT = "application/vnd.schemaregistry.v1+json"
 # What a registry calls a schema that it does not say the type of.
 AVRO, JSON, PROTOBUF = "AVRO", "JSON", "PROTOBUF"
@@ -32,6 +34,15 @@ class RegistryUnreachable(HeadraceError):
 class Registered(NamedTuple):
     text: str
     kind: str
+    references: tuple["Reference", ...] = ()
+
+
+class Reference(NamedTuple):
+    """Another schema that one refers to: by which name, and where the registry has it."""
+
+    name: str
+    subject: str
+    version: int
 
 
 class Registry:
@@ -50,7 +61,7 @@ class Registry:
 
     def schema(self, schema_id: int) -> Registered:
         if schema_id not in self._by_id:
-            self._by_id[schema_id] = self._ask(f"/schemas/ids/{schema_id}", f"schema {schema_id}")
+            self._by_id[schema_id] = self._whole(self._ask(f"/schemas/ids/{schema_id}", f"schema {schema_id}"))
         return self._by_id[schema_id]
 
     def newest(self, subject: str, kind: str) -> str:
@@ -58,14 +69,42 @@ class Registry:
         found = self._ask(f"/subjects/{quote(subject, safe='')}/versions/latest", f"subject {subject}")
         if found.kind != kind:
             raise InvalidConfig(f"the registry {self.url} has {found.kind} for {subject}, not {kind}")
-        return found.text
+        return self._whole(found).text
+
+    def _whole(self, schema: Registered) -> Registered:
+        """With what it refers to, and what that refers to, written into it."""
+        if not schema.references:
+            return schema
+        if schema.kind not in (AVRO, JSON):
+            raise InvalidConfig(
+                f"a {schema.kind} schema of the registry {self.url} imports {schema.references[0].name} of another "
+                "subject, which only Avro and JSON schemas can; give the schema as `schema_file`"
+            )
+        others: dict[str, str] = {}
+        waiting = list(schema.references)
+        while waiting:
+            one = waiting.pop()
+            if one.name in others:
+                continue
+            if len(others) == REFERENCES_MAX:
+                raise InvalidConfig(f"a schema of the registry {self.url} refers to more than {REFERENCES_MAX} others")
+            path = f"/subjects/{quote(one.subject, safe='')}/versions/{one.version}"
+            found = self._ask(path, f"version {one.version} of subject {one.subject}, which a schema refers to")
+            others[one.name] = found.text
+            waiting += found.references
+        make_whole = whole_avro if schema.kind == AVRO else whole_json
+        return schema._replace(text=make_whole(schema.text, others), references=())
 
     def _ask(self, path: str, what: str) -> Registered:
         request = Request(self.url.rstrip("/") + path, headers=self._headers)
         try:
             with urlopen(request, timeout=TIMEOUT_S) as answer:
                 said = json.loads(answer.read(ANSWER_BYTES_MAX))
-                return Registered(str(said["schema"]), str(said.get("schemaType", AVRO)))
+                references = tuple(
+                    Reference(str(one["name"]), str(one["subject"]), int(one["version"]))
+                    for one in said.get("references") or ()
+                )
+                return Registered(str(said["schema"]), str(said.get("schemaType", AVRO)), references)
         except HTTPError as error:
             if error.code == 404:
                 raise UnknownSchema(f"the registry {self.url} has no {what}") from error

@@ -17,7 +17,7 @@ from headrace.client.blocking.topics import ensure_topic
 from headrace.client.factory import Overrides, make_producer
 from headrace.client.security import Security
 from headrace.model.errors import HeadraceError
-from headrace.spark.pipeline.letters import Chosen, Letter, Retried, entry_of, homeless, letter_of
+from headrace.spark.pipeline.letters import KEPT, Chosen, Letter, Retried, entry_of, homeless, letter_of
 
 if TYPE_CHECKING:
     from confluent_kafka import Producer
@@ -44,12 +44,15 @@ class Summary(NamedTuple):
 class DeadLetters:
     """The dead-letter topic of a pipeline."""
 
-    def __init__(self, bootstrap: str, topic: str, security: Security | None = None) -> None:
+    def __init__(
+        self, bootstrap: str, topic: str, security: Security | None = None, retry_topic: str | None = None
+    ) -> None:
+        """With a retry topic letters go there, with their notes; without one to the partition they came from."""
         settings = ClientSettings(bootstrap=bootstrap, security=security or Security(), client_id=CLIENT_ID)
         self._settings = settings
         self._cluster = Cluster(settings)
         self._reading = Cluster(settings)  # a fetch is always on its way there, so nobody else may ask on it
-        self.topic = topic
+        self.topic, self._retry_topic = topic, retry_topic
         self.ledger = f"{topic}.retried"
 
     def close(self) -> None:
@@ -64,7 +67,9 @@ class DeadLetters:
         return summary
 
     def retry(self, chosen: Chosen) -> Summary:
-        ensure_topic(self._cluster, self.ledger, {"retention.ms": "-1"})
+        ensure_topic(self._cluster, self.ledger, KEPT)
+        if self._retry_topic is not None:
+            ensure_topic(self._cluster, self._retry_topic, KEPT)
         producer = self._producer()
         retried = self._retried()  # after the fence: nobody adds to it any more but this process
         summary = Summary(Counter(), Counter(), 0)
@@ -88,6 +93,9 @@ class DeadLetters:
 
     def _sorted_out(self, letters: Sequence[Letter], summary: Summary) -> list[Letter]:
         """Counts them, and leaves those that can go."""
+        if self._retry_topic is not None:
+            summary.by_error.update(letter.error for letter in letters)
+            return list(letters)
         names = sorted({letter.source.topic for letter in letters})
         found = self._cluster.patiently("listing topics", lambda: self._cluster.topics(names))
         stranded = homeless(letters, {name: topic.leaders for name, topic in found.items()})
@@ -111,7 +119,7 @@ class DeadLetters:
         try:
             producer.begin_transaction()
             for letter in letters:
-                self._produce(producer, letter)
+                self._produce(producer, letter if self._retry_topic is None else letter.to_retry(self._retry_topic))
             producer.produce(self.ledger, entry_of(letters, pipeline, int(time.time() * 1000)), partition=0)
             producer.commit_transaction(WAIT_S)
         except KafkaException as error:

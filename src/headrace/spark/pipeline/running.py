@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 from headrace.spark.pipeline.beginning import (
     finish_backfill,
     from_offsets,
+    has_begun,
     pin_starts,
     source_options,
     unfinished_backfill,
@@ -18,11 +19,14 @@ from headrace.spark.pipeline.beginning import (
 )
 from headrace.spark.pipeline.checking import mistakes_refused
 from headrace.spark.pipeline.plan import open_table, plan
+from headrace.spark.pipeline.restored import check_checkpoint
+from headrace.spark.pipeline.retried import as_first_read, pin_retries
 from headrace.spark.pipeline.sinks import Place, start_queries
 from headrace.spark.pipeline.spec import Pipeline, Source
 from headrace.spark.pipeline.state import PipelineState
 from headrace.spark.pipeline.telling import Teller
 from headrace.spark.positions import Json
+from headrace.spark.reading import cluster_for
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -42,9 +46,9 @@ STARTS_MAX = 5
 Options = dict[str, str]
 
 
-def open_stream(spark: "SparkSession", source: Source, options: Options) -> "DataFrame":
+def open_stream(spark: "SparkSession", source: Source, options: Options, checkpoint: str) -> "DataFrame":
     if not source.is_stream:
-        return open_table(spark, source)
+        return open_table(spark, source, checkpoint)
     return spark.readStream.format("headrace").options(**options).load()
 
 
@@ -54,6 +58,8 @@ class Running:
         self._check_fence = check_fence
         self._stop = threading.Event()
         self._teller = Teller(state, place.client())
+        self._starts: dict[str, Json] = {}
+        self._retries: Json = {}
 
     def ask_to_stop(self, *_: object) -> None:
         self._stop.set()
@@ -63,7 +69,10 @@ class Running:
         return self._stop.is_set()
 
     def run(self, spark: "SparkSession", *, only_backfill: bool = False) -> None:
-        starts = pin_starts(self._state, self._pipeline, self._place.bootstrap)
+        check_checkpoint(self._pipeline, self._place)
+        cluster = cluster_for(self._place.client())
+        self._retries = pin_retries(self._state, self._pipeline, cluster, has_begun=has_begun(self._state))
+        starts = self._starts = pin_starts(self._state, self._pipeline, self._place.bootstrap)
         until = unfinished_backfill(self._state)
         try:
             if until is not None:
@@ -79,6 +88,11 @@ class Running:
     def _options(self, source: Source) -> Options:
         own = {"commitGroup": f"headrace-pipeline-{self._state.name}"}  # a backfill beside the stream has its own
         return {**source_options(self._pipeline, self._place.bootstrap, source), **own, **source.options}
+
+    def _opened(self, source: Source, raw: "DataFrame") -> "DataFrame":
+        if not source.is_stream:
+            return raw
+        return as_first_read(self._pipeline, source, raw, self._starts.get(source.name, {}), self._retries)
 
     def _run_backfill(self, spark: "SparkSession", starts: dict[str, Json], until: dict[str, Json]) -> None:
         log.info("history first, up to %s", until)
@@ -101,7 +115,12 @@ class Running:
     def _run_once(self, spark: "SparkSession", pipeline: Pipeline, options: Callable[[Source], Options]) -> None:
         with mistakes_refused(pipeline):
             planned = plan(
-                spark, pipeline, lambda source: open_stream(spark, source, options(source) if source.is_stream else {})
+                spark,
+                pipeline,
+                lambda source: self._opened(
+                    source,
+                    open_stream(spark, source, options(source) if source.is_stream else {}, self._place.checkpoint),
+                ),
             )
             queries = start_queries(pipeline, planned, self._place)
         self._teller.begin(pipeline.stalled_after_ms)

@@ -16,11 +16,13 @@ from uuid import uuid4
 from headrace.client.blocking.cluster import ClientSettings
 from headrace.client.blocking.transactional import Owner
 from headrace.model.errors import InvalidConfig
+from headrace.spark.checkpoint import UNKNOWN, CommittedBatch, batch_ends, check_repeated
 from headrace.spark.pipeline.fencing import check_owner
 from headrace.spark.pipeline.letter_writing import write_letters
 from headrace.spark.pipeline.plan import Planned, records
 from headrace.spark.pipeline.progress import DEAD_COUNT, OUTPUT_COUNT
 from headrace.spark.pipeline.reaching import security_of
+from headrace.spark.pipeline.sink_columns import check_columns, without_false_nulls
 from headrace.spark.pipeline.spec import Pipeline, SinkKind
 from headrace.spark.reading import cluster_for
 from headrace.spark.sink_options import fence_text, write_options
@@ -34,6 +36,7 @@ if TYPE_CHECKING:
     from headrace.spark.lake.table import LakeTable
 
 AVAILABLE_NOW = ("once", "available-now")
+ENDS = "ends"  # in the notes of a table's commit: up to which offsets the batch reads
 _ROW, _LETTER = "_headrace_row", "_headrace_letter"
 
 
@@ -69,6 +72,7 @@ class Place:
 def start_queries(pipeline: Pipeline, planned: Planned, place: Place) -> list["StreamingQuery"]:
     """The pipeline's query, and beside one of Spark's own sinks one for its dead letters."""
     check_target(pipeline, place)
+    check_columns(pipeline, planned.output.schema)
     queries = [_start(pipeline, _writer(pipeline, planned, place), pipeline.name, place.checkpoint)]
     if planned.dead is not None and pipeline.sink.kind in (SinkKind.PARQUET, SinkKind.CONSOLE):
         letters = counted(planned.dead, DEAD_COUNT).writeStream.format("headrace").options(**place.writing())
@@ -106,7 +110,8 @@ def _writer(pipeline: Pipeline, planned: Planned, place: Place) -> "DataStreamWr
             output = counted(planned.output, OUTPUT_COUNT)
             return output.writeStream.format("console").option("truncate", "false").options(**pipeline.sink.options)
         case SinkKind.PARQUET:
-            output = counted(planned.output, OUTPUT_COUNT)
+            rows = without_false_nulls(planned.output, pipeline.sink.partition_by)
+            output = counted(rows, OUTPUT_COUNT)
             writer = output.writeStream.format("parquet").option("path", pipeline.sink.target)
             return writer.partitionBy(*pipeline.sink.partition_by) if pipeline.sink.partition_by else writer
         case SinkKind.DELTA | SinkKind.ICEBERG:
@@ -154,7 +159,8 @@ def _add_both(pipeline: Pipeline, place: Place, both: "DataFrame", number: int) 
     both.persist()  # read and decoded once, though it is written twice
     try:
         letters = both.where(f.col(_LETTER).isNotNull()).select(f"{_LETTER}.*")
-        write_letters(letters, write_options(place.writing()), place.query_id(), place.run_id, number)
+        options = write_options({**place.writing(), "checkpointLocation": place.checkpoint})
+        write_letters(letters, options, place.query_id(), place.run_id, number)
         rows = both.where(f.col(_ROW).isNotNull()).select(f"{_ROW}.*")
         _add_to_table(pipeline, place, rows, number)
     finally:
@@ -167,19 +173,31 @@ def _add_to_table(pipeline: Pipeline, place: Place, rows: "DataFrame", number: i
     from headrace.spark.lake.writing import arrow_schema, write_files
 
     table = open_lake_table(pipeline, arrow_schema(rows))
-    owner = f"{pipeline.group}-{place.query_id()}"
+    owner = table_owner(pipeline, place)
+    ends = batch_ends(place.checkpoint, number)
     if table.last_batch(owner) >= number:
+        check_repeated(pipeline.sink.target, committed_in(table, owner), number, ends)
         return
     folder = f"{table.location.removeprefix('file://')}/data/{pipeline.name}-{number}-{uuid4().hex}"
-    files = write_files(rows, folder, pipeline.sink.partition_by)
+    files = write_files(rows, folder, table.layout(arrow_schema(rows)))
     # A copy that is fenced right behind this meets the table's own memory: the same batch is taken once.
     if place.fence is not None:
         check_owner(cluster_for(place.client()), place.fence)
-    commit_once(table, files, Batch(owner, number))
+    if not commit_once(table, files, Batch(owner, number, {ENDS: ends})):
+        check_repeated(pipeline.sink.target, committed_in(table, owner), number, ends)
+
+
+def table_owner(pipeline: Pipeline, place: Place) -> str:
+    """Under which name a table remembers the batches of this query."""
+    return f"{pipeline.group}-{place.query_id()}"
+
+
+def committed_in(table: "LakeTable", owner: str) -> CommittedBatch:
+    return CommittedBatch(table.last_batch(owner), table.notes(owner).get(ENDS, UNKNOWN))
 
 
 def open_lake_table(pipeline: Pipeline, schema: "pa.Schema") -> "LakeTable":
-    from headrace.spark.lake.table import fit_once
+    from headrace.spark.lake.table import check_partitioning, fit_once
 
     table: LakeTable
     if pipeline.sink.kind is SinkKind.DELTA:
@@ -190,5 +208,6 @@ def open_lake_table(pipeline: Pipeline, schema: "pa.Schema") -> "LakeTable":
         from headrace.spark.lake.iceberg import IcebergLakeTable
 
         table = IcebergLakeTable.open_or_create(pipeline.sink.target, schema, pipeline.sink.partition_by)
+    check_partitioning(table, pipeline.sink.partition_by)
     fit_once(table, schema)
     return table

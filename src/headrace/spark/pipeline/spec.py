@@ -53,7 +53,7 @@ class Decoding:
     message: str | None = None  # the message of a .proto
     registry: str | None = None  # where the schema ids of Confluent's wire format are looked up
     schema_file: str | None = None  # where the schema was read from, if that is not the pipeline's own file
-    options: Mapping[str, str] = field(default_factory=dict)  # Spark's own, of from_json and from_csv
+    options: Mapping[str, str] = field(default_factory=dict)  # see values/rules.py; and the subject of a registry
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -101,6 +101,7 @@ class Pipeline:
     sql: str | None = None
     function: Any = None  # from DataFrames, by the names of the sources, to a DataFrame; instead of `sql`
     dead_letters: str | None = None  # a topic; without one a record that does not fit stops the pipeline
+    retry_topic: str | None = None  # where `retry-dead` sends letters; read beside the sources, by this pipeline alone
     trigger: str = "1 second"
     output_mode: OutputMode = OutputMode.APPEND
     stalled_after_triggers: int = 30  # no progress for so long is an alert

@@ -3,7 +3,10 @@
 <state>/<name>/checkpoint/      Spark's own
                identity.json    tells the folder, and with it the checkpoint, from any other
                starts.json      where the stream began; backfill.json where history ends (beginning.py)
+               retries.json     which dead letters were written before the stream began (retried.py)
+               definition.json  its file as it was when it was started (definition.py)
                run.json         how it was started; failure.json how it ended last
+               remote.json      the Spark Connect server where its queries run, until they are known to have ended
                progress.json    the newest progress, whole at any time; recent.json some before it, for plots
                log              what the supervisor and Spark say
                lock             held by the one that runs it
@@ -25,6 +28,7 @@ from headrace.model.errors import InvalidConfig
 STATE_VARIABLE = "HEADRACE_PIPELINES"
 # To look who holds a pipeline, and to say so after taking it, are a few system calls: past this it is something else.
 LOOK_S_MAX = 1.0
+NOTE_BYTES, PROCESS_BYTES = 256, 20
 PAUSE_S = 0.002  # many looks end within it, and a second has many of it
 
 
@@ -76,6 +80,18 @@ class PipelineState:
         if durable:
             _sync(self.folder)
 
+    def note(self, what: str, value: Any | None) -> None:
+        """A small JSON file that is written in place, in bytes that it has had from the beginning: also where the disk
+        is full. A reader may meet half of it, and takes it for nothing. None: there is nothing to note."""
+        self.make()
+        text = ("" if value is None else json.dumps(value)).encode().ljust(NOTE_BYTES)
+        descriptor = os.open(self.folder / f"{what}.json", os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o644)
+        try:
+            os.pwrite(descriptor, text, 0)
+            os.ftruncate(descriptor, len(text))
+        finally:
+            os.close(descriptor)
+
     def clear(self, what: str) -> None:
         (self.folder / f"{what}.json").unlink(missing_ok=True)
 
@@ -92,8 +108,7 @@ class PipelineState:
         descriptor = os.open(self.folder / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
         try:
             self._take(descriptor)
-            os.ftruncate(descriptor, 0)
-            os.pwrite(descriptor, str(os.getpid()).encode(), 0)
+            os.pwrite(descriptor, str(os.getpid()).encode().ljust(PROCESS_BYTES), 0)  # in place: the disk may be full
             self._sweep()
             yield
         finally:
@@ -128,7 +143,7 @@ class PipelineState:
             # one that was killed. One in another container is never seen to be alive, and is believed in the end.
             deadline = time.monotonic() + LOOK_S_MAX
             while not _try_to_lock(descriptor, fcntl.LOCK_SH):
-                said = os.pread(descriptor, 20, 0)
+                said = os.pread(descriptor, PROCESS_BYTES, 0).strip()
                 if time.monotonic() > deadline or (said and _is_alive(int(said))):
                     return int(said) if said else None
                 time.sleep(PAUSE_S)
@@ -151,7 +166,7 @@ class PipelineState:
         """
         for folder in self.folder.glob("checkpoint*"):
             folder.rename(folder.with_name(f"forgotten-{uuid4().hex}"))
-        for what in ("progress", "recent", "run", "failure", "starts", "backfill"):
+        for what in ("progress", "recent", "run", "failure", "starts", "backfill", "retries", "remote"):
             self.clear(what)
         for folder in self.folder.glob("forgotten-*"):
             shutil.rmtree(folder, ignore_errors=True)

@@ -9,7 +9,7 @@ import sys
 import threading
 import time
 
-from headrace.spark.pipeline.restarting import DONE, Restarts
+from headrace.spark.pipeline.restarting import DISK_FULL, DONE, FAILED, REFUSED, TAKEN_OVER, Restarts, failure_code
 from headrace.spark.pipeline.state import PipelineState
 
 log = logging.getLogger(__name__)
@@ -38,14 +38,17 @@ class Supervisor:
         """Until the pipeline is done, is refused, or somebody asks to stop; returns its last exit code."""
         restarts = Restarts()
         with self._state.held():
-            self._state.clear("failure")
+            self._remember(DONE)
+            self._note_remote()
             while True:
                 began = time.monotonic()
-                code = self._run_once()
+                code = self._attempt()
+                if code in (DONE, REFUSED, TAKEN_OVER):  # the worker has ended its queries
+                    self._state.clear("remote")
                 again = restarts.after(code, time.monotonic() - began)
                 self._remember(code)
                 if again is None or self._stop.is_set():
-                    return code
+                    return FAILED if code == DISK_FULL else code
                 pause_s, restarts = again
                 log.warning("pipeline %s ended with %d; starting again in %.0f s", self._state.name, code, pause_s)
                 self._stop.wait(pause_s)
@@ -53,12 +56,30 @@ class Supervisor:
                     self._remember(DONE)
                     return code
 
+    def _note_remote(self) -> None:
+        """A query on a Spark Connect server outlives the processes here, if they are killed."""
+        if "--remote" not in self._command:
+            return
+        try:
+            self._state.write("remote", self._command[self._command.index("--remote") + 1])
+        except OSError as error:
+            log.error("pipeline %s: its state directory cannot be written (%s)", self._state.name, error)
+
     def _remember(self, code: int) -> None:
         """How it ended, for whoever asks about its state; of one that was asked to, there is nothing to tell."""
-        if code == DONE or self._stop.is_set():
-            self._state.clear("failure")
-        else:
-            self._state.write("failure", {"exit_code": code, "at_ms": int(time.time() * 1000)})
+        has_ended = code == DONE or self._stop.is_set()
+        try:
+            self._state.note("failure", None if has_ended else {"exit_code": code, "at_ms": int(time.time() * 1000)})
+        except OSError as error:
+            log.error("pipeline %s: its state directory cannot be written (%s)", self._state.name, error)
+
+    def _attempt(self) -> int:
+        """A system that cannot start a process now may be able to later, as one whose disk is full."""
+        try:
+            return self._run_once()
+        except OSError as error:
+            log.error("pipeline %s: its worker cannot be run (%s)", self._state.name, error)
+            return failure_code(error)
 
     def _run_once(self) -> int:
         # A group of its own: Ctrl-C at the terminal is for us, and we let the worker finish its batch.

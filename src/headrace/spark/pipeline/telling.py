@@ -39,16 +39,39 @@ class Teller:
         self._newest: Progress | None = Progress.from_json(known) if known else None
         self._recent: list[dict[str, Any]] = state.read("recent") or []
         self._run: tuple[int, int] | None = None  # when it was started, and how long is too long
-        self._has_stalled = False
+        self._has_stalled = self._is_noted = self._has_failed = False
 
     def begin(self, stalled_after_ms: int) -> None:
         """From here on silence counts."""
-        started_ms = self._now_ms()
-        self._state.write("run", {"started_ms": started_ms, "stalled_after_ms": stalled_after_ms})
-        self._run, self._has_stalled = (started_ms, stalled_after_ms), False
+        self._run, self._has_stalled, self._is_noted = (self._now_ms(), stalled_after_ms), False, False
+        self._without_failing(self._note_start)
+
+    def _note_start(self) -> None:
+        if self._run is not None and not self._is_noted:
+            started_ms, stalled_after_ms = self._run
+            self._state.write("run", {"started_ms": started_ms, "stalled_after_ms": stalled_after_ms})
+            self._is_noted = True
 
     def tell(self, queries: Sequence["StreamingQuery"]) -> None:
         """What is new. The first query is the pipeline's; one beside it counts dead letters only."""
+        self._without_failing(lambda: self._report(queries))
+
+    def _report(self, queries: Sequence["StreamingQuery"]) -> None:
+        self._tell(queries)
+        self._note_start()
+
+    def _without_failing(self, report: Callable[[], None]) -> None:
+        """Reports are for onlookers: what goes wrong with one is logged, once until one goes well."""
+        try:
+            report()
+        except Exception as error:
+            if not self._has_failed:
+                log.warning("cannot report progress of %s; the pipeline goes on", self._state.name, exc_info=error)
+            self._has_failed = True
+        else:
+            self._has_failed = False
+
+    def _tell(self, queries: Sequence["StreamingQuery"]) -> None:
         main, *beside = queries
         letters = sum(progress_of("", one, 0).dead_letters for query in beside for one in self._news(query))
         for one in self._news(main):
@@ -81,9 +104,9 @@ class Teller:
     def _publish(self, progress: Progress) -> None:
         self._newest, self._has_stalled = progress, False
         self._recent = [*self._recent, progress.to_json()][-RECENT_MAX:]
+        self._send(progress)  # first: the disk of the state directory may be full
         self._state.write("progress", progress.to_json())
         self._state.write("recent", self._recent)
-        self._send(progress)
 
     def _send(self, progress: Progress) -> None:
         if self._producer is None:
@@ -98,5 +121,8 @@ class Teller:
         self._producer.poll(0)
 
     def close(self) -> None:
+        self._without_failing(self._flush)
+
+    def _flush(self) -> None:
         if self._producer is not None:
             self._producer.flush(LAST_WORDS_S)

@@ -7,20 +7,14 @@ A value that does not begin so, and one whose id the registry does not know, is 
 registry that does not answer says nothing about any record.
 """
 
-from collections.abc import Callable, Iterator
-from typing import TYPE_CHECKING, Any, Generic, TypeVar
+from collections.abc import Callable
+from typing import Generic, TypeVar
 
 from headrace.model.errors import InvalidConfig
-from headrace.spark.pipeline.decoding import ERROR, VALUE
-from headrace.spark.pipeline.registry import JSON, UnknownSchema, registry_at
-from headrace.spark.pipeline.row_decoder import DoesNotDecode
-
-if TYPE_CHECKING:
-    import pyarrow as pa
-    from pyspark.sql import DataFrame
+from headrace.spark.pipeline.registry import UnknownSchema, registry_at
+from headrace.spark.values.misfits import DoesNotDecode
 
 HEAD_BYTES = 5
-PAYLOAD = "_headrace_payload"
 
 Meaning = TypeVar("Meaning")
 
@@ -35,6 +29,8 @@ def split_indexes(payload: bytes) -> tuple[tuple[int, ...], bytes]:
     """Which message of a .proto it is, from the outermost inwards, and the rest: a count and as many zigzag numbers,
     but a lone zero for the first message."""
     count, at = _zigzag(payload, 0)
+    if count < 0:
+        raise DoesNotDecode(f"behind the schema id stand {count} message indexes")
     indexes = []
     for _ in range(count):
         index, at = _zigzag(payload, at)
@@ -80,41 +76,3 @@ class Writers(Generic[Meaning]):
             self._useless[schema_id] = str(error)
         except InvalidConfig as error:
             self._useless[schema_id] = f"schema {schema_id} of the registry cannot be used: {error}"
-
-
-def with_payload(renamed: "DataFrame", url: str) -> "DataFrame":
-    """For JSON, which needs no writer's schema to be read: the payload in a column, null where there is an error."""
-    from pyspark.sql.types import BinaryType, StringType, StructField, StructType
-
-    schema = StructType([*renamed.schema.fields, StructField(PAYLOAD, BinaryType()), StructField(ERROR, StringType())])
-
-    def split(batches: "Iterator[pa.RecordBatch]") -> "Iterator[pa.RecordBatch]":
-        import pyarrow as pa
-
-        writers = Writers(url, JSON, lambda text: text)
-        for batch in batches:
-            columns = [*batch.columns, *_split(batch.column(VALUE), writers)]
-            yield pa.RecordBatch.from_arrays(columns, names=[*batch.schema.names, PAYLOAD, ERROR])
-
-    return renamed.mapInArrow(split, schema)
-
-
-def _split(values: "pa.Array[Any]", writers: Writers[Any]) -> "tuple[pa.Array[Any], pa.Array[Any]]":
-    """Payloads and errors. Heads are few and values many, so each head is judged once."""
-    import pyarrow as pa
-    from pyarrow import compute as pc
-
-    heads = pc.dictionary_encode(pc.binary_slice(values, 0, HEAD_BYTES))
-    judged = pa.array([_error_of(head, writers) for head in heads.dictionary.to_pylist()], pa.string())
-    errors = judged.take(heads.indices)
-    pairs = zip(values.to_pylist(), errors.to_pylist(), strict=True)
-    payloads = [None if value is None or error else value[HEAD_BYTES:] for value, error in pairs]
-    return pa.array(payloads, pa.binary()), errors
-
-
-def _error_of(head: bytes, writers: Writers[Any]) -> str | None:
-    try:
-        writers.of(schema_id_of(head))
-    except DoesNotDecode as error:
-        return str(error)
-    return None

@@ -1,11 +1,12 @@
 """The process that runs one pipeline: claims it, opens Spark, runs its queries, ends when asked.
 
 Exit codes: 0 it is done or was asked to stop, 2 it makes no sense, 3 another copy has taken over (both: do not try
-again), 1 anything else.
+again), 4 the disk of the state directory is full, 1 anything else.
 """
 
 import argparse
 import logging
+import os
 import signal
 import sys
 from contextlib import closing
@@ -16,11 +17,12 @@ from headrace.client.blocking.cluster import ClientSettings, Cluster
 from headrace.client.blocking.transactional import Owner
 from headrace.client.refusals import Refused
 from headrace.model.errors import HeadraceError, InvalidConfig
-from headrace.spark.pipeline.beginning import BACKFILL_SUFFIX, pin_backfill
+from headrace.spark.pipeline.beginning import BACKFILL_SUFFIX, has_begun, pin_backfill
 from headrace.spark.pipeline.fencing import Claim, Fenced, check_owner, claim, this_copy
 from headrace.spark.pipeline.reaching import client_of, security_options
 from headrace.spark.pipeline.reading import read_any
-from headrace.spark.pipeline.restarting import DONE, FAILED, REFUSED, TAKEN_OVER
+from headrace.spark.pipeline.restarting import DONE, FAILED, REFUSED, TAKEN_OVER, failure_code
+from headrace.spark.pipeline.retried import pin_retries
 from headrace.spark.pipeline.running import Running
 from headrace.spark.pipeline.sinks import Place
 from headrace.spark.pipeline.spec import Pipeline
@@ -45,6 +47,7 @@ def _run(pipeline: Pipeline, given: argparse.Namespace, cluster: Cluster) -> int
     main_state = PipelineState(pipeline.name, given.state)
     state = PipelineState(pipeline.name + BACKFILL_SUFFIX, given.state) if given.beside else main_state
     claimed = claim(cluster, state.name, this_copy(state.identity(), str(state.folder)), take_over=given.take_over)
+    pin_retries(state, pipeline, cluster, has_begun=has_begun(state))
     if given.backfill_from is not None:
         pin_backfill(state, main_state, pipeline, given.bootstrap, given.backfill_from)
     place = Place(given.bootstrap, str(state.checkpoint), claimed.owner, security_options(pipeline))
@@ -85,7 +88,7 @@ def ended(claimed: Claim, error: Exception, *, was_asked: bool) -> int:
         log.error("%s", error)
     else:
         log.error("the pipeline ended", exc_info=error)
-    return FAILED
+    return failure_code(error)
 
 
 def main(arguments: list[str]) -> int:
@@ -99,9 +102,9 @@ def main(arguments: list[str]) -> int:
     except HeadraceError as error:
         log.error("%s", error)
         return FAILED
-    except Exception:
+    except Exception as error:
         log.exception("the pipeline ended")
-        return FAILED
+        return failure_code(error)
 
 
 def _arguments() -> argparse.ArgumentParser:
@@ -118,4 +121,9 @@ def _arguments() -> argparse.ArgumentParser:
 
 
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))
+    code = main(sys.argv[1:])
+    try:
+        sys.stderr.flush()
+    except OSError:  # the log is on a full disk: Python would exit with a code of its own
+        os._exit(code)
+    sys.exit(code)

@@ -39,12 +39,12 @@ from headrace.spark.pipeline.spec import (
     Source,
     Watermark,
 )
-from headrace.spark.pipeline.yaml_nodes import Section, lines_of
+from headrace.spark.pipeline.yaml_nodes import Section, composed, lines_of
 
 # A pipeline's name is part of a group id, of transactional ids, of a folder and of a metric's label.
 NAME = re.compile(r"[a-zA-Z0-9][a-zA-Z0-9._-]{0,99}")
 SOURCE_NAME = re.compile(r"[a-zA-Z_][a-zA-Z0-9_]{0,99}")
-INTERVAL = re.compile(r"\s*\d+\s+(millisecond|second|minute|hour|day)s?\s*")
+INTERVAL = re.compile(r"\s*[0-9]{1,12}\s+(millisecond|second|minute|hour|day)s?\s*")
 TRIGGERS_BY_NAME = ("once", "available-now")
 SINK_FORMATS = (Format.JSON, Format.TEXT, Format.RAW)
 STARTING = ("earliest", "latest")
@@ -58,46 +58,62 @@ _EXAMPLES = {
 SCHEMA_BYTES_MAX = 1024 * 1024
 
 
+class SchemaFiles:
+    """The files that `schema_file` names, beside the pipeline's; or as they were when it was started."""
+
+    def __init__(self, folder: Path, known: Mapping[str, str] | None = None) -> None:
+        self._folder, self._known = folder, known
+        self.read: dict[str, str] = {}
+
+    def text(self, name: str) -> str:
+        """OSError or UnicodeDecodeError if it cannot be read, ValueError if it is no schema."""
+        if self._known is not None and name in self._known:
+            return self._known[name]
+        path = self._folder / name
+        if path.stat().st_size > SCHEMA_BYTES_MAX:
+            raise ValueError(f"{path} has more than {SCHEMA_BYTES_MAX} bytes; that is no schema")
+        self.read[name] = path.read_text(encoding="utf-8")
+        return self.read[name]
+
+
 def read_pipeline(path: Path) -> Pipeline:
     try:
         text = path.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
         raise PipelineRefused(str(path), [Problem(0, f"cannot be read: {error}")]) from error
-    return parse_pipeline(text, str(path), folder=path.parent)
+    return parse_pipeline(text, str(path), files=SchemaFiles(path.parent))
 
 
-def parse_pipeline(text: str, file: str = "pipeline.yaml", *, folder: Path | None = None) -> Pipeline:
-    try:
-        node = yaml.compose(text, Loader=yaml.SafeLoader)
-    except yaml.MarkedYAMLError as error:
-        line = error.problem_mark.line + 1 if error.problem_mark is not None else 0
-        raise PipelineRefused(file, [Problem(line, f"is not YAML: {error.problem}")]) from error
+def parse_pipeline(text: str, file: str = "pipeline.yaml", *, files: SchemaFiles | None = None) -> Pipeline:
+    node, problem = composed(text)
+    if problem is not None:
+        raise PipelineRefused(file, [problem])
     if node is None:
         raise PipelineRefused(file, [Problem(0, "is empty; `headrace pipeline init` writes one to start from")])
-    return parse_nodes(node, file, folder=folder or Path(), lines=lines_of(node))
+    return parse_nodes(node, file, files=files or SchemaFiles(Path()), lines=lines_of(node))
 
 
 def parse_nodes(
     node: yaml.Node,
     file: str,
     *,
-    folder: Path,
+    files: SchemaFiles,
     lines: Mapping[Place, int],
     function: Callable[..., Any] | None = None,
     mistakes: Sequence[Problem] = (),
 ) -> Pipeline:
     """`function` does the work of `sql`; `mistakes` are those that were found before."""
     problems = list(mistakes)
-    pipeline = _Reader(problems, folder).pipeline(Section(node, problems, "a pipeline"), function)
+    pipeline = _Reader(problems, files).pipeline(Section(node, problems, "a pipeline"), function)
     if problems:
         raise PipelineRefused(file, problems)
     return replace(pipeline, file=file, lines=lines)
 
 
 class _Reader:
-    def __init__(self, problems: list[Problem], folder: Path) -> None:
+    def __init__(self, problems: list[Problem], files: SchemaFiles) -> None:
         self._problems = problems
-        self._folder = folder
+        self._files = files
 
     def pipeline(self, top: Section, function: Callable[..., Any] | None) -> Pipeline:
         name = top.required_text("pipeline")
@@ -114,6 +130,7 @@ class _Reader:
             sql=sql,
             function=function,
             dead_letters=top.text("dead_letters"),
+            retry_topic=top.text("retry_topic"),
             trigger=self._trigger(top),
             output_mode=OutputMode(top.choice("output_mode", list(OutputMode), OutputMode.APPEND) or OutputMode.APPEND),
             stalled_after_triggers=top.whole_number("stalled_after_triggers", 30, at_least=1),
@@ -141,6 +158,12 @@ class _Reader:
             top.problem(f"{written} is both read and written: the pipeline would feed itself for ever", key="sink")
         if pipeline.dead_letters in read:
             top.problem(f"{pipeline.dead_letters} is read: its dead letters would come back", key="dead_letters")
+        if pipeline.retry_topic is not None and pipeline.dead_letters is None:
+            top.problem("retry_topic needs `dead_letters`: it takes what is sent again of them", key="retry_topic")
+        if pipeline.retry_topic is not None and pipeline.retry_topic in {*read, written, pipeline.dead_letters}:
+            top.problem(
+                f"{pipeline.retry_topic} has another duty: retry_topic is a topic of its own", key="retry_topic"
+            )
 
     def _sources(self, top: Section) -> tuple[Source, ...]:
         section = top.section("sources", "sources")
@@ -208,15 +231,13 @@ class _Reader:
             one.problem("schema and schema_file say the same thing twice", key="schema_file")
         if file is None:
             return schema
-        path = self._folder / file
         try:
-            if path.stat().st_size > SCHEMA_BYTES_MAX:
-                one.problem(f"{path} has more than {SCHEMA_BYTES_MAX} bytes; that is no schema", key="schema_file")
-                return ""
-            return path.read_text(encoding="utf-8")
+            return self._files.text(file)
         except (OSError, UnicodeDecodeError) as error:
-            one.problem(f"the schema {path} cannot be read: {error}", key="schema_file")
-            return ""
+            one.problem(f"the schema {file} cannot be read: {error}", key="schema_file")
+        except ValueError as error:
+            one.problem(str(error), key="schema_file")
+        return ""
 
     @staticmethod
     def _watermark(one: Section) -> Watermark | None:

@@ -3,15 +3,70 @@
 PyYAML's loader forgets where a value stood; its node tree remembers, so that is what is walked here.
 """
 
+import re
 from collections.abc import Iterable, Mapping
 
 import yaml
+import yaml.reader
 
 from headrace.model.config_def import nearest
 from headrace.spark.pipeline.problems import Problem
 from headrace.spark.pipeline.spec import Place
 
+# A pipeline's file is text that people write: a value repeats what an alias names, so what is counted is what it comes
+# to with all aliases written out.
+FILE_CHARACTERS_MAX = 1024 * 1024
+NODES_MAX = 20_000
+DEPTH_MAX = 32
+_WHOLE_NUMBER = re.compile(r"-?[0-9]{1,15}")
 _BOOLEANS = {"true": True, "yes": True, "on": True, "false": False, "no": False, "off": False}
+
+
+def composed(text: str) -> tuple[yaml.Node | None, Problem | None]:
+    """The tree of a file, or what keeps it from being one; neither of an empty file."""
+    if len(text) > FILE_CHARACTERS_MAX:
+        return None, Problem(0, f"has {len(text)} characters; a pipeline's file has {FILE_CHARACTERS_MAX} at most")
+    try:
+        deep = _too_deep(text)
+        node = yaml.compose(text, Loader=yaml.SafeLoader) if deep is None else None
+    except yaml.MarkedYAMLError as error:
+        line = error.problem_mark.line + 1 if error.problem_mark is not None else 0
+        return None, Problem(line, f"is not YAML: {error.problem}")
+    except yaml.reader.ReaderError as error:
+        line = text.count("\n", 0, error.position) + 1
+        return None, Problem(line, f"is not YAML: it holds the character {ord(text[error.position]):#06x}")
+    if deep is None and node is not None and not _is_bounded(node):
+        return None, Problem(0, f"comes to more than {NODES_MAX} values, or {DEPTH_MAX} levels, with its aliases")
+    return node, deep
+
+
+def _too_deep(text: str) -> Problem | None:
+    """Before the tree is built: PyYAML builds it by recursion."""
+    depth = 0
+    for event in yaml.parse(text, Loader=yaml.SafeLoader):
+        if isinstance(event, yaml.CollectionStartEvent):
+            depth += 1
+            if depth > DEPTH_MAX:
+                mark = event.start_mark
+                return Problem(mark.line + 1 if mark is not None else 0, f"has more than {DEPTH_MAX} levels")
+        elif isinstance(event, yaml.CollectionEndEvent):
+            depth -= 1
+    return None
+
+
+def _is_bounded(root: yaml.Node) -> bool:
+    """Each node as often as an alias repeats it; one that holds itself has no end."""
+    waiting, seen = [(root, 0)], 0
+    while waiting:
+        node, depth = waiting.pop()
+        seen += 1
+        if seen > NODES_MAX or depth > DEPTH_MAX:
+            return False
+        if isinstance(node, yaml.MappingNode):
+            waiting += [(one, depth + 1) for pair in node.value for one in pair]
+        elif isinstance(node, yaml.SequenceNode):
+            waiting += [(one, depth + 1) for one in node.value]
+    return True
 
 
 class Section:
@@ -28,6 +83,9 @@ class Section:
             self.problem(f"{what} must be a mapping of names to values", node)
             return
         for key, value in node.value:
+            if not isinstance(key, yaml.ScalarNode):
+                self.problem(f"a name in {what} must be text, not a list or a mapping", key)
+                continue
             if key.value in self._values:
                 self.problem(f"{key.value} is said twice in {what}", key)
             self._values[key.value] = value
@@ -72,7 +130,7 @@ class Section:
         text = self.text(key)
         if text is None:
             return default
-        if not text.strip().lstrip("-").isdigit() or int(text) < at_least:
+        if not _WHOLE_NUMBER.fullmatch(text.strip()) or int(text) < at_least:
             self.problem(f"{key} must be a whole number of at least {at_least}, not {text!r}", key=key)
             return default
         return int(text)
@@ -122,6 +180,8 @@ def lines_of(node: yaml.Node, place: Place = ()) -> dict[Place, int]:
     lines: dict[Place, int] = {}
     if isinstance(node, yaml.MappingNode):
         for key, value in node.value:
+            if not isinstance(key, yaml.ScalarNode):
+                continue
             inside = (*place, str(key.value))
             lines[inside] = _text_line(value) if isinstance(value, yaml.ScalarNode) else _line(key)
             lines |= lines_of(value, inside)

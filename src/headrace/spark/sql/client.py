@@ -6,9 +6,11 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from headrace.model.errors import HeadraceError, InvalidConfig
 from headrace.spark.sql.wire import folder, receive_line, send_line
@@ -21,6 +23,7 @@ START_PATIENCE_S = 120.0
 IDLE_S = 900.0
 STOP_PATIENCE_S = 30.0
 _LOG_TAIL_LINES = 5
+REPLACED_MAX = 1
 
 
 class QueryFailed(InvalidConfig):
@@ -35,18 +38,54 @@ class ServerFailed(HeadraceError):
     """No server could be started; its log says why."""
 
 
+@dataclass(frozen=True, slots=True)
+class Rows:
+    count: int  # also of those that were not asked for
+    reader: "pa.RecordBatchReader"
+
+
 def query(sql: str, bootstrap: str, tables: Mapping[str, str], *, idle_s: float = IDLE_S) -> "pa.Table":
+    """All rows at once."""
+    with open_query(sql, bootstrap, tables, idle_s=idle_s) as rows:
+        return rows.reader.read_all()
+
+
+@contextmanager
+def open_query(
+    sql: str,
+    bootstrap: str,
+    tables: Mapping[str, str],
+    *,
+    idle_s: float = IDLE_S,
+    rows_max: int | None = None,
+    distinct_names: bool = False,
+) -> Iterator[Rows]:
+    """The rows, as they are read from the server; at most `rows_max` of them."""
     import pyarrow as pa
 
-    with _connected(folder(), idle_s) as connection:
-        send_line(connection, {"sql": sql, "bootstrap": bootstrap, "tables": dict(tables)})
-        answer = receive_line(connection)
-        if answer is None:
-            raise ServerFailed(f"the SQL server went away; its log is {folder() / 'log'}")
+    request: dict[str, Any] = {"sql": sql, "bootstrap": bootstrap, "tables": dict(tables)}
+    request |= {"rows_max": rows_max, "distinct_names": distinct_names}
+    connection, answer = _asked(request, idle_s)
+    with connection:
         if "error" in answer:
             raise QueryFailed(answer["error"], answer["hint"])
         with connection.makefile("rb") as stream, pa.ipc.open_stream(stream) as reader:
-            return reader.read_all()
+            yield Rows(answer["rows"], reader)
+
+
+def _asked(request: dict[str, Any], idle_s: float) -> tuple[socket.socket, dict[str, Any]]:
+    """The server's first line; a server whose Spark had ended before is replaced."""
+    for _ in range(REPLACED_MAX + 1):
+        connection = _connected(folder(), idle_s)
+        send_line(connection, request)
+        answer = receive_line(connection)
+        if answer is not None and "ended" not in answer:
+            return connection, answer
+        connection.close()
+        if answer is None:
+            raise ServerFailed(f"the SQL server ended while it ran the query; its log is {folder() / 'log'}")
+        _wait_until_gone(folder())
+    raise ServerFailed(f"the SQL server's Spark ends at once; its log is {folder() / 'log'}")
 
 
 def stop() -> bool:
@@ -84,6 +123,8 @@ def _connected(place: Path, idle_s: float) -> socket.socket:
         except OSError:
             if child.poll() not in (None, 0):
                 raise ServerFailed(f"the SQL server ended at once: {_log_tail(place)}") from None
+            if child.poll() == 0:  # one that is about to end had the directory's lock
+                child = _start(place, idle_s)
         time.sleep(0.05)
     raise ServerFailed(f"the SQL server did not come up in {START_PATIENCE_S:.0f} s; its log is {place / 'log'}")
 

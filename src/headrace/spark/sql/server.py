@@ -16,6 +16,7 @@ import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from shutil import rmtree
 from typing import TYPE_CHECKING, Any
 from uuid import uuid4
 
@@ -24,11 +25,12 @@ import pyarrow as pa
 from headrace.client.blocking.cluster import ClientSettings, Cluster
 from headrace.model.config_def import nearest
 from headrace.spark.session import open_session
+from headrace.spark.sql.results import DIRECTORY, Result, check_names, result_of
 from headrace.spark.sql.views import make_views
 from headrace.spark.sql.wire import receive_line, send_line
 
 if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
+    from pyspark.sql import DataFrame, SparkSession
 
 log = logging.getLogger(__name__)
 
@@ -37,11 +39,17 @@ LOOK_EVERY_S = 1.0
 CANCEL_AGAIN_S = 0.1
 # A broker that is away should not make a person wait as long as a job.
 PATIENCE_S = 10.0
+# Of a query during which Spark ended. The client starts another server for the next one.
+SPARK_ENDED = {
+    "error": "Spark's Java process ended while it ran the query; it may have run out of memory",
+    "hint": "PYSPARK_SUBMIT_ARGS='--driver-memory 4g pyspark-shell' gives more to the one that the next query starts",
+}
 
 
 class SqlServer:
     def __init__(self, spark: "SparkSession", folder: Path, idle_s: float) -> None:
         self._spark = spark
+        self._directory = folder
         self._path = folder / "socket"
         self._idle_s = idle_s
         self._stop = threading.Event()
@@ -53,8 +61,9 @@ class SqlServer:
         self._stop.set()
 
     def serve(self) -> None:
-        """Until asked to stop, or until nobody has asked for anything for too long."""
+        """Until asked to stop, until there was no request for too long, or until Spark has ended."""
         self._path.unlink(missing_ok=True)
+        rmtree(self._directory / DIRECTORY, ignore_errors=True)  # of a server that was killed
         with socket.socket(socket.AF_UNIX) as listener, ThreadPoolExecutor(QUERIES_AT_ONCE) as pool:
             # Clients find it when it listens, and never before others are kept out.
             unfinished = self._path.with_suffix(".new")
@@ -65,10 +74,22 @@ class SqlServer:
             unfinished.rename(self._path)
             listener.settimeout(LOOK_EVERY_S)
             # Without its socket, say because somebody cleared the folder, nobody can ask it anything.
-            while not self._stop.is_set() and not self._is_idle() and self._path.exists():
+            while not self._stop.is_set() and not self._is_idle() and self._path.exists() and self._has_spark():
                 with contextlib.suppress(TimeoutError):
                     pool.submit(self._answer, listener.accept()[0])
         self._path.unlink(missing_ok=True)
+
+    def _has_spark(self) -> bool:
+        """Its Java process may have ended, for want of memory or by another's hand; no query would work any more."""
+        context = self._spark.sparkContext
+        process = getattr(context._gateway, "proc", None)
+        if process is not None and process.poll() is not None:
+            return False
+        try:
+            return not context._jsc.sc().isStopped()
+        except Exception:  # Py4J has many ways to say that nothing listens
+            log.warning("Spark does not respond", exc_info=True)
+            return False
 
     def _is_idle(self) -> bool:
         with self._lock:
@@ -93,6 +114,9 @@ class SqlServer:
                 return
             if request.get("stop"):
                 self._stop.set()
+            elif not self._has_spark():
+                send_line(connection, {"ended": True})
+                self._stop.set()
             else:
                 self._answer_query(connection, request)
 
@@ -101,18 +125,27 @@ class SqlServer:
         watch = threading.Thread(target=self._cancel_when_gone, args=(connection, group, over), daemon=True)
         watch.start()
         try:
-            rows = self._run(request, group)
+            with result_of(self._planned(request, group), self._directory) as result:
+                over.set()
+                self._send(connection, result, request.get("rows_max"))
         except Exception as error:
             log.info("query failed", exc_info=True)
-            send_line(connection, told(error, request.get("topics", [])))
-            return
+            if not self._has_spark():
+                send_line(connection, SPARK_ENDED)
+            elif isinstance(error, OSError):
+                raise  # the client has gone
+            else:
+                send_line(connection, told(error, request.get("topics", [])))
         finally:
             over.set()
-        send_line(connection, {"rows": rows.num_rows})
-        with connection.makefile("wb") as stream, pa.ipc.new_stream(stream, rows.schema) as writer:
-            writer.write_table(rows)
 
-    def _run(self, request: dict[str, Any], group: str) -> pa.Table:
+    def _send(self, connection: socket.socket, result: Result, rows_max: int | None) -> None:
+        send_line(connection, {"rows": result.rows})
+        with connection.makefile("wb") as stream, pa.ipc.new_stream(stream, result.schema) as writer:
+            for batch in result.batches(rows_max):
+                writer.write_batch(batch)
+
+    def _planned(self, request: dict[str, Any], group: str) -> "DataFrame":
         spark = self._spark.newSession()
         spark.sparkContext.setJobGroup(group, "headrace sql", interruptOnCancel=True)
         settings = ClientSettings(bootstrap=request["bootstrap"], client_id="headrace-sql", patience_s=PATIENCE_S)
@@ -121,7 +154,10 @@ class SqlServer:
             request["topics"] = [*make_views(spark, cluster, request["sql"], request["tables"]), *request["tables"]]
         finally:
             cluster.close()
-        return spark.sql(request["sql"]).toArrow()
+        rows = spark.sql(request["sql"])
+        if request.get("distinct_names"):
+            check_names(rows.schema)
+        return rows
 
     def _cancel_when_gone(self, connection: socket.socket, group: str, over: threading.Event) -> None:
         """Again and again: a query is several jobs, one after the other, and only those that run are cancelled."""
@@ -169,7 +205,8 @@ def main(arguments: list[str]) -> int:
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, server.ask_to_stop)  # else the JVM would outlive us by a while
     server.serve()
-    spark.stop()
+    with contextlib.suppress(Exception):  # its Java process may have ended before
+        spark.stop()
     return 0
 
 

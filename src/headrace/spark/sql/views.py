@@ -8,7 +8,6 @@ import json
 import re
 from collections.abc import Iterable, Iterator, Mapping
 from itertools import pairwise
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from headrace.client.blocking.cluster import Cluster, TopicView
@@ -44,14 +43,10 @@ def mentioned(query: str, names: Iterable[str]) -> list[str]:
 
 
 def table_frame(spark: "SparkSession", place: str) -> "DataFrame":
-    """A Delta or Iceberg table by its live files, anything else as Parquet."""
+    """A Delta or Iceberg table in its newest version, anything else as Parquet."""
     from headrace.spark.pipeline.plan import open_table
     from headrace.spark.pipeline.spec import Source
 
-    if (Path(place) / "catalog.db").exists():
-        from headrace.spark.lake.iceberg import IcebergLakeTable
-
-        return spark.read.parquet(*IcebergLakeTable.open(place).files())
     return open_table(spark, Source(name="", table=place))
 
 

@@ -54,10 +54,21 @@ def _type(text: str) -> pa.DataType:
         return pa.decimal128(int(decimal[1]), int(decimal[2]))
     if word.startswith("array<") and word.endswith(">"):
         return pa.list_(pa.field("element", _type(text.strip()[len("array<") : -1])))
+    if word.startswith("map<") and word.endswith(">"):
+        return _map(text.strip()[len("map<") : -1])
     if word.startswith("struct<") and word.endswith(">"):
         return pa.struct(list(_columns(text.strip()[len("struct<") : -1])))
     known = ", ".join(_SIMPLE)
-    raise InvalidConfig(f"schema: {text.strip()!r} is no type; there are {known}, decimal(p,s), array<…> and struct<…>")
+    raise InvalidConfig(
+        f"schema: {text.strip()!r} is no type; there are {known}, decimal(p,s), array<…>, map<string,…> and struct<…>"
+    )
+
+
+def _map(text: str) -> pa.DataType:
+    key, *items = _split(text)
+    if key.strip().lower() != "string" or len(items) != 1:
+        raise InvalidConfig(f"schema: a map is map<string,TYPE>, not map<{text.strip()}>")
+    return pa.map_(pa.string(), _type(items[0]))
 
 
 def _split(text: str) -> Iterator[str]:

@@ -1,0 +1,49 @@
+"""The Arrow types in which a lake table holds the rows of a pipeline. Pure; performs no I/O."""
+
+import pyarrow as pa
+
+_SMALL_INTEGERS = (pa.int8(), pa.int16())
+
+
+def stored_schema(schema: pa.Schema, *, small_integers: bool) -> pa.Schema:
+    """Whether a column may be null stays as it is; inside of columns everything may."""
+    return pa.schema([one.with_type(stored_type(one.type, small_integers=small_integers)) for one in plain(schema)])
+
+
+def plain(schema: pa.Schema) -> pa.Schema:
+    """Without metadata, of the schema and of its fields."""
+    return pa.schema([one.remove_metadata() for one in schema])
+
+
+def nullable(schema: pa.Schema) -> pa.Schema:
+    """Spark knows `count(*)` as never null, and the same column of the pipeline's next version may be."""
+    return pa.schema([one.with_nullable(True) for one in schema])
+
+
+def as_in_table(table: pa.Schema, rows: pa.Schema) -> pa.Schema:
+    """The rows' columns as nullable as the table's, so that a null that the table forbids fails the write."""
+    return pa.schema([one.with_nullable(table.field(one.name).nullable) for one in rows])
+
+
+def stored_type(kind: pa.DataType, *, small_integers: bool) -> pa.DataType:
+    """The type without what is a matter of memory (large offsets, views) or of the writer (names of list elements).
+
+    Without `small_integers`, as in Iceberg, those of 8 and 16 bits are stored in 32.
+    """
+
+    def within(part: pa.DataType) -> pa.DataType:
+        return stored_type(part, small_integers=small_integers)
+
+    if pa.types.is_large_string(kind) or pa.types.is_string_view(kind):
+        return pa.string()
+    if pa.types.is_large_binary(kind) or pa.types.is_binary_view(kind):
+        return pa.binary()
+    if pa.types.is_list(kind) or pa.types.is_large_list(kind):
+        return pa.list_(pa.field("element", within(kind.value_type)))
+    if pa.types.is_map(kind):
+        return pa.map_(within(kind.key_type), within(kind.item_type))
+    if pa.types.is_struct(kind):
+        return pa.struct([pa.field(one.name, within(one.type)) for one in kind])
+    if kind in _SMALL_INTEGERS and not small_integers:
+        return pa.int32()
+    return kind
