@@ -91,7 +91,6 @@ class KafkaPythonMember(_Threaded):
         from kafka import KafkaConsumer
 
         consumer = KafkaConsumer(
-            self.topic,
             bootstrap_servers=self.bootstrap,
             group_id=self.group,
             auto_offset_reset="earliest",
@@ -101,6 +100,11 @@ class KafkaPythonMember(_Threaded):
             metadata_max_age_ms=1_000,  # a forgotten subscription is remembered then: kafka_python_config.py
             **self.settings,
         )
+        # A group leader without the topic's metadata assigns no partitions, and where its first requests for metadata
+        # raced, it sends no other.
+        while not consumer.partitions_for_topic(self.topic) and not self.stop.is_set():
+            self.stop.wait(0.05)
+        consumer.subscribe([self.topic])
         while not self.stop.is_set():
             for records in consumer.poll(timeout_ms=POLL_S * 1000).values():
                 self.values += [record.value for record in records]

@@ -6,9 +6,10 @@ import resource
 import time
 from collections.abc import Callable, Iterator
 from contextlib import suppress
+from pathlib import Path
 
 import pytest
-from confluent_kafka import Consumer, ElectionType, KafkaException, Producer, TopicPartition
+from confluent_kafka import Consumer, ElectionType, KafkaError, KafkaException, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic
 
 from headrace.broker.replication.fetcher import BULK_BYTES_MAX
@@ -209,6 +210,50 @@ def test_d7_broker_restarted_on_a_full_disk_does_not_lead(small_disks: LocalClus
     wait_for_isr(small_disks, "returns", 3)
     wait_for_leader(small_disks, "returns", (3).__eq__)
     assert everything(small_disks, "returns", 120) == sender.acked
+
+
+def test_d7_only_replica_restarted_on_a_full_disk_leads_and_is_read(small_disks: LocalCluster) -> None:
+    admin = AdminClient({"bootstrap.servers": small_disks.bootstrap})
+    admin.create_topics([NewTopic("only", 1, replica_assignment=[[3]])])["only"].result(PATIENCE_S)
+    sender = Sender(small_disks, "only")
+    sender.send(10)
+    small_disks.stop(3)
+    small_disks.disk_full(3)
+    small_disks.restart(3)
+    wait_for_leader(small_disks, "only", (3).__eq__)
+    assert everything(small_disks, "only", 10) == sender.acked
+    until(lambda: low_watermark_after_deletion(admin, "only", 5) == 5, "records are deleted", PATIENCE_S)
+    small_disks.disk_freed(3)
+    sender.send(10)
+
+
+def low_watermark_after_deletion(admin: AdminClient, topic: str, offset: int) -> int | None:
+    """None after the retriable KAFKA_STORAGE_ERROR: another file took the last bytes of the disk meanwhile."""
+    up_to = TopicPartition(topic, 0, offset)
+    try:
+        low_watermark: int = admin.delete_records([up_to])[up_to].result(PATIENCE_S).low_watermark
+    except KafkaException as error:
+        if error.args[0].code() != KafkaError.KAFKA_STORAGE_ERROR:
+            raise
+        return None
+    return low_watermark
+
+
+def test_d7_partition_is_opened_without_a_restart_when_the_disk_is_freed(small_disks: LocalCluster) -> None:
+    admin = AdminClient({"bootstrap.servers": small_disks.bootstrap})
+    admin.create_topics([NewTopic("waits", 1, replica_assignment=[[3]])])["waits"].result(PATIENCE_S)
+    sender = Sender(small_disks, "waits", padding=5000)  # more than the index interval
+    sender.send(10)
+    small_disks.stop(3)  # after a kill, recovery would free the preallocated tail of the log
+    for index in Path(small_disks.brokers[3].data_dir).glob("**/waits-0/*index"):
+        index.unlink()  # the start builds it again, and finds no space
+    small_disks.disk_full(3)
+    small_disks.restart(3)
+    wait_for_leader(small_disks, "waits", (3).__eq__)
+    assert "waits-0 is offline until there is disk space" in small_disks.brokers[3].output()
+    small_disks.disk_freed(3)
+    sender.send(10)
+    assert everything(small_disks, "waits", 20) == sender.acked
 
 
 def test_a_move_is_no_faster_than_its_throttle(cluster: LocalCluster) -> None:

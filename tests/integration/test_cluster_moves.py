@@ -111,6 +111,18 @@ def test_a_broker_is_added_gets_its_share_and_is_removed_again(cluster: Running)
     awaited(lambda: cluster.cli("status"), lambda told: well in told.stdout, well, PATIENCE_S)
 
 
+def test_broker_is_removed_a_second_time(cluster: Running) -> None:
+    """The directory of the first removal is still there, under its new name."""
+    for _ in range(2):
+        added = headrace("cluster", "add", "--dir", cluster.folder)
+        assert added.stdout.startswith("broker 4  127.0.0.1:"), added
+        removed = cluster.cli("remove", "4", "--yes", "--dir", cluster.folder)
+        assert removed.returncode == 0, removed
+        assert "no longer part of the cluster" in removed.stderr
+    status = json.loads(cluster.cli("status", "--json").stdout)
+    assert [one["id"] for one in status["brokers"]] == [1, 2, 3]
+
+
 def test_a_removal_that_would_lose_data_is_refused(cluster: Running) -> None:
     words = ("create", "everywhere", "--partitions", "1", "--replication-factor", "3", "--bootstrap", cluster.bootstrap)
     assert headrace("topics", *words).returncode == 0

@@ -9,6 +9,7 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
+import httpx
 import psutil
 import pytest
 import yaml
@@ -23,7 +24,7 @@ from headrace.metadata.etcd.store import EtcdStore
 from headrace.metadata.store import Store, Unavailable
 from headrace.model.errors import HeadraceError, InvalidConfig, StorageError
 from headrace.model.settings import Settings
-from tests.integration.node_kit import NodeFiles, NodeProcess, admin, running, wait_for_brokers
+from tests.integration.node_kit import START_SECONDS_MAX, NodeFiles, NodeProcess, admin, running, wait_for_brokers
 from tests.integration.test_etcd_access import make_certificates
 
 
@@ -118,7 +119,7 @@ def test_two_nodes_with_one_id_do_not_run_at_the_same_time(files: NodeFiles) -> 
         node = NodeProcess(path)
         try:
             node.wait_for_end()
-            assert "a broker with the id 3 runs already" in node.output()
+            assert "Another broker is registered with broker id 3" in node.output()
         finally:
             node.close()
 
@@ -255,3 +256,21 @@ def test_two_nodes_cannot_share_a_data_directory(one_file: NodeFiles) -> None:
         assert "in use by another process" in str(second)
     other = asyncio.run(refused(one_file.settings(0, node_id=2, cluster={}, etcd={})))
     assert "belongs to node 1" in str(other)
+
+
+def test_three_nodes_on_one_host_have_rest_and_replicate(files: NodeFiles) -> None:
+    """As their files say nothing of the ports of REST and gRPC, nor of replication."""
+    with running(*(files.write(index, gateway={}) for index in range(3))) as nodes:
+        for index, node in enumerate(nodes):
+            wait_for_brokers(files, index, {1, 2, 3})
+            node.wait_until("REST on http://")
+            node.wait_until("gRPC on ")
+        rest = [node.output().partition("REST on ")[2].partition(",")[0] for node in nodes]
+        grpc = [node.output().partition("gRPC on ")[2].partition(",")[0] for node in nodes]
+        assert len({*rest, *grpc}) == 6, "each has ports of its own, and says which"
+        made = httpx.post(f"{rest[1]}/topics", json={"name": "orders"}, timeout=START_SECONDS_MAX)
+        assert (made.status_code, made.json()["replication_factor"]) == (201, 3)
+        configs = httpx.get(f"{rest[2]}/api/v1/topics/orders/configs", timeout=START_SECONDS_MAX).json()["configs"]
+        assert {"2"} == {row["value"] for row in configs if row["name"] == "min.insync.replicas"}
+        sent = httpx.post(f"{rest[0]}/topics/orders/messages", json={"value": "v"}, timeout=START_SECONDS_MAX)
+        assert sent.status_code == 200, sent.text

@@ -87,9 +87,9 @@ def fetch(broker: LocalBroker, offset: int, bytes_max: int = MIB) -> tuple[int, 
     return code, offsets
 
 
-def readable(broker: LocalBroker) -> list[int]:
+def readable(broker: LocalBroker, end: int = RECORDS) -> list[int]:
     """Every offset at which a fetch begins with the record of that offset."""
-    return [offset for offset in range(RECORDS) if fetch(broker, offset, bytes_max=1)[1] == [offset]]
+    return [offset for offset in range(end) if fetch(broker, offset, bytes_max=1)[1] == [offset]]
 
 
 def produce(broker: LocalBroker, number: int) -> tuple[int, int]:
@@ -126,6 +126,18 @@ def test_a_flipped_bit_is_found_after_a_kill_too(broker, folder):
     broker.start()
     assert readable(broker) == [offset for offset in range(RECORDS) if offset != 5]
     assert "damaged" in broker.output()
+
+
+def test_flipped_bit_behind_the_checkpoint_hides_one_record_after_a_kill(broker, folder):
+    broker.start()
+    for number in range(RECORDS, RECORDS + 4):
+        assert produce(broker, number) == (NONE, number)
+    broker.kill()
+    flip_bit(segment(folder, RECORDS), len(record(RECORDS)) + 3000)
+    broker.start()
+    assert readable(broker, RECORDS + 4) == [offset for offset in range(RECORDS + 4) if offset != RECORDS + 1]
+    assert "damaged" in broker.output()
+    assert produce(broker, RECORDS + 4) == (NONE, RECORDS + 4)
 
 
 def test_a_segment_that_lost_its_end_below_the_checkpoint_is_not_passed_over_in_silence(broker, folder):

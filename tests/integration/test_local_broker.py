@@ -6,7 +6,6 @@ import signal
 import subprocess
 import sys
 import tempfile
-import time
 from pathlib import Path
 
 import pytest
@@ -21,9 +20,6 @@ pytest_plugins = ["pytester"]
 SECONDS_MAX = 30.0
 # How many brokers in a row must leave nothing behind. The promise is 200; a hurried run may take fewer.
 BROKERS_IN_A_ROW = int(os.environ.get("HEADRACE_BROKERS_IN_A_ROW", "200"))
-FIRST_ACK_SECONDS_MAX = 0.3
-# Other work on the machine can delay any single start; only a slow broker delays every one of them.
-START_ATTEMPTS = 10
 
 
 def produce(broker: LocalBroker, *values: bytes, topic: str = "topic") -> None:
@@ -93,23 +89,6 @@ def test_what_the_arguments_decide_is_no_setting(name):
 def test_memory_and_a_data_dir_exclude_each_other(tmp_path):
     with pytest.raises(ValueError):
         LocalBroker(memory=True, data_dir=tmp_path)
-
-
-def test_enter_to_first_acknowledged_record_takes_less_than_300_ms():
-    seconds = []
-    while len(seconds) < START_ATTEMPTS and min(seconds, default=9) >= FIRST_ACK_SECONDS_MAX:
-        start = time.perf_counter() - waited_for_a_cpu(os.getpid())
-        with LocalBroker() as broker:
-            produce(broker, b"first")
-            elapsed = time.perf_counter() - waited_for_a_cpu(os.getpid()) - start
-            seconds.append(elapsed - waited_for_a_cpu(broker.pid))
-    assert min(seconds) < FIRST_ACK_SECONDS_MAX, seconds
-
-
-def waited_for_a_cpu(pid: int) -> float:
-    """Seconds for which a process could have run but others had the processors: not its own slowness."""
-    _, waited_ns, _ = Path(f"/proc/{pid}/schedstat").read_text().split()
-    return int(waited_ns) / 1e9
 
 
 @pytest.mark.timeout(300)

@@ -6,9 +6,11 @@ from typing import Any
 
 import pytest
 
+from headrace.broker import lost_brokers
+from headrace.broker.lost_brokers import LostBrokers
 from headrace.broker.replication import neighbours
 from headrace.broker.replication.neighbours import Neighbours
-from headrace.core.cluster.values import BrokerInfo
+from headrace.core.cluster.values import BrokerInfo, PartitionState
 from headrace.model.settings import Listener
 
 LEASE = 77
@@ -29,14 +31,15 @@ def broker_that_knows(neighbour: BrokerInfo) -> Any:
         live_brokers=lambda: {neighbour.node_id: neighbour},
         brokers={neighbour.node_id: neighbour},
         session_leases={neighbour.node_id: LEASE},
+        topics={"t": SimpleNamespace(partitions=(PartitionState((2, 1), (2, 1), neighbour.node_id, 0, 0),))},
     )
-    return SimpleNamespace(node_id=1, image=image, settings=SimpleNamespace(internal_listener="INTERNAL"))
+    settings = SimpleNamespace(internal_listener="INTERNAL")
+    return SimpleNamespace(node_id=1, image=image, settings=settings, lost_brokers=LostBrokers())
 
 
-async def test_one_that_was_known_is_gone_when_it_refuses_whatever_it_did_before(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    """The first look at its port, right after it died, may come to nothing: the machine is busy then."""
+@pytest.mark.parametrize("look_s", [0.01, 3600.0])
+async def test_broker_whose_port_refuses_late_is_gone(monkeypatch: pytest.MonkeyPatch, look_s: float) -> None:
+    """The port of a killed process may accept for a moment after its connections broke."""
     looks = 0
     refuses = neighbours._refuses
 
@@ -46,17 +49,58 @@ async def test_one_that_was_known_is_gone_when_it_refuses_whatever_it_did_before
         return looks > 1 and await refuses(host, port)
 
     monkeypatch.setattr(neighbours, "_refuses", unsure_at_first)
-    monkeypatch.setattr(neighbours, "LOOK_S", 0.01)
+    monkeypatch.setattr(neighbours, "LOOK_S", look_s)
+    monkeypatch.setattr(neighbours, "STEADY_S", 3600.0)
+    monkeypatch.setattr(lost_brokers, "ELECTION_S_MAX", 3600.0)
     connected = asyncio.get_running_loop().create_future()
     server = await asyncio.start_server(lambda _, writer: connected.set_result(writer), "127.0.0.1", 0)
     host, port = server.sockets[0].getsockname()
     store = Revoked()
     neighbour = BrokerInfo(2, 5, (Listener("INTERNAL", host, port),), None)
-    watching = Neighbours(broker_that_knows(neighbour), store)  # type: ignore[arg-type]
+    broker = broker_that_knows(neighbour)
+    watching = Neighbours(broker, store)  # type: ignore[arg-type]
     watching.start()
     writer = await connected
     server.close()
     writer.close()
     assert await asyncio.wait_for(store.lease, 10) == LEASE
+    assert broker.lost_brokers.node_ids == {2}, "no client should be sent there"
     await watching.stop()
+    broker.lost_brokers.close()
     assert looks > 1
+
+
+async def test_broker_that_only_closed_its_connection_is_not_lost(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(neighbours, "STEADY_S", 0.0)
+    monkeypatch.setattr(neighbours, "REFUSAL_REST_S", 0.0)
+    monkeypatch.setattr(lost_brokers, "ELECTION_S_MAX", 3600.0)
+    connections: asyncio.Queue[asyncio.StreamWriter] = asyncio.Queue()
+    server = await asyncio.start_server(lambda _, writer: connections.put_nowait(writer), "127.0.0.1", 0)
+    neighbour = BrokerInfo(2, 5, (Listener("INTERNAL", *server.sockets[0].getsockname()),), None)
+    broker = broker_that_knows(neighbour)
+    watching = Neighbours(broker, Revoked())  # type: ignore[arg-type]
+    changes: asyncio.Queue[str] = asyncio.Queue()
+    for name in ("add", "remove"):
+        monkeypatch.setattr(broker.lost_brokers, name, noting(changes, name, getattr(broker.lost_brokers, name)))
+    watching.start()
+    assert await asyncio.wait_for(changes.get(), 10) == "remove"  # connected
+    first = await connections.get()
+    first.close()
+    await first.wait_closed()
+    assert await asyncio.wait_for(changes.get(), 10) == "add"
+    assert await asyncio.wait_for(changes.get(), 10) == "remove"
+    assert not broker.lost_brokers.node_ids
+    await watching.stop()
+    server.close()
+    while not connections.empty():
+        writer = connections.get_nowait()
+        writer.close()
+        await writer.wait_closed()
+
+
+def noting(changes: asyncio.Queue[str], name: str, call: Any) -> Any:
+    def noted(*arguments: Any) -> None:
+        call(*arguments)
+        changes.put_nowait(name)
+
+    return noted

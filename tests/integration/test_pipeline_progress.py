@@ -73,6 +73,24 @@ def test_a_stall_is_told_once_and_is_over_with_the_next_batch(stage: Stage) -> N
     assert stage.told() == [(4, "running"), (4, "stalled"), (5, "running"), (5, "stalled")]
 
 
+def test_error_in_report_does_not_end_the_pipeline(stage: Stage, caplog: pytest.LogCaptureFixture) -> None:
+    stage.state.folder.write_text("a file where the state directory should be")
+    stage.teller.begin(LONG_MS)
+    stage.query.ends_batch(1)
+    for _ in range(3):
+        stage.teller.tell([stage.query])
+    broken: Any = Query()
+    broken.recentProgress = None  # the query has ended, and Spark does not answer
+    stage.teller.tell([broken])
+    assert caplog.text.count("cannot report progress") == 1, "said once until it goes well"
+    stage.state.folder.unlink()
+    stage.query.ends_batch(2)
+    stage.teller.tell([stage.query])
+    assert stage.told() == [(1, "running"), (2, "running")], "the cluster is told whatever the disk does"
+    assert (stage.state.read("run") or {})["stalled_after_ms"] == LONG_MS
+    assert stage.state.read("progress")["batch"] == 2
+
+
 def test_one_that_never_ended_a_batch_can_stall_too(stage: Stage) -> None:
     stage.teller.begin(LONG_MS)
     stage.now_ms += LONG_MS + 1

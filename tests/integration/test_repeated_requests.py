@@ -1,6 +1,7 @@
 """A producer that repeats itself is served by a shortcut, and must never notice."""
 
 from typing import Any
+from uuid import UUID
 
 import pytest
 
@@ -187,3 +188,51 @@ async def test_a_repeated_commit_is_refused_as_always() -> None:
         assert await _commit(client, 9, 7) == ErrorCode.UNKNOWN_MEMBER_ID, "it comes from none of the members"
         await client.ask(ApiKey.DELETE_TOPICS, topics=[{"name": "orders", "topic_id": None}], timeout=10_000)
         assert await _commit(client, 9, 7) == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+
+
+async def test_commit_for_a_deleted_topic_id_is_rejected() -> None:
+    """A topic of the same name is another topic: its committed offsets are not set through the deleted id."""
+    async with running() as broker, Client.of(broker) as client, Client.of(broker) as admin:
+        await client.ask(ApiKey.FIND_COORDINATOR, 4, key_type=0, coordinator_keys=["g"])
+        deleted = await client.create("orders")
+        assert [await _commit_by_id(client, deleted, offset) for offset in (1, 2, 3)] == [0, 0, 0]
+        await admin.ask(ApiKey.DELETE_TOPICS, 6, topics=[{"name": "orders", "topic_id": None}], timeout=1000)
+        successor = await admin.create("orders")
+        assert await _commit_by_id(client, deleted, 70) == ErrorCode.UNKNOWN_TOPIC_ID
+        assert await _committed(client) == -1
+        assert await _commit_by_id(client, successor, 1) == 0
+        assert await _committed(client) == 1
+
+
+async def test_repeated_commit_by_name_counts_for_the_recreated_topic() -> None:
+    async with running() as broker, Client.of(broker) as client, Client.of(broker) as admin:
+        await client.ask(ApiKey.FIND_COORDINATOR, 4, key_type=0, coordinator_keys=["g"])
+        await client.create("orders")
+        assert [await _commit(client, 9, offset) for offset in (1, 2, 3)] == [0, 0, 0]
+        await admin.ask(ApiKey.DELETE_TOPICS, 6, topics=[{"name": "orders", "topic_id": None}], timeout=1000)
+        await admin.create("orders")
+        assert await _committed(client) == -1
+        for offset in (4, 5, 6):
+            assert await _commit(client, 9, offset) == 0
+            assert await _committed(client) == offset
+
+
+@pytest.mark.parametrize("acks", [-1, 1])
+async def test_produce_to_a_deleted_topic_id_is_rejected(acks: int) -> None:
+    async with running() as broker, Client.of(broker) as client, Client.of(broker) as admin:
+        deleted = await client.create("orders")
+        for _ in range(3):
+            await client.produce("orders", batch("old"), acks=acks, version=13, topic_id=deleted)
+        await admin.ask(ApiKey.DELETE_TOPICS, 6, topics=[{"name": "orders", "topic_id": None}], timeout=1000)
+        await admin.create("orders")
+        row = await client.produce("orders", batch("late"), acks=acks, version=13, topic_id=deleted)
+        assert row.error_code == ErrorCode.UNKNOWN_TOPIC_ID
+        assert broker.partitions.get("orders", 0).log_end_offset == 0
+
+
+async def _commit_by_id(client: Client, topic_id: UUID, offset: int) -> int:
+    partition = {"partition_index": 0, "committed_offset": offset, "committed_metadata": "note"}
+    fields = {"group_id": "g", "topics": [{"topic_id": topic_id, "partitions": [partition]}]}
+    answer = await client.ask(ApiKey.OFFSET_COMMIT, 10, **fields)
+    code: int = answer.topics[0].partitions[0].error_code
+    return code

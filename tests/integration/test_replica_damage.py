@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
+from confluent_kafka import ElectionType, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic
 
 from headrace.records.batch import walk
@@ -98,6 +99,15 @@ def flip_in_every_other_file(folder: Path) -> None:
             flip_bit(file, file.stat().st_size // 2)
 
 
+def flip_in_place(log: Path, position: int) -> None:
+    """The broker has the file open."""
+    with log.open("r+b") as file:
+        file.seek(position)
+        byte = file.read(1)[0]
+        file.seek(position)
+        file.write(bytes([byte ^ 1]))
+
+
 DAMAGES = [
     flip_in_the_middle,
     flip_a_base_offset,
@@ -141,14 +151,31 @@ def test_d5_damage_that_a_reader_meets_is_repaired_while_everybody_runs(home: Pa
     leader = cluster.leader(topic)
     folder = home / f"broker-{leader}" / f"{topic}-0"
     log = sorted(folder.glob("*.log"))[0]
-    middle = log.stat().st_size // 2
-    with log.open("r+b") as file:  # in place: the broker has it open
-        file.seek(middle)
-        byte = file.read(1)[0]
-        file.seek(middle)
-        file.write(bytes([byte ^ 1]))
+    flip_in_place(log, log.stat().st_size // 2)
     assert everything(cluster, topic, RECORDS) == sender.acked
     wait_for_repair(home, cluster, topic, leader)
+
+
+@pytest.mark.parametrize(("field", "byte"), [("offset", 6), ("epoch", 13)])
+def test_d5_flipped_header_bit_of_a_leader_does_not_spread(
+    home: Path, cluster: LocalCluster, field: str, byte: int
+) -> None:
+    """In the segment that the running leader wrote last, which the scrubber does not read."""
+    topic = f"header-{field}"
+    sender = written(cluster, topic)
+    leader = cluster.leader(topic)
+    follower = leader % 3 + 1
+    cluster.kill(follower)
+    wait_for_isr(cluster, topic, 2)
+    shutil.rmtree(home / f"broker-{follower}" / f"{topic}-0")
+    log = sorted((home / f"broker-{leader}" / f"{topic}-0").glob("*.log"))[-1]
+    positions = [position for position, _ in walk(memoryview(log.read_bytes()))]
+    flip_in_place(log, positions[3] + byte)
+    cluster.restart(follower)
+    wait_for_repair(home, cluster, topic, leader)
+    wait_for_repair(home, cluster, topic, follower)
+    assert cluster.leader(topic) != leader
+    assert everything(cluster, topic, RECORDS) == sender.acked
 
 
 @pytest.mark.parametrize("loss", [remove_the_folder, remove_all_segments])
@@ -166,3 +193,33 @@ def test_d5_a_replica_that_lost_its_log_waits_for_those_who_have_theirs(
     cluster.restart(3)
     assert everything(cluster, topic, RECORDS) == sender.acked
     wait_for_repair(home, cluster, topic, 1)
+
+
+@pytest.mark.parametrize("loss", [remove_the_folder, remove_all_segments])
+def test_last_in_sync_replica_without_its_log_does_not_lead(
+    home: Path, cluster: LocalCluster, loss: Callable[[Path], None]
+) -> None:
+    """The other replica is behind and not eligible. It must not truncate its log to an empty one."""
+    topic = f"last-{loss.__name__}"
+    admin = AdminClient({"bootstrap.servers": cluster.bootstrap})
+    wanted = NewTopic(topic, 1, replica_assignment=[[1, 2]], config={"min.insync.replicas": "1"})
+    admin.create_topics([wanted])[topic].result(PATIENCE_S)
+    sender = Sender(cluster, topic, padding=RECORD_BYTES)
+    sender.send(RECORDS)
+    wait_for_isr(cluster, topic, 2)
+    cluster.stop(2)
+    wait_for_isr(cluster, topic, 1)
+    sender.send(1)
+    held = batches(home / "broker-2" / f"{topic}-0")
+    cluster.kill(1)
+    loss(home / "broker-1" / f"{topic}-0")
+    cluster.restart(1)
+    cluster.restart(2)
+    until(lambda: cluster.leader(topic) == -1, "no replica is eligible", PATIENCE_S)
+    place = TopicPartition(topic, 0)
+    admin = AdminClient({"bootstrap.servers": cluster.bootstrap})  # of brokers that run
+    elected = admin.elect_leaders(ElectionType.UNCLEAN, [place])
+    assert elected.result(PATIENCE_S)[place] is None
+    until(lambda: cluster.leader(topic) == 2, "the replica that has records leads", PATIENCE_S)
+    wait_for_isr(cluster, topic, 2)
+    assert batches(home / "broker-2" / f"{topic}-0") == held

@@ -23,7 +23,7 @@ from headrace.client.connection import Connection  # noqa: E402
 from headrace.model.ids import TopicPartition  # noqa: E402
 from headrace.records.committed import visible_batches  # noqa: E402
 from headrace.records.record import iter_records  # noqa: E402
-from headrace.spark.deciding import CommitFailed, Decider, Decision  # noqa: E402
+from headrace.spark.deciding import CommitFailed, Decider, Decision, task_id  # noqa: E402
 from headrace.spark.reading import close_clusters, cluster_for  # noqa: E402
 from headrace.spark.sink_options import write_options  # noqa: E402
 from headrace.spark.task_writer import write_in_transaction, write_rows  # noqa: E402
@@ -100,7 +100,7 @@ class Stage:
         if decided is None or decided.batch_id < batch:
             for task, values in rows.items():
                 table = pa.record_batch({"value": pa.array(values, pa.binary())})
-                name = f"headrace-spark-{self.query}-{run}-{batch % 16}-{task}-0"
+                name = task_id(self.query, run, batch % 16, f"{task}-0")
                 owner, _ = write_in_transaction(self.options, [table], name)
                 assert owner is not None
                 owners.append(owner)
@@ -308,6 +308,6 @@ def test_a_decided_batch_whose_transactions_are_all_gone_is_written_again(broker
         Dying(stage.cluster, stage.query).commit(decision)
     stage.cluster.forget()
     for task in BATCH:
-        init_producer(stage.cluster, f"headrace-spark-{stage.query}-r1-0-{task}-0", 60_000)  # fences, and so aborts
+        init_producer(stage.cluster, task_id(stage.query, "r1", 0, f"{task}-0"), 60_000)  # fences, and so aborts
     stage.attempt("r2", 0, BATCH_AGAIN)
     assert stage.committed() == ROWS

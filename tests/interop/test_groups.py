@@ -7,9 +7,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from confluent_kafka import Producer
+from confluent_kafka import Producer, TopicCollection
 
 from bench.tools import kafka_classpath
+from headrace.client.factory import make_admin
 from headrace.testing import LocalBroker
 from tests.interop.apache_kafka import Output, tool
 from tests.interop.background import Background
@@ -159,6 +160,10 @@ def test_kafkas_formatters_read_our_offsets_topic(broker: LocalBroker, group: st
     consume(broker, group, protocol)
     ours = formatted_some(broker, "OffsetsMessageFormatter", group)
     assert {row["key"]["data"]["partition"]: row["value"]["data"]["offset"] for row in ours} == {0: 10, 1: 10}
+    admin = make_admin(broker.bootstrap)
+    described_topic = admin.describe_topics(TopicCollection(["t"]))["t"].result(30)
+    topic_id = str(described_topic.topic_id).replace("+", "-").replace("/", "_")  # as Kafka writes base64
+    assert {(row["value"]["version"], row["value"]["data"]["topicId"]) for row in ours} == {(4, topic_id)}
     described = (formatted_some if protocol == "classic" else formatted)(broker, "GroupMetadataMessageFormatter", group)
     values = [row["value"]["data"] for row in described]
     generations = [(value["generation"], len(value["members"])) for value in values]

@@ -57,7 +57,8 @@ class SimCoordinators:
         self._key_type = key_type
         self._known: int | None = None
 
-    async def ask(self, name: str, attempt: Callable[[int], Awaitable[Result]]) -> Result:
+    async def ask(self, name: str, attempt: Callable[[int], Awaitable[Result]], *, repeatable: bool = True) -> Result:
+        """One attempt, `repeatable` or not: members try again themselves."""
         if self._known is None:
             self._known = await self._find(name)
         node, self._known = self._known, None  # known again only if it answers as a coordinator does

@@ -41,7 +41,7 @@ class Inspector:
         if self._led.get(term) == node:
             return
         try:
-            if term in self._led:
+            if term in self._led and not self._is_free_again(partition):
                 raise TwoLeaders(f"brokers {self._led[term]} and {node} both lead in epoch {term[1]}")
             self._led[term] = node
             self._world.note("leads", partition.index, partition.leader_epoch, node)
@@ -50,6 +50,13 @@ class Inspector:
                 self._world.ledgers[partition.index].check_log(values_of(partition), whose, LeaderIncomplete)
         except BrokenPromise as error:
             self._world.broken = self._world.broken or error
+
+    def _is_free_again(self, partition: Partition) -> bool:
+        """After metadata was restored, an epoch begins a second time. That is no harm if no log has records of it."""
+        assert partition.leadership is not None
+        start, epoch = partition.leadership.epoch_start, partition.leader_epoch
+        found = [entry for copy in self.copies(partition.index) for entry in copy.log.epochs.entries()]
+        return self._world.was_restored and not any(one == epoch and offset < start for one, offset in found)
 
     def copies(self, index: int) -> list[Partition]:
         held = [node.broker.partitions.held(TOPIC, index) for node in self._world.nodes if node.broker is not None]

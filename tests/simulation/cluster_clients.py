@@ -104,7 +104,10 @@ class ProducerClient(Client):
 
     async def _send(self, index: int, values: list[str]) -> bool:
         sequence = self._sequences.get(index, 0)
+        weeks = self.world.weeks
         for _ in range(self.random.choice([1, 5, 20])):
+            if self.world.weeks != weeks:
+                return False  # as with delivery.timeout.ms: nothing is tried again for days
             outcome = await self._try(index, values, sequence)
             if outcome is not None:
                 self._sequences[index] = sequence + len(values)
@@ -117,7 +120,7 @@ class ProducerClient(Client):
         leader = self.leader_of(index)
         if leader is None:
             return None
-        timestamp = self.world.wall_ms()
+        timestamp = self.world.record_ms()
         batch = build_batch(
             [NewRecord(timestamp, None, value.encode()) for value in values],
             producer_id=self._producer_id,
@@ -173,22 +176,27 @@ class ProduceRow(NamedTuple):
 
 
 def produce_frame(
-    index: int, batch: bytes, version: int = PRODUCE_VERSION, transactional_id: str | None = None
+    index: int,
+    batch: bytes,
+    version: int = PRODUCE_VERSION,
+    transactional_id: str | None = None,
+    topic: bytes | None = None,
 ) -> bytes:
-    """A Produce for one partition, with acks=all."""
+    """A Produce for one partition, with acks=all; `topic` is an id, for the versions that have one."""
     body = bytearray(REQUEST_HEADER.pack(ApiKey.PRODUCE, version, 1) + string("producer", False) + EMPTY_TAGS)
     body += nullable_string(transactional_id, True) + _ACKS_AND_TIMEOUT.pack(-1, PRODUCE_TIMEOUT_MS)
-    body += array_length(1, True) + string(TOPIC, True)
+    body += array_length(1, True) + (string(TOPIC, True) if topic is None else topic)
     body += array_length(1, True) + INT32.pack(index) + uvarint(len(batch) + 1) + batch
     body += EMPTY_TAGS * 3
     return INT32.pack(len(body)) + bytes(body)
 
 
-def produce_row(answer: memoryview) -> ProduceRow:
+def produce_row(answer: memoryview, topic: bytes | None = None) -> ProduceRow:
     reader = Reader(answer, INT32.size, flexible=True)
     reader.skip_tags()
     assert len(reader.array(1)) == 1
-    assert reader.string() == TOPIC
+    named = reader.string() == TOPIC if topic is None else reader.uuid().bytes == topic
+    assert named, "the row is about the topic of the request"
     assert len(reader.array(1)) == 1
     _, error, base_offset = reader.numbers(_ROW_START)
     return ProduceRow(error, base_offset)

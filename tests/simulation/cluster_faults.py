@@ -5,9 +5,13 @@ choose from is the world's bias.
 """
 
 import asyncio
+from collections.abc import Awaitable, Callable
+from functools import partial
 from typing import TYPE_CHECKING
 
+from headrace.testing.sim_files import SimFiles
 from headrace.testing.sim_store import STORE
+from tests.simulation import cluster_disk_faults, cluster_operations
 from tests.simulation.cluster_clients import TOPIC
 from tests.simulation.cluster_node import SimNode
 
@@ -17,12 +21,22 @@ if TYPE_CHECKING:
 FAULTS_S = 12.0  # how long there is trouble
 
 
+MODULES = (cluster_disk_faults, cluster_operations)
+
+
+def named(fault: str) -> Callable[["Trouble"], Awaitable[None]]:
+    """A fault of another module, by its name."""
+    return next(getattr(module, fault) for module in MODULES if hasattr(module, fault))
+
+
 class Trouble:
     def __init__(self, world: "ClusterWorld", faults: tuple[str, ...]) -> None:
-        self._world = world
+        self.world = self._world = world
         self.random, self.network, self.nodes, self.note = world.random, world.network, world.nodes, world.note
         self.waits_for_disk, self.min_isr = world.waits_for_disk, world.min_isr
-        self._faults = [getattr(self, name) for name in faults]
+        self.clones: list[SimFiles] = []  # disks of machines that were copied
+        self._faults = [getattr(self, name) if hasattr(self, name) else partial(named(name), self) for name in faults]
+        self._names = faults
 
     async def brew(self) -> None:
         """One fault after the other, until it is enough or a promise is broken."""
@@ -30,9 +44,9 @@ class Trouble:
         end_s = world.loop.time() + FAULTS_S
         while world.loop.time() < end_s and world.broken is None:
             await asyncio.sleep(self.random.random() * 1.2)
-            fault = self.random.choice(self._faults)
-            self.note(fault.__name__)
-            await fault()
+            number = self.random.choice(range(len(self._faults)))
+            self.note(self._names[number])
+            await self._faults[number]()
 
     def _some_node(self) -> SimNode:
         return self.random.choice(self.nodes)
@@ -41,12 +55,12 @@ class Trouble:
         node = self._some_node()
         if not node.is_up:
             return
-        self._end(node)
+        self.end(node)
         await asyncio.sleep(self.random.choice([0.05, 0.5, 3.0]))
         node.start()
 
-    def _end(self, node: SimNode) -> None:
-        may_lose = self.waits_for_disk or self._nobody_else_has_lost(node)
+    def end(self, node: SimNode) -> None:
+        may_lose = self.waits_for_disk or self.nobody_else_has_lost(node)
         if may_lose and self.random.random() < 0.5:
             self.note("power", node.node_id)
             node.lose_power()
@@ -54,7 +68,24 @@ class Trouble:
             self.note("kill", node.node_id)
             node.kill()
 
-    def _nobody_else_has_lost(self, node: SimNode) -> bool:
+    async def all_well(self, wait_s: float = 5.0) -> bool:
+        """Heal the network, start all brokers, and wait until every replica is in sync, as every broker knows."""
+        self.network.heal()
+        for node in self.nodes:
+            self.network.resume(node.node_id)
+            if node._life is None:
+                node.start()
+        for _ in range(int(wait_s / 0.1)):
+            if self._world.broken is None and self._world.is_well() and self._is_known_to_all():
+                return True
+            await asyncio.sleep(0.1)
+        return False
+
+    def _is_known_to_all(self) -> bool:
+        revision = self._world.store.ledger.revision
+        return all(node.broker is not None and node.broker.image.revision == revision for node in self.nodes)
+
+    def nobody_else_has_lost(self, node: SimNode) -> bool:
         """Whether everybody is in sync: then the loss of one is covered by the others, if two are to be in sync."""
         others = [one.broker for one in self.nodes if one is not node]
         if self.min_isr < 2 or any(broker is None for broker in others):
@@ -68,12 +99,12 @@ class Trouble:
     async def _crash_in_a_row(self) -> None:
         """One loses what it had not synced, and the leader goes at the same time or soon after: who takes over?"""
         first = self._some_node()
-        if not first.is_up or not (self.waits_for_disk or self._nobody_else_has_lost(first)):
+        if not first.is_up or not (self.waits_for_disk or self.nobody_else_has_lost(first)):
             return
         self.note("power", first.node_id)
         first.lose_power()
         await asyncio.sleep(self.random.choice([0.0, 0.0, 0.3]))
-        leaders = [node for node in self.nodes if node is not first and node.is_up and self._leads_something(node)]
+        leaders = [node for node in self.nodes if node is not first and node.is_up and self.leads_something(node)]
         leader = self.random.choice(leaders) if leaders else None
         if leader is not None:
             self.note("kill", leader.node_id)
@@ -84,7 +115,7 @@ class Trouble:
             leader.start()
 
     @staticmethod
-    def _leads_something(node: SimNode) -> bool:
+    def leads_something(node: SimNode) -> bool:
         return node.broker is not None and any(one.leadership is not None for one in node.broker.partitions.all())
 
     async def _isolate(self) -> None:
@@ -97,7 +128,7 @@ class Trouble:
 
     async def _return_and_crash(self) -> None:
         """A leader writes on its own for a while, is back, cuts what nobody else has, and crashes soon after."""
-        leaders = [node for node in self.nodes if node.is_up and self._leads_something(node)]
+        leaders = [node for node in self.nodes if node.is_up and self.leads_something(node)]
         if not leaders:
             return
         leader = self.random.choice(leaders)
@@ -108,7 +139,7 @@ class Trouble:
         self.network.heal()
         await asyncio.sleep(self.random.random() * 2.5)
         if leader.is_up:
-            self._end(leader)
+            self.end(leader)
             leader.start()
 
     async def _slow_disk(self) -> None:
@@ -119,7 +150,7 @@ class Trouble:
             return
         for node in self.nodes:
             if node.is_up:
-                self._end(node)
+                self.end(node)
         await asyncio.sleep(self.random.choice([0.1, 3.0]))
         for node in self.random.sample(self.nodes, len(self.nodes)):
             if node._life is None:
@@ -166,7 +197,7 @@ class Trouble:
 
         Not among the faults that chance chooses from: it is a long way to a single rule, the maximal ISR.
         """
-        leaders = [node for node in self.nodes if node.broker is not None and self._leads_something(node)]
+        leaders = [node for node in self.nodes if node.broker is not None and self.leads_something(node)]
         if not leaders:
             return
         leader = self.random.choice(leaders)

@@ -5,7 +5,7 @@ that something else breaks down does not count. Those of coordinators are in `co
 """
 
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from typing import Any, NamedTuple
 from unittest.mock import patch
 
@@ -16,6 +16,7 @@ from headrace.broker.replication.fetcher import Fetcher
 from headrace.core.cluster import elections, reassignment, succession
 from headrace.core.cluster.values import PartitionState
 from headrace.core.replica.leader import Leadership
+from headrace.storage.leader_epochs import LeaderEpochs
 from headrace.storage.truncation import truncate_log
 from tests.simulation.cluster_bias import Bias
 from tests.simulation.cluster_moves import Moves
@@ -24,6 +25,7 @@ from tests.simulation.cluster_promises import (
     HistoryChanged,
     LeaderIncomplete,
     LogDamaged,
+    LoopBlocked,
 )
 
 PLAIN = Bias(roles=())
@@ -37,6 +39,7 @@ class Mutant(NamedTuple):
     noticed_by: tuple[type[BrokenPromise], ...]
     bias: Bias = PLAIN  # what makes it show sooner
     first_seed: int = 0  # where to begin to look: a hint, which another order of events outdates
+    also: tuple[tuple[Any, str, Any], ...] = ()  # the rest of the rule: target, name and replacement
 
 
 async def _at_once(self: Partition) -> None:
@@ -45,7 +48,10 @@ async def _at_once(self: Partition) -> None:
 
 def _cut_at_watermark(original: Callable[..., None]) -> Callable[..., None]:
     def add(self: Fetcher, partition: Partition) -> None:
-        self._broker.partitions.truncate(partition, partition.high_watermark)
+        partition.log.recovery_point = min(partition.log.recovery_point, partition.high_watermark)
+        self._broker.partitions.checkpoint()
+        truncate_log(partition.log, partition.high_watermark, 0)
+        partition.was_cut()
         original(self, partition)
 
     return add
@@ -82,9 +88,17 @@ def _any_replica(original: Callable[..., Any]) -> Callable[..., Any]:
     return succeeded
 
 
-def _cut_first(self: Partitions, partition: Partition, end_offset: int) -> None:
+async def _cut_first(self: Partitions, partition: Partition, end_offset: int) -> bool:
     truncate_log(partition.log, end_offset, 0)
     partition.was_cut()
+    return True
+
+
+def _written_and_synced(original: Callable[..., None]) -> Callable[..., None]:
+    def write(self: LeaderEpochs, *, sync: bool = True) -> None:
+        original(self)
+
+    return write
 
 
 def _whoever_asks(self: Partition, offset: int, last_fetched_epoch: int) -> None:
@@ -107,7 +121,7 @@ JOINING = Bias(roles=(), min_isr=2, faults=("_join_unheard",))
 LOST = (LeaderIncomplete, HistoryChanged)
 
 MUTANTS = [
-    Mutant("a follower counts before its disk has the records", Partition, "on_disk", _at_once, LOST, DISKS, 8),
+    Mutant("a follower counts before its disk has the records", Partition, "on_disk", _at_once, LOST, DISKS, 14),
     Mutant(
         "a follower cuts its log at its own watermark, not by epoch",
         Fetcher,
@@ -121,7 +135,7 @@ MUTANTS = [
         "divergence",
         _whoever_asks,
         LOST,
-        first_seed=5,
+        first_seed=9,
     ),
     Mutant(
         "who leaves the ISR does not count any more before that is committed",
@@ -147,20 +161,27 @@ MUTANTS = [
         _whatever_the_isr(Leadership.watermark),
         LOST,
         Bias(roles=(), min_isr=2),
-        first_seed=38,
+        first_seed=53,
     ),
-    Mutant("any replica may lead", elections, "succeeded", _any_replica(succession.succeeded), LOST, first_seed=16),
+    Mutant("any replica may lead", elections, "succeeded", _any_replica(succession.succeeded), LOST, first_seed=28),
     Mutant(
         "who restarts uncleanly stays in sync, whatever it has lost (KIP-966)",
         PartitionStates,
-        "_is_on_disk_when_acked",
-        lambda self, topic: True,
+        "acked_unsynced",
+        lambda self, topic, recorded: False,
         LOST,
         Bias(roles=(), waits_for_disk=False, min_isr=2, faults=("_crash_in_a_row",)),
-        first_seed=17,
+        first_seed=64,
     ),
     Mutant(
-        "a log is cut before the checkpoints know", Partitions, "truncate", _cut_first, (LogDamaged,), ISOLATION, 16
+        "a log is cut before the checkpoints know", Partitions, "truncate", _cut_first, (LogDamaged,), ISOLATION, 30
+    ),
+    Mutant(
+        "a leader epoch is synced on the event loop",
+        LeaderEpochs,
+        "_write",
+        _written_and_synced(LeaderEpochs._write),
+        (LoopBlocked,),
     ),
     Mutant(
         "replicas leave before those that take their place are in sync",
@@ -175,5 +196,7 @@ MUTANTS = [
 
 @contextmanager
 def broken(mutant: Mutant) -> Iterator[None]:
-    with patch.object(mutant.target, mutant.name, mutant.replacement):
+    with ExitStack() as patches:
+        for target, name, replacement in ((mutant.target, mutant.name, mutant.replacement), *mutant.also):
+            patches.enter_context(patch.object(target, name, replacement))
         yield

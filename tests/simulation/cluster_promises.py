@@ -8,8 +8,13 @@ BrokenPromise
 ├── TwoLeaders            in one leader epoch, two brokers lead
 ├── LogDamaged            a broker cannot use what it finds on its own disk
 ├── ReplicasDiffer        in the end, replicas differ, or hold a record twice
+├── LatestTooLow          LATEST is below what was acknowledged or read before the question
+├── TopicsMixed           a topic has records of another one that had its name
+├── DeletedAgain          records are there whose deletion was acknowledged
+├── NotServed             one broker is in trouble, and another one that could lead does not
 ├── NotWellAgain          a minute after the last fault, something still is not as it should be
 ├── TransactionOpen       the same, for a transaction that nobody ends
+├── LoopBlocked           a broker that serves requests waits for its disk on the event loop
 ├── TransactionTorn       a reader with read_committed sees a part of a transaction, or something of an aborted one
 └── OffsetLost            a group's committed offset went back
 
@@ -50,6 +55,26 @@ class LogDamaged(BrokenPromise):
 
 
 class ReplicasDiffer(BrokenPromise):
+    pass
+
+
+class LoopBlocked(BrokenPromise):
+    pass
+
+
+class LatestTooLow(BrokenPromise):
+    pass
+
+
+class TopicsMixed(BrokenPromise):
+    pass
+
+
+class DeletedAgain(BrokenPromise):
+    pass
+
+
+class NotServed(BrokenPromise):
     pass
 
 

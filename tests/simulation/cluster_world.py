@@ -12,6 +12,7 @@ from random import Random
 from typing import Any
 from uuid import UUID
 
+from headrace.core.cluster.restored import PRODUCER_ID_MAX
 from headrace.core.cluster.topics import NewTopic
 from headrace.model.errors import HeadraceError
 from headrace.testing.clock import DEFAULT_WALL_MS
@@ -22,10 +23,11 @@ from headrace.testing.sim_store import SimStore
 from tests.simulation.cluster_bias import CASTS, Bias
 from tests.simulation.cluster_checks import Inspector
 from tests.simulation.cluster_clients import TOPIC, Client, ConsumerClient, ProducerClient
+from tests.simulation.cluster_disk_faults import repair
 from tests.simulation.cluster_faults import Trouble
 from tests.simulation.cluster_moves import Moves
 from tests.simulation.cluster_node import SimNode, track_tasks
-from tests.simulation.cluster_promises import BrokenPromise, Ledger, NotWellAgain
+from tests.simulation.cluster_promises import BrokenPromise, Ledger, LoopBlocked, NotWellAgain
 from tests.simulation.cluster_transactions import Transactions
 from tests.unit.storage.small_room import small_rooms
 
@@ -58,23 +60,34 @@ class ClusterWorld:
         by_chance = self.random.random() < 0.7
         self.waits_for_disk = by_chance if bias.waits_for_disk is None else bias.waits_for_disk
         self.nodes = [
-            SimNode(number, self.network, self.store, Random(self.random.random()), SETTINGS) for number in (1, 2, 3)
+            SimNode(number, self.network, self.store, Random(self.random.random()), {**SETTINGS, **bias.settings})
+            for number in (1, 2, 3)
         ]
+        self.epochs = [0] * self.partition_count  # the newest in which records are known to be
+        self.weeks = 0  # how often all clocks were set forward
+        self.wall_offset_ms = 0
+        self.was_restored = False  # the metadata, from an older snapshot
         self.ledgers = [Ledger() for _ in range(self.partition_count)]
         self.topic_id: UUID | None = None
-        self.producer_ids = 1_000_000  # of plain producers: far from those that brokers give out
+        self.producer_ids = PRODUCER_ID_MAX + 1  # of plain producers: no broker gives out such an id
         self.values = 0
         self.trace: list[tuple[Any, ...]] = []
         self.broken: BaseException | None = None
         self.is_calm = self.is_over = False
         self._inspector = Inspector(self)
+        self._backfill_ms = bias.backfill_ms
+        self._topic_configs = bias.topic_configs
         self._trouble = Trouble(self, bias.faults)
         self._roles = [role(self) for role in roles]
 
     # What the clients know
 
     def wall_ms(self) -> int:
-        return DEFAULT_WALL_MS + int(self.loop.time() * 1000)
+        return DEFAULT_WALL_MS + int(self.loop.time() * 1000) + self.wall_offset_ms
+
+    def record_ms(self) -> int:
+        """The timestamp of a plain record: of a back-fill, it is an old one."""
+        return self.wall_ms() - self._backfill_ms
 
     def new_value(self) -> str:
         self.values += 1
@@ -88,8 +101,14 @@ class ClusterWorld:
         for number, value in enumerate(values):
             self.ledgers[index].acked_at(base_offset + number, value)
 
+        self._note_epoch(index)
+
     def read(self, index: int, offset: int, value: str) -> None:
         self.ledgers[index].read(offset, value)
+        self._note_epoch(index)
+
+    def _note_epoch(self, index: int) -> None:
+        self.epochs[index] = max([self.epochs[index], *(one.leader_epoch for one in self._inspector.copies(index))])
 
     # A life
 
@@ -114,11 +133,17 @@ class ClusterWorld:
             for role in self._roles:
                 await role.check()
             await self._inspector.compare()
+            self._check_loops()
         finally:
             self.is_over = True
             for task in (ends, watching, *clients):
                 task.cancel()
             await asyncio.gather(ends, watching, *clients, return_exceptions=True)
+
+    def _check_loops(self) -> None:
+        for node in self.nodes:
+            if node.syncs_on_loop:
+                raise LoopBlocked(node.syncs_on_loop[0])
 
     def _failed(self, loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
         error = context.get("exception")
@@ -148,6 +173,7 @@ class ClusterWorld:
                 "flush.policy": "fsync" if self.waits_for_disk else "replicated",
                 "internal.segment.bytes": "2000",
                 "index.interval.bytes": "300",
+                **self._topic_configs,
             },
         )
         broker = self.nodes[0].broker
@@ -169,13 +195,16 @@ class ClusterWorld:
         for node in self.nodes:
             node.disk_delay_s = 0.01
             self.network.resume(node.node_id)
+            node.files.heal()
+            node.files.capacity_bytes = None
+            await repair(self._trouble, node)
             if not node.is_up and node._life is None:
                 node.start()
         self.is_calm = True
-        await self.until(self._is_well, "all is well again")
+        await self.until(self.is_well, "all is well again")
         self.note("well")
 
-    def _is_well(self) -> bool:
+    def is_well(self) -> bool:
         if self.broken is not None:
             return True
         brokers = [node.broker for node in self.nodes]
@@ -271,5 +300,7 @@ def live(seed: int, bias: Bias = Bias()) -> ClusterWorld:  # noqa: B008 - a valu
             loop.run_until_complete(asyncio.gather(*left, return_exceptions=True))
             for node in world.nodes:
                 node.close()
+            for files in world._trouble.clones:
+                files.close()
         asyncio.set_event_loop(None)
         loop.close()

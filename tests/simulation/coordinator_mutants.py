@@ -8,7 +8,7 @@ from typing import Any
 from headrace.broker.coordinator_runtime import CoordinatorRuntime
 from headrace.broker.coordinators import group, transaction_runtime
 from headrace.broker.coordinators.guard import TransactionGuard
-from headrace.broker.coordinators.markers import Outcome, write_marker
+from headrace.broker.coordinators.markers import Outcome
 from headrace.broker.coordinators.replay import Replay
 from headrace.broker.coordinators.shard import Shard
 from headrace.broker.coordinators.transaction_runtime import TransactionRuntime
@@ -43,7 +43,7 @@ async def _at_once(partition: Partition, offset: int) -> None:
     """Whatever was written counts as committed."""
 
 
-async def _believed(partition: Partition) -> bool:
+async def _believed(partition: Partition, may_be_fenced: Callable[[], bool]) -> bool:
     return True
 
 
@@ -57,7 +57,7 @@ def _to_the_first_only(original: Callable[..., Any]) -> Callable[..., Any]:
 
 async def _tried_once(self: TransactionRuntime, shard: Any, place: TopicPartition, outcome: Outcome) -> None:
     with suppress(HeadraceError):
-        await write_marker(self._broker, place, outcome)
+        await self.markers.write(place, outcome)
 
 
 def _up_to_the_watermark(self: Replica) -> int:
@@ -107,7 +107,7 @@ MUTANTS = [
         _believed,
         (OffsetLost,),
         Bias(roles=(Groups,), faults=("_isolate",)),
-        first_seed=4,
+        first_seed=139,
     ),
     Mutant(
         "a new transaction coordinator does not read its log",
@@ -133,7 +133,7 @@ MUTANTS = [
         _answered_at_once(TransactionRuntime.carry_out),
         (TransactionTorn,),
         IN_TRANSACTIONS,
-        first_seed=1,
+        first_seed=4,
     ),
     Mutant(
         "the outcome is told to the first partition only",
@@ -150,16 +150,16 @@ MUTANTS = [
         _tried_once,
         (TransactionOpen, TransactionTorn),
         IN_TRANSACTIONS,
-        first_seed=3,
+        first_seed=5,
     ),
     Mutant(
         "a late write is not held against its transaction (KIP-890)",
         TransactionGuard,
         "check",
-        lambda self, partition, records, transactional_id, version: None,
+        lambda self, *arguments: None,
         (TransactionOpen, TransactionTorn),
         IN_TRANSACTIONS,
-        first_seed=2,
+        first_seed=7,
     ),
     Mutant(
         "readers with read_committed are shown what is undecided",
@@ -184,6 +184,6 @@ MUTANTS = [
         staticmethod(_by_whichever_clock(TransactionMachine._timeout)),
         (TransactionOpen,),
         IN_TRANSACTIONS,
-        first_seed=19,
+        first_seed=30,
     ),
 ]

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.simulation import cluster_mutants, coordinator_mutants
+from tests.simulation import cluster_bias, cluster_mutants, coordinator_mutants, fault_mutants
 from tests.simulation.cluster_bias import Bias
 from tests.simulation.cluster_moves import Moves
 from tests.simulation.cluster_mutants import JOINING, PLAIN, Mutant, broken
@@ -25,7 +25,9 @@ SEEDS = int(os.environ.get("HEADRACE_CLUSTER_SEEDS", "500"))
 PARTS = 25  # short enough that two workers are done at about the same time; odd, so that each part has every cast
 HUNT_SECONDS_MAX = 24 * 3600  # all seeds are lived through, however slow the machine is
 MUTANT_SEEDS = 100  # in how many lives a broken rule must show; most do in the first few
-MUTANTS = cluster_mutants.MUTANTS + coordinator_mutants.MUTANTS
+MUTANTS = cluster_mutants.MUTANTS + coordinator_mutants.MUTANTS + fault_mutants.MUTANTS
+# Lives of each kind in which particular faults happen, for 40 in which chance chooses.
+FAULT_SEEDS = max(SEEDS // 40, 1)
 SLOWLY_MOVING = Bias(roles=(Transactions, Moves), faults=("_lossy_network", "_slow_disk"))
 # Seeds that once found a mistake of ours.
 KEPT = [
@@ -34,14 +36,22 @@ KEPT = [
     (1455, Bias()),  # a coordinator that was replaced and did not know it told old offsets
     (2463, Bias()),  # an index of aborted transactions was written again, lost again, and taken for whole
     (2889, Bias()),  # those who were only killed were taken for having lost what the one without power had lost
+    (103, Bias()),  # the snapshot of a clean stop outlived its log, and hid an aborted transaction of the next one
     (254, SLOWLY_MOVING),  # a marker got lost with the replica that moved away
+    *((seed, cluster_bias.RESTORED_LOGS) for seed in (3, 10, 17)),  # an epoch from before a restore began again
+    (75, cluster_bias.RESTORED._replace(roles=())),  # a replica that had lost records was the only eligible one
+    *((seed, cluster_bias.RESTORED_IDS) for seed in (1, 23, 56)),  # producer ids were given out again
+    # an older copy was looked for in metadata that was older still
+    *((seed, cluster_bias.OLDER_DISKS) for seed in (910031, 910072, 910090, 910106)),
     (0, JOINING),  # none of ours yet: where the maximal ISR is what counts
 ]
 
 
 @pytest.mark.skipif("HEADRACE_CLUSTER_SEED" not in os.environ, reason="for looking at one seed")
 def test_this_cluster_keeps_its_promises() -> None:
-    live(int(os.environ["HEADRACE_CLUSTER_SEED"]))
+    """HEADRACE_CLUSTER_FAULTS names one of `cluster_bias.FAULTS`; without it, chance chooses among the usual ones."""
+    name = os.environ.get("HEADRACE_CLUSTER_FAULTS")
+    live(int(os.environ["HEADRACE_CLUSTER_SEED"]), Bias() if name is None else cluster_bias.FAULTS[name])
 
 
 @pytest.mark.skipif("HEADRACE_CLUSTER_SEED" in os.environ, reason="one seed is looked at")
@@ -50,6 +60,14 @@ def test_this_cluster_keeps_its_promises() -> None:
 def test_any_cluster_keeps_its_promises(part: int) -> None:
     for seed in range(part, SEEDS, PARTS):
         live(seed)
+
+
+@pytest.mark.skipif("HEADRACE_CLUSTER_SEED" in os.environ, reason="one seed is looked at")
+@pytest.mark.timeout(HUNT_SECONDS_MAX)
+@pytest.mark.parametrize("name", cluster_bias.FAULTS)
+def test_cluster_under_particular_faults_keeps_its_promises(name: str) -> None:
+    for seed in range(FAULT_SEEDS):
+        live(seed, cluster_bias.FAULTS[name])
 
 
 @pytest.mark.parametrize(("seed", "bias"), KEPT)

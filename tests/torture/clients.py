@@ -4,19 +4,27 @@ Each kind does what such clients do all day, and now and then one of its clients
 another takes its place, as a process that dies and is started again.
 """
 
+import signal
+import subprocess
+import sys
 import threading
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
+from pathlib import Path
 from random import Random
 from typing import Any
 from uuid import uuid4
 
 from confluent_kafka import KafkaException
 
-from headrace.testing.history import History, RecordedConsumer, RecordedProducer, TopicPartition
-from tests.torture.plan import Dice
+from headrace.testing.history import Crash, Ended, History, RecordedConsumer, RecordedProducer, TopicPartition
+from headrace.testing.history.events import from_line
+from tests.torture.plan import SECONDS_MAX, Dice
+from tests.torture.transacting import IS_OF_NO_USE, Life
 
-SECONDS_MAX = 60.0
+ROOT = Path(__file__).parents[2]
+# Far above those of threads, and so many that no two processes begin near each other.
+VALUES_OF_PROCESSES = (2**40, 2**62)
 # Longer than brokers may take to start and a cut to heal: that clients get on is judged by their progress.
 MESSAGE_TIMEOUT_MS = 300_000
 # Keeps a producer from running far ahead of a broker that is down, and from taking the whole machine.
@@ -113,49 +121,50 @@ class Sending(Loop):
 
 
 class Transacting(Loop):
-    """Transactions over several partitions: committed, aborted, or left open by a client that is dropped."""
+    """Transactions over several partitions: committed, aborted, or left open by a client that is killed."""
 
     def __init__(self, *arguments: Any) -> None:
         super().__init__(*arguments)
         self.committed = 0
+        self._process: subprocess.Popen[str] | None = None
 
     def live(self) -> None:
         name = self.new_name()
+        self._process = subprocess.Popen(
+            [sys.executable, "-m", "tests.torture.transacting", self._new_life(name).to_json()],
+            cwd=ROOT,
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+        if self._stopping.is_set():
+            self._process.terminate()
+        self._record_events(self._process)
+        self.history.record(Crash(name))
+        code = self._process.wait()
+        if code not in (0, IS_OF_NO_USE, -signal.SIGKILL) and not (self._stopping.is_set() and code == -signal.SIGTERM):
+            self.failures.append(f"{name} ended with exit code {code}")
+
+    def _new_life(self, name: str) -> Life:
         # Sometimes the same id, so that the successor ends what was left open; sometimes another, so that time does.
         transactional_id = self.name if self.dice.random() < 0.5 else uuid4().hex
         settings = self.settings(transactional_id=transactional_id, transaction_timeout_ms=2000, linger_ms=0)
-        producer = RecordedProducer(self.history, name, settings)
-        try:
-            producer.confluent.init_transactions(SECONDS_MAX)
-            while self.goes_on and self._one_transaction(producer):
-                pass
-        except KafkaException as error:
-            # The client is of no use any more; whatever it had under way, a new one begins.
-            if not (error.args[0].fatal() or error.args[0].retriable() or error.args[0].txn_requires_abort()):
-                raise
-        finally:
-            producer.crash()
+        places = [(place.topic, place.partition) for place in self.places]
+        return Life(name, settings, places, self.dice.randrange(*VALUES_OF_PROCESSES), self.dice.randrange(2**32))
 
-    def _one_transaction(self, producer: RecordedProducer) -> bool:
-        """False if the client is dropped in the middle."""
-        producer.begin()
-        for _ in range(self.dice.randrange(1, 6)):
-            producer.send(self.dice.choice(self.places))
-        luck = self.dice.random()
-        if luck < 0.1:
-            return False
-        if luck < 0.3:
-            producer.flush(SECONDS_MAX)
-            producer.abort(SECONDS_MAX)
-            return True
-        try:
-            producer.commit(SECONDS_MAX)
-            self.committed += 1
-        except KafkaException as error:
-            if not error.args[0].txn_requires_abort():
-                raise
-            producer.abort(SECONDS_MAX)
-        return True
+    def _record_events(self, process: "subprocess.Popen[str]") -> None:
+        """Returns at the end of the process. It had not begun what a line says that it did not finish."""
+        assert process.stdout is not None
+        with process.stdout as lines:
+            for line in lines:
+                if line.endswith("\n"):
+                    event = from_line(line)
+                    self.history.record(event)
+                    self.committed += isinstance(event, Ended) and event.committed
+
+    def stop(self) -> None:
+        super().stop()
+        if self._process is not None:
+            self._process.terminate()
 
 
 class Following(Loop):

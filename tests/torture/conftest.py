@@ -7,12 +7,12 @@ from collections.abc import Iterator
 
 import pytest
 
-from tests.torture.plan import KILLS, Dice, new_seed
+from tests.torture.plan import KILLS, Dice, seed_of
 
 
 @pytest.fixture
 def dice(request: pytest.FixtureRequest) -> Dice:
-    dice = Dice(new_seed())
+    dice = Dice(seed_of(request.node.name))
     request.node.user_properties.append(("seed", dice.first_seed))
     return dice
 

@@ -28,7 +28,10 @@ from tests.torture.plan import Dice
 # Spark takes ten seconds to start where nothing else runs, and minutes on a machine full of tests.
 WAIT_S = 300
 RECORDS_BETWEEN_KILLS = 2000
-POISON = (b"{broken", b'"text"', b'{"id": "seven", "amount": 1}', b'{"id": 7, "amount": -1.5}', b"\xff\xfe")
+POISON = (
+    *(b"{broken", b'"text"', b'{"id": "seven", "amount": 1}', b'{"id": 7, "amount": -1.5}', b"\xff\xfe"),
+    *(b"", b'{"id": 7, "amount": 1}{"id": 8, "amount": 1}', b'{"id": 7.5, "amount": 1}'),
+)
 FILE = """\
 pipeline: {name}
 sources:

@@ -1,15 +1,18 @@
-"""How often to kill, and by which dice.
+"""How often to kill, and by which seed.
 
-A test run kills a few times, with dice of its own each time. `make torture` kills many times: KILLS and SEED choose how
-often and how. A seed fixes what the test decides (whom to kill, after how much work, what clients do next); when the
-kernel lets which process run is nobody's to fix, so a seed makes a failure likely to come again, not certain.
+`make test` kills a few times and uses the same seed in every run: one per test, derived from the test's name.
+`make torture` kills many times and uses a new seed for each test unless SEED is set; it prints the seed. A seed fixes
+what the test decides (whom to kill, after how much work, what clients do next). It does not fix how the kernel
+schedules processes, so a seed makes a failure likely to come again, not certain.
 """
 
 import os
+import zlib
 from random import Random, SystemRandom
 
 KILLS = int(os.environ.get("TORTURE_KILLS", "0"))  # 0: an ordinary test run
 SEED = os.environ.get("TORTURE_SEED", "")
+SECONDS_MAX = 60.0  # a client that gets no further for so long does not get further any more
 
 
 def kills(in_a_test_run: int, *, times: int = 1) -> int:
@@ -17,8 +20,10 @@ def kills(in_a_test_run: int, *, times: int = 1) -> int:
     return KILLS * times or in_a_test_run
 
 
-def new_seed() -> int:
-    return int(SEED) if SEED else SystemRandom().randrange(2**32)
+def seed_of(test: str) -> int:
+    if SEED:
+        return int(SEED)
+    return SystemRandom().randrange(2**32) if KILLS else zlib.crc32(test.encode())
 
 
 class Dice(Random):

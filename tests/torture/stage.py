@@ -10,8 +10,8 @@ from typing import Any
 from confluent_kafka.admin import AdminClient, NewTopic
 
 from headrace.testing.history import Begin, Ended, History, Poll, TopicPartition, check, read_everything
-from tests.torture.clients import IMPATIENT, SECONDS_MAX, Following, Loop, Sending, Subscribed, Transacting
-from tests.torture.plan import Dice
+from tests.torture.clients import IMPATIENT, Following, Loop, Sending, Subscribed, Transacting
+from tests.torture.plan import SECONDS_MAX, Dice
 
 VIOLATIONS_SHOWN = 5
 PLACES = [TopicPartition("crash", index) for index in range(3)]

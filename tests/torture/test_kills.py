@@ -7,8 +7,8 @@ import pytest
 from confluent_kafka.admin import AdminClient, NewTopic
 
 from headrace.testing import LocalBroker
-from tests.torture.clients import IMPATIENT, SECONDS_MAX
-from tests.torture.plan import Dice, kills
+from tests.torture.clients import IMPATIENT
+from tests.torture.plan import SECONDS_MAX, Dice, kills
 from tests.torture.stage import (
     GROUP_SETTINGS,
     PLACES,
@@ -25,6 +25,10 @@ ACKS_BETWEEN_KILLS_MAX = 400
 TRANSACTIONS_BETWEEN_KILLS_MAX = 8
 SECONDS_IN_ALL_MAX = 3600  # under torture
 SETTINGS = {"log.segment.bytes": str(1024 * 1024), **GROUP_SETTINGS}  # the smallest there is, so that logs roll
+# One batch of 20 records with keys of 2,000 bytes fills more than half of it: a log rolls every few batches.
+SMALL_SEGMENT_BYTES = 64 * 1024
+# More records than two segments hold, over all partitions: what the plan needs so that every log rolls.
+ACKS_THAT_ROLL = 3 * 2 * SMALL_SEGMENT_BYTES // 2000 + 1
 
 
 @pytest.mark.slow
@@ -32,7 +36,7 @@ SETTINGS = {"log.segment.bytes": str(1024 * 1024), **GROUP_SETTINGS}  # the smal
 def test_kills_under_load_lose_double_and_reorder_nothing_that_was_acknowledged(dice: Dice) -> None:
     number = kills(50, times=10)
     with LocalBroker(memory=False, settings=SETTINGS) as broker:
-        create_topic(broker.bootstrap)
+        create_topic(broker.bootstrap, internal_segment_bytes=str(SMALL_SEGMENT_BYTES))
         stage = Stage(broker.bootstrap, dice)
         loops = stage.senders_and_a_reader()
         with running(loops):
@@ -40,6 +44,7 @@ def test_kills_under_load_lose_double_and_reorder_nothing_that_was_acknowledged(
                 wait_for("producers", loops, acknowledged, dice.randrange(ACKS_BETWEEN_KILLS_MAX))
                 broker.kill()
                 broker.start()
+            wait_for("producers", loops, acknowledged, ACKS_THAT_ROLL)
         stage.judge(loops, f"{number} kills")
         assert len(list(Path(broker.data_dir, str(PLACES[0])).glob("*.log"))) > 1, "the log rolled on the way"
 

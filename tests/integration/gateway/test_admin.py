@@ -1,5 +1,7 @@
 """Topics, configs, brokers and transactions over REST."""
 
+from concurrent.futures import ThreadPoolExecutor
+
 import httpx
 import pytest
 from confluent_kafka import Producer
@@ -102,6 +104,41 @@ def test_a_change_of_what_has_changed_meanwhile_is_refused(rest, topic):
     assert late.status_code == 412
 
 
+def test_one_of_many_changes_with_one_etag_succeeds(rest, topic):
+    path = f"{V1}/topics/{topic}/configs"
+    tag = rest.get(path).headers["etag"]
+
+    def change(number: int) -> int:
+        body = {"configs": {"retention.ms": 1_000 + number}}
+        return rest.patch(path, json=body, headers={"if-match": tag}).status_code
+
+    with ThreadPoolExecutor(10) as threads:
+        statuses = sorted(threads.map(change, range(10)))
+    assert statuses == [200, *[412] * 9]
+
+
+def test_conditions_on_etags_follow_the_rfc(rest, topic):
+    path, body = f"{V1}/topics/{topic}/configs", {"configs": {"retention.ms": 5}}
+    tag = rest.get(path).headers["etag"]
+    assert rest.get(path, headers={"if-none-match": "*"}).status_code == 304
+    assert rest.get(path, headers={"if-none-match": f'"x", W/{tag}'}).status_code == 304
+    assert rest.get(path, headers={"if-match": '"x"'}).status_code == 412
+    assert rest.patch(path, json=body, headers={"if-none-match": "*"}).status_code == 412
+    assert rest.patch(path, json=body, headers={"if-match": f"W/{tag}"}).status_code == 412
+    assert rest.patch(f"{V1}/topics/absent/configs", json=body, headers={"if-match": "*"}).status_code == 404
+    assert rest.get(path).headers["etag"] == tag, "nothing was changed"
+    changed = rest.patch(path, json=body, headers={"if-match": "*", "if-none-match": '"x"'})
+    assert (changed.status_code, changed.headers["etag"]) == (200, rest.get(path).headers["etag"])
+
+
+def test_a_topic_is_deleted_only_as_it_was_read(rest, topic):
+    path = f"{V1}/topics/{topic}"
+    tag = rest.get(path).headers["etag"]
+    rest.post(f"{path}/messages", json={"value": "x"}).raise_for_status()
+    assert rest.delete(path, headers={"if-match": tag}).status_code == 412
+    assert rest.delete(path, headers={"if-match": rest.get(path).headers["etag"]}).status_code == 200
+
+
 def test_a_topic_grows_and_is_shortened(rest, topic):
     assert rest.post(f"{V1}/topics/{topic}/partitions", json={"partitions": 3}).json()["partitions"] == 3
     assert rest.post(f"/topics/{topic}/messages", json={"value": "x", "partition": 2}).status_code == 200
@@ -159,6 +196,7 @@ def test_health_is_told_at_three_depths(rest):
         "replicas": "ok",
         "broker.disk": "ok",
         "broker.logs": "ok",
+        "broker.coordinators": "ok",
         "broker.store": "ok",
         "broker.replication": "ok",
     }

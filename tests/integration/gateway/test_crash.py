@@ -3,7 +3,6 @@
 import asyncio
 import itertools
 import json
-import random
 
 import httpx
 import pytest
@@ -13,6 +12,7 @@ from tests.gateways import gateway_alone
 
 WAIT_S = 60.0
 PARTITIONS = 2
+ACKS_BETWEEN_KILLS = 50
 
 
 @pytest.mark.slow
@@ -30,10 +30,10 @@ async def test_what_was_answered_survives_and_streams_go_on(tmp_path):
             writers = [asyncio.create_task(world.write(number)) for number in range(8)]
             listener = asyncio.create_task(world.listen())
             for _ in range(2):
-                await asyncio.sleep(1.0 + random.random())
+                await world.acked_more(ACKS_BETWEEN_KILLS)
                 await asyncio.to_thread(broker.kill)
                 await asyncio.to_thread(broker.restart)
-            await asyncio.sleep(1.0)
+            await world.acked_more(ACKS_BETWEEN_KILLS)
             world.stop.set()
             await asyncio.gather(*writers)
             await world.heard_everything()
@@ -81,6 +81,11 @@ class World:
                             self.heard.add(json.loads(line.removeprefix("data: "))["value"])
             except httpx.HTTPError:
                 await asyncio.sleep(0.2)
+
+    async def acked_more(self, count: int) -> None:
+        wanted = len(self.acked) + count
+        while len(self.acked) < wanted:  # noqa: ASYNC110
+            await asyncio.sleep(0.01)
 
     async def heard_everything(self) -> None:
         deadline = asyncio.get_running_loop().time() + WAIT_S

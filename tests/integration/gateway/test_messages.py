@@ -1,6 +1,8 @@
 """Messages over REST: every shape in, every shape out, and the same bytes for a Kafka client."""
 
+import gzip
 import json
+import random
 
 import httpx
 import pytest
@@ -61,6 +63,47 @@ def test_a_message_is_read_back_as_it_was_written(rest, topic, produce):
     }
 
 
+@pytest.mark.parametrize("value", ["123456789012345678901234567890", "1.10", "-0", '{"n": "\\u00e9", "n":[1E2]}'])
+def test_json_values_are_stored_as_the_bytes_sent(broker, rest, topic, value):
+    message = f'{{"key": {value}, "value": {value}, "headers": {{"h": {value}}}}}'
+    for body, media_type in (
+        (message, "application/json"),
+        (f'{{"messages": [{message}]}}', "application/json"),
+        (message, "application/x-ndjson"),
+    ):
+        answer = rest.post(f"/topics/{topic}/messages", content=body, headers={"content-type": media_type})
+        assert answer.status_code == 200, answer.text
+    sent = value.encode()
+    assert kafka_records(broker, topic, 3) == [(sent, sent, [("h", sent)])] * 3
+    answer = rest.get(f"/topics/{topic}/partitions/0/messages", params={"format": "json"})
+    assert answer.text.count(f'"key":{value},"value":{value}') == 3
+
+
+@pytest.mark.parametrize(
+    ("media_type", "body"),
+    [
+        ("application/json", b'{"value": "v"}'),
+        ("application/json", b'{"messages": [{"value": "v"}]}'),
+        ("text/plain", b"v"),
+        ("application/octet-stream", b"v"),
+        ("application/x-ndjson", b'{"value": "v"}'),
+    ],
+)
+def test_gzip_bodies_are_decompressed(broker, rest, topic, media_type, body):
+    headers = {"content-type": media_type, "content-encoding": "gzip"}
+    answer = rest.post(f"/topics/{topic}/messages", content=gzip.compress(body), headers=headers)
+    assert answer.status_code == 200, answer.text
+    assert kafka_records(broker, topic, 1) == [(None, b"v", None)]
+
+
+def test_a_body_in_another_encoding_is_refused(rest, topic):
+    headers = {"content-type": "text/plain", "content-encoding": "br"}
+    for path in (f"/topics/{topic}/messages", "/topics"):
+        answer = rest.post(path, content=b"x", headers=headers)
+        assert (answer.status_code, answer.headers["accept-encoding"]) == (415, "gzip, identity")
+    assert read(rest, topic) == []
+
+
 def test_formats_show_the_same_bytes_differently(rest, topic, produce):
     produce(value={"n": 1})
     produce(value_base64="/w==")
@@ -109,7 +152,7 @@ def test_without_acks_nobody_knows_the_offset(rest, topic):
 
 
 def test_each_message_of_a_batch_has_its_own_outcome(rest, topic):
-    large = "x" * 2_000_000
+    large = random.Random(1).randbytes(2_000_000).hex()  # does not become smaller than the topic allows
     answer = rest.post(f"/topics/{topic}/messages", json={"messages": [{"value": "a"}, {"value": large}]})
     assert answer.status_code == 207
     first, second = answer.json()["messages"]

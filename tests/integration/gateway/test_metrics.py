@@ -88,7 +88,7 @@ def test_waiting_fetches_and_open_streams_are_seen_while_they_wait(broker, rest)
     topic = make_topic(rest)
     with (
         httpx.Client(base_url=broker.http_url, timeout=30) as listener,
-        listener.stream("GET", f"/api/v1/topics/{topic}/stream", params={"group": f"{topic}-live"}) as stream,
+        listener.stream("GET", f"/api/v1/groups/{topic}-live/stream", params={"topic": topic}) as stream,
     ):
         lines = stream.iter_lines()
         while "assigned" not in next(lines):

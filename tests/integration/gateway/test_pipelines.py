@@ -7,6 +7,16 @@ from confluent_kafka import Producer
 
 from headrace.gateway.pipelines import TOPIC
 
+# Any client may write to the topic.
+MALFORMED = [
+    b"no JSON",
+    b'{"pipeline": ["a list"], "at_ms": 1}',
+    b'{"pipeline": "totals", "at_ms": "99999999999999"}',
+    b'{"pipeline": "totals", "at_ms": 1e300}',
+    b'{"pipeline": "text", "at_ms": "soon"}',
+    b'{"pipeline": "deep", "at_ms": 1, "more": ' + b"[" * 500 + b"]" * 500 + b"}",
+]
+
 
 def report(name: str, batch: int) -> bytes:
     return json.dumps({"pipeline": name, "at_ms": int(time.time() * 1000), "batch": batch, "rows_in": 5}).encode()
@@ -19,7 +29,8 @@ def test_the_newest_report_of_each_pipeline_is_told(broker, rest):
     for batch in range(3):
         for name in ("totals", "alerts"):
             producer.produce(TOPIC, report(name, batch), key=name)
-    producer.produce(TOPIC, b"whatever anybody writes here", partition=0)
+    for malformed in MALFORMED:
+        producer.produce(TOPIC, malformed, partition=0)
     producer.flush()
     told = rest.get("/api/v1/pipelines").json()["pipelines"]
     assert [(one["pipeline"], one["batch"]) for one in told] == [("alerts", 2), ("totals", 2)]

@@ -10,6 +10,7 @@ from google.protobuf.message_factory import GetMessageClass
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from headrace.model.settings import GatewaySettings
 from headrace.rpc import headrace_pb2 as pb
 from tests.integration.rpc.kit import TIMEOUT_S, Rpc, records, refused, subscribe
 
@@ -49,7 +50,9 @@ def test_a_field_that_cannot_be_is_named(rpc: Rpc, method, request_, words):
 
 def test_a_message_over_the_limit_is_refused(rpc: Rpc, topic):
     with pytest.raises(grpc.RpcError) as caught:
-        rpc.broker.Produce(pb.ProduceRequest(topic=topic, records=records(b"x" * 5_000_000)), timeout=TIMEOUT_S)
+        rpc.broker.Produce(
+            pb.ProduceRequest(topic=topic, records=records(bytes(GatewaySettings().body_bytes_max))), timeout=TIMEOUT_S
+        )
     assert caught.value.code() is Status.RESOURCE_EXHAUSTED
 
 

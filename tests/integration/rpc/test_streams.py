@@ -1,6 +1,7 @@
 """Streams that produce and streams that consume: order, acks, groups, and clients that do not keep up."""
 
 import os
+import random
 import threading
 import time
 
@@ -54,7 +55,8 @@ def test_records_with_headers_keep_their_place_among_those_without(rpc: Rpc, top
 
 def test_a_request_that_fails_fails_alone(rpc: Rpc, topic):
     good = pb.ProduceRequest(topic=topic, records=records(b"x"))
-    big = pb.ProduceRequest(topic=topic, records=[pb.Record(value=b"a"), pb.Record(value=b"x" * 2_000_000)])
+    large = random.Random(1).randbytes(2_000_000)  # larger than the topic allows, also when it is compressed
+    big = pb.ProduceRequest(topic=topic, records=[pb.Record(value=b"a"), pb.Record(value=large)])
     acks = produce_all(
         rpc,
         [
@@ -159,31 +161,124 @@ def test_what_was_committed_is_not_sent_to_the_next_stream(rpc: Rpc, topic, grou
     assert committed.offsets == [pb.PartitionOffset(topic=topic, offset=40)]
     stream.cancel()
     sender.finish()
+    wait_for_empty(rpc, group)
 
     sender = Sender()
     sender.send(subscribe(group_id=group, topics=[topic]))
     stream = rpc.broker.StreamConsume(iter(sender), timeout=TIMEOUT_S)
-    assert read_values(stream, 60) == numbered(100)[40:]
-    sender.send(pb.StreamConsumeRequest(commit=pb.Commit()))  # everything that was sent
-    next(event for event in stream if event.WhichOneof("event") == "committed")
+    (event,) = events_with(stream, 60)
+    assert values_of(event) == numbered(100)[40:]
+    sender.send(pb.StreamConsumeRequest(commit=pb.Commit(number=event.records.number)))
+    committed = next(event.committed for event in stream if event.WhichOneof("event") == "committed")
+    assert committed.offsets == [pb.PartitionOffset(topic=topic, offset=100)]
     assert rpc.broker.FetchOffset(pb.FetchOffsetRequest(group_id=group, topic=topic)).offset == 100
     stream.cancel()
     sender.finish()
 
 
-def test_auto_commit_is_there_when_the_stream_has_ended(rpc: Rpc, topic, group):
-    """Of all that came before the last portion: who hangs up at once may not have taken that one, for all we know."""
+def events_with(stream, count: int) -> list[pb.StreamConsumeResponse]:
+    """Records events, until they hold so many records."""
+    events: list[pb.StreamConsumeResponse] = []
+    while sum(len(values_of(event)) for event in events) < count:
+        events += [event for event in [next(stream)] if event.WhichOneof("event") == "records"]
+    return events
+
+
+def wait_for_empty(rpc: Rpc, group: str) -> None:
+    """Until the last stream's member has left: a rebalance in the next stream would end the validity of its numbers."""
+    asked = pb.DescribeGroupRequest(group_id=group)
+    awaited(lambda: rpc.admin.DescribeGroup(asked).state, lambda state: state == "Empty", "it is empty", TIMEOUT_S)
+
+
+def committed(rpc: Rpc, topic: str, group: str) -> int:
+    return rpc.broker.FetchOffset(pb.FetchOffsetRequest(group_id=group, topic=topic)).offset
+
+
+@pytest.mark.parametrize("received", [1, 3, 10])
+def test_auto_commit_covers_acknowledged_records_only(rpc: Rpc, topic, group, received):
     rpc.broker.Produce(pb.ProduceRequest(topic=topic, records=records(*numbered(10))))
-    stream = rpc.broker.StreamConsume(iter([subscribe(group_id=group, topics=[topic], auto_commit=True)]))
-    assert read_values(stream, 10) == numbered(10)
-    rpc.broker.Produce(pb.ProduceRequest(topic=topic, records=records(b"last")))
-    assert read_values(stream, 1) == [b"last"]
+    sender = Sender()
+    sender.send(subscribe(group_id=group, topics=[topic], auto_commit=True, max_records=1))
+    stream = rpc.broker.StreamConsume(iter(sender))
+    events = events_with(stream, received)
+    sender.send(pb.StreamConsumeRequest(acknowledge=pb.Acknowledge(number=events[-1].records.number)))
+    awaited(lambda: committed(rpc, topic, group), lambda offset: offset == received, "it is committed", TIMEOUT_S)
     stream.cancel()
-    asked = pb.FetchOffsetRequest(group_id=group, topic=topic)
-    # The consumer leaves, and commits, in a thread of its own.
-    awaited(
-        lambda: rpc.broker.FetchOffset(asked).offset, lambda offset: offset in (10, 11), "all is committed", TIMEOUT_S
+    sender.finish()
+    again = rpc.broker.StreamConsume(iter([subscribe(group_id=group, topics=[topic])]), timeout=TIMEOUT_S)
+    if received < 10:
+        assert read_values(again, 10 - received) == numbered(10)[received:]
+    again.cancel()
+    assert committed(rpc, topic, group) == received
+
+
+@pytest.mark.parametrize("auto_commit", [True, False])
+def test_client_that_dies_anywhere_misses_no_record(rpc: Rpc, topic, group, auto_commit):
+    """It processes some of what it receives, names some of that, and is gone; the next one goes on."""
+    rpc.broker.Produce(pb.ProduceRequest(topic=topic, records=records(*numbered(40))))
+    dice = random.Random(3)
+    processed = -1  # the last record of which all before it have been processed
+    while processed < 39:
+        sender = Sender()
+        sender.send(subscribe(group_id=group, topics=[topic], auto_commit=auto_commit, max_records=3))
+        stream = rpc.broker.StreamConsume(iter(sender), timeout=TIMEOUT_S)
+        named = 0
+        for event in events_with(stream, min(dice.randrange(5, 20), 39 - processed)):
+            if named and dice.random() < 0.2:
+                break  # the rest was received, and never processed
+            offsets = offsets_of(event)
+            assert offsets[0] <= processed + 1, "a record is missing"
+            processed, named = max(processed, offsets[-1]), offsets[-1] + 1
+            number = event.records.number
+            if auto_commit:
+                sender.send(pb.StreamConsumeRequest(acknowledge=pb.Acknowledge(number=number)))
+            else:
+                sender.send(pb.StreamConsumeRequest(commit=pb.Commit(number=number)))
+        if dice.random() < 0.7:  # else it dies while what it has named is on its way
+            awaited(lambda: committed(rpc, topic, group), lambda at: at >= named, "it is committed", TIMEOUT_S)  # noqa: B023
+        stream.cancel()
+        sender.finish()
+        wait_for_empty(rpc, group)
+        assert committed(rpc, topic, group) <= processed + 1
+
+
+def test_auto_commit_without_acknowledgement_commits_nothing(rpc: Rpc, topic, group):
+    rpc.broker.Produce(pb.ProduceRequest(topic=topic, records=records(*numbered(100))))
+    stream = rpc.broker.StreamConsume(iter([subscribe(group_id=group, topics=[topic], auto_commit=True)]))
+    assert read_values(stream, 100) == numbered(100)
+    # A fetch that waits at the end of the topic: longer than the interval of commits.
+    rpc.broker.Fetch(pb.FetchRequest(topic=topic, offset=100, max_wait_ms=3_000))
+    assert committed(rpc, topic, group) == -1
+    stream.cancel()
+    again = rpc.broker.StreamConsume(iter([subscribe(group_id=group, topics=[topic])]), timeout=TIMEOUT_S)
+    assert read_values(again, 100) == numbered(100)
+    again.cancel()
+
+
+def test_commit_that_names_nothing_fails(rpc: Rpc, topic, group):
+    rpc.broker.Produce(pb.ProduceRequest(topic=topic, records=records(b"x")))
+    sender = Sender()
+    sender.send(subscribe(group_id=group, topics=[topic]))
+    stream = rpc.broker.StreamConsume(iter(sender), timeout=TIMEOUT_S)
+    events_with(stream, 1)
+    sender.send(pb.StreamConsumeRequest(commit=pb.Commit()))
+    answer = next(event.committed for event in stream if event.WhichOneof("event") == "committed")
+    assert answer.failure.reason == "INVALID_REQUEST"
+    assert committed(rpc, topic, group) == -1
+    stream.cancel()
+    sender.finish()
+
+
+def test_late_stream_gets_all_that_follows_its_assignment(rpc: Rpc, make_topic, group):
+    topic = make_topic(partitions=3)
+    stream = rpc.broker.StreamConsume(
+        iter([subscribe(group_id=group, topics=[topic], offset_reset=pb.LATEST)]), timeout=TIMEOUT_S
     )
+    assert next(stream).assignment.partitions
+    for partition in range(3):
+        rpc.broker.Produce(pb.ProduceRequest(topic=topic, partition=partition, records=records(b"%d" % partition)))
+    assert sorted(read_values(stream, 3)) == [b"0", b"1", b"2"]
+    stream.cancel()
 
 
 def test_large_records_come_alone_and_small_ones_together(rpc: Rpc, topic):

@@ -1,0 +1,119 @@
+"""A pipeline whose checkpoint was restored from a backup is refused before it starts. No JVM is needed."""
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from uuid import uuid4
+
+import pytest
+
+pa = pytest.importorskip("pyarrow")
+pytest.importorskip("deltalake")
+
+from headrace.client.blocking.cluster import ClientSettings  # noqa: E402
+from headrace.spark.checkpoint import CheckpointMismatch, batch_ends  # noqa: E402
+from headrace.spark.deciding import Decider, Decision  # noqa: E402
+from headrace.spark.lake.table import Batch, LakeTable, commit_once  # noqa: E402
+from headrace.spark.pipeline.restored import check_checkpoint  # noqa: E402
+from headrace.spark.pipeline.sinks import ENDS, Place, open_lake_table, table_owner  # noqa: E402
+from headrace.spark.pipeline.spec import Pipeline, Sink, SinkKind, Source  # noqa: E402
+from headrace.spark.reading import close_clusters, cluster_for  # noqa: E402
+
+SCHEMA = pa.schema([("id", pa.int64())])
+
+
+class Stage:
+    """A checkpoint as Spark leaves it, beside a sink that has its batches."""
+
+    def __init__(self, bootstrap: str, folder: Path) -> None:
+        self.folder, self.checkpoint = folder, folder / "checkpoint"
+        self.query = uuid4().hex
+        self.place = Place(bootstrap, str(self.checkpoint))
+        (self.checkpoint / "offsets").mkdir(parents=True)
+        (self.checkpoint / "metadata").write_text(json.dumps({"id": self.query}))
+
+    def pipeline(self, kind: SinkKind, *, dead_letters: str | None = None) -> Pipeline:
+        target = f"out-{self.query[:8]}" if kind is SinkKind.TOPIC else str(self.folder / "table")
+        source = Source(name="orders", topics=("orders",))
+        return Pipeline(
+            name="totals", sources=(source,), sink=Sink(kind=kind, target=target), dead_letters=dead_letters
+        )
+
+    def plan(self, number: int, end: int) -> None:
+        lines = ("v1", "{}", json.dumps({"orders": {"0": end}}))
+        (self.checkpoint / "offsets" / str(number)).write_text("\n".join(lines))
+
+    def forget(self, number: int) -> None:
+        (self.checkpoint / "offsets" / str(number)).unlink()
+
+    def decide(self, number: int) -> None:
+        ends = batch_ends(str(self.checkpoint), number)
+        client = ClientSettings(bootstrap=self.place.bootstrap)
+        Decider(cluster_for(client), self.query).commit(Decision(number, "cafe0123", (), ends))
+
+    def add_to_table(self, pipeline: Pipeline, number: int) -> None:
+        table: LakeTable = open_lake_table(pipeline, SCHEMA)
+        notes = {ENDS: batch_ends(str(self.checkpoint), number)}
+        assert commit_once(table, [], Batch(table_owner(pipeline, self.place), number, notes))
+
+
+@pytest.fixture
+def stage(kafka_broker, tmp_path: Path) -> Iterator[Stage]:
+    yield Stage(kafka_broker.bootstrap, tmp_path)
+    close_clusters()
+
+
+def commit(stage: Stage, pipeline: Pipeline, number: int) -> None:
+    if pipeline.sink.kind is SinkKind.TOPIC or pipeline.dead_letters:
+        stage.decide(number)
+    if pipeline.sink.kind in (SinkKind.DELTA, SinkKind.ICEBERG):
+        stage.add_to_table(pipeline, number)
+    if pipeline.sink.kind is SinkKind.PARQUET:
+        written = Path(pipeline.sink.target) / "_spark_metadata"
+        written.mkdir(parents=True, exist_ok=True)
+        (written / str(number)).touch()
+
+
+@pytest.mark.parametrize("kind", [SinkKind.TOPIC, SinkKind.DELTA, SinkKind.ICEBERG, SinkKind.PARQUET])
+def test_checkpoint_older_than_sink_is_refused(stage: Stage, kind: SinkKind) -> None:
+    pipeline = stage.pipeline(kind)
+    check_checkpoint(pipeline, stage.place)
+    for number in range(3):
+        stage.plan(number, 100 * number + 100)
+        check_checkpoint(pipeline, stage.place)
+        commit(stage, pipeline, number)
+        check_checkpoint(pipeline, stage.place)
+    stage.forget(2)
+    with pytest.raises(CheckpointMismatch, match=r"has batch 2 of this query.*the checkpoint ends with batch 1 up to"):
+        check_checkpoint(pipeline, stage.place)
+    stage.plan(2, 300)
+    check_checkpoint(pipeline, stage.place)
+
+
+@pytest.mark.parametrize("kind", [SinkKind.TOPIC, SinkKind.DELTA, SinkKind.ICEBERG])
+def test_same_batch_number_with_other_offsets_is_refused(stage: Stage, kind: SinkKind) -> None:
+    pipeline = stage.pipeline(kind)
+    stage.plan(0, 100)
+    commit(stage, pipeline, 0)
+    stage.plan(0, 250)
+    with pytest.raises(
+        CheckpointMismatch, match=r'up to \[\{"orders":\{"0":100\}\}\]; the checkpoint plans batch 0 up to'
+    ):
+        check_checkpoint(pipeline, stage.place)
+
+
+def test_dead_letters_ahead_of_restored_checkpoint_are_refused(stage: Stage) -> None:
+    pipeline = stage.pipeline(SinkKind.DELTA, dead_letters="dead")
+    stage.plan(0, 100)
+    stage.plan(1, 200)
+    stage.decide(1)  # killed between the letters and the table's commit
+    check_checkpoint(pipeline, stage.place)
+    stage.forget(1)
+    with pytest.raises(CheckpointMismatch, match="the topic dead has batch 1"):
+        check_checkpoint(pipeline, stage.place)
+
+
+def test_checkpoint_that_is_not_here_is_left_to_the_sink(stage: Stage) -> None:
+    """Spark runs on another machine, or the pipeline starts for the first time."""
+    elsewhere = Place(stage.place.bootstrap, str(stage.folder / "elsewhere"))
+    check_checkpoint(stage.pipeline(SinkKind.TOPIC), elsewhere)

@@ -1,0 +1,254 @@
+"""Rules for starts, disks, restored metadata, deletion and expiry, each broken on purpose; see `cluster_mutants.py`."""
+
+from collections.abc import Awaitable, Callable, Iterator
+from typing import Any
+
+from headrace.broker.controller import Controller
+from headrace.broker.disk_reserve import DiskReserve
+from headrace.broker.fact_writer import FactWriter
+from headrace.broker.housekeeping import Housekeeper
+from headrace.broker.lost_replicas import LostReplicas
+from headrace.broker.partition import Partition
+from headrace.broker.partition_dirs import PartitionDirs
+from headrace.broker.partitions import Partitions
+from headrace.core.cluster import brokers, restored, succession
+from headrace.core.replica.leader import Leadership
+from headrace.core.transaction.machine import TransactionMachine
+from headrace.records.batch import BatchHeader
+from headrace.records.control import EndMarker
+from headrace.storage.files import Bytes, Files
+from headrace.storage.log import Log, aborted_txn
+from headrace.storage.producer_state import ProducerStates
+from headrace.storage.segment import Segment
+from tests.simulation import cluster_bias
+from tests.simulation.cluster_mutants import LOST, Mutant
+from tests.simulation.cluster_promises import (
+    DeletedAgain,
+    HistoryChanged,
+    LatestTooLow,
+    LogDamaged,
+    LoopBlocked,
+    NotServed,
+    ReplicasDiffer,
+    TopicsMixed,
+    TransactionTorn,
+    TwoLeaders,
+)
+from tests.simulation.cluster_transactions import Transactions
+
+
+def _as_if_loaded(original: Callable[..., Awaitable[None]]) -> Callable[..., Awaitable[None]]:
+    async def close(self: Partitions, *, clean: bool = True) -> None:
+        self._is_loaded = True
+        await original(self, clean=clean)
+
+    return close
+
+
+def _marker_first(self: Log, segment: Segment, batch: Bytes, header: BatchHeader, marker: EndMarker) -> None:
+    segment.append(batch, header)
+    ended = self.producers.applied_marker(
+        header, aborted=not marker.commits, coordinator_epoch=marker.coordinator_epoch
+    )
+    if ended is not None and ended.aborted:
+        segment.aborted.note(aborted_txn(ended))
+        self.has_aborted = True
+
+
+def _by_timestamps(self: Housekeeper) -> Iterator[None]:
+    oldest_ms = self._broker.clock.wall_ms() - self._broker.settings.integer("producer.id.expiration.ms")
+    for partition in self._broker.partitions.all():
+        producers = partition.log.producers
+        for entry in [*producers.active()]:
+            if entry.last_timestamp <= oldest_ms and entry.txn_first_offset is None:
+                del producers._entries[entry.producer_id]
+        yield
+
+
+def _by_free_space(original: Callable[..., None]) -> Callable[..., None]:
+    def init(self: DiskReserve, files: Files, path: str) -> None:
+        original(self, files, path)
+        self.reserve_bytes = min(self.reserve_bytes, files.free_bytes(path) // 10)
+        self._is_full = False
+
+    return init
+
+
+async def _on_the_loop(self: Partitions) -> None:
+    if not self.log_dir.is_settled:
+        self._settle_forgotten()
+
+
+def _noting_clean_mark(original: Callable[..., Awaitable[None]]) -> Callable[..., Awaitable[None]]:
+    async def start(self: Any, *arguments: Any, unclean: bool, **options: Any) -> None:
+        self.was_clean = not unclean
+        await original(self, *arguments, unclean=unclean, **options)
+
+    return start
+
+
+def _unless_clean(original: Callable[..., bool]) -> Callable[..., bool]:
+    def is_another_disk(self: Any, directory: str) -> bool:
+        return not self.was_clean and original(self, directory)
+
+    return is_another_disk
+
+
+MUTANTS = [
+    Mutant(
+        "a start that fails before the load marks the directory clean",
+        Partitions,
+        "close",
+        _as_if_loaded(Partitions.close),
+        (LogDamaged,),
+        cluster_bias.STARTS,
+    ),
+    Mutant(
+        "an abort marker is written before its index entry",
+        Log,
+        "write_marker",
+        _marker_first,
+        (TransactionTorn,),
+        cluster_bias.DISK_ERRORS._replace(roles=(Transactions,)),
+        first_seed=8,
+    ),
+    Mutant(
+        "a replica that lost its whole log may be the last leader",
+        succession,
+        "_with_lost_log",
+        lambda state, broker: state,
+        LOST,
+        cluster_bias.LAST_DISKS,
+    ),
+    Mutant(
+        "a replica without files counts as new",
+        LostReplicas,
+        "_had_records",
+        lambda self, missing, configs: False,
+        LOST,
+        cluster_bias.LAST_DIRECTORIES,
+        also=((LostReplicas, "_is_emptied", lambda self, partition: False),),
+    ),
+    Mutant(
+        "an older copy of a data directory counts as in sync",
+        Controller,
+        "_is_older_copy",
+        lambda self, registrations: False,
+        LOST,
+        cluster_bias.OLDER_DISKS,
+    ),
+    Mutant(
+        "a former disk is trusted for its clean mark",
+        Controller,
+        "start",
+        _noting_clean_mark(Controller.start),
+        LOST,
+        cluster_bias.FORMER_DISKS,
+        also=(
+            (Controller, "_is_another_disk", _unless_clean(Controller._is_another_disk)),
+            (Controller, "_is_older_copy", lambda self, registrations: False),  # it knows the count of the other disk
+        ),
+    ),
+    Mutant(
+        "a leader epoch may be below those of the log",
+        Partition,
+        "newest_log_epoch",
+        property(lambda self: -1),
+        (TwoLeaders, *LOST),
+        cluster_bias.RESTORED_LOGS,
+        first_seed=1,
+        also=((Partition, "is_behind_its_log", property(lambda self: False)),),
+    ),
+    Mutant(
+        "an election after a restore may begin an epoch that the log has",
+        Partition,
+        "_is_reused",
+        lambda self, state: False,
+        (TwoLeaders, *LOST),
+        cluster_bias.RESTORED_LOGS,
+        first_seed=3,
+    ),
+    Mutant(
+        "a replica that may have lost records is eligible after a restore",
+        restored,
+        "is_doubtful",
+        lambda state, broker, has_lost: False,
+        LOST,
+        cluster_bias.RESTORED_LOGS._replace(min_isr=2, waits_for_disk=False),
+        first_seed=43,
+    ),
+    Mutant(
+        "a producer id that a log knows may be given out after a restore",
+        ProducerStates,
+        "highest_id",
+        lambda self, limit: -1,
+        LOST,
+        cluster_bias.RESTORED_IDS,
+        first_seed=1,
+        also=((TransactionMachine, "highest_producer_id", lambda self: -1),),
+    ),
+    Mutant(
+        "a copy of a broker that runs may register",
+        brokers,
+        "_is_restart",
+        lambda known, directory, incarnation: known.directory == directory,
+        LOST,
+        cluster_bias.CLONES,
+        also=(
+            (Controller, "is_superseded", property(lambda self: False)),
+            (FactWriter, "act_as", lambda self, node_id, broker_epoch: None),
+        ),
+    ),
+    Mutant(
+        "the disk reserve depends on what is free at the start",
+        DiskReserve,
+        "__init__",
+        _by_free_space(DiskReserve.__init__),
+        (NotServed,),
+        cluster_bias.FULL_DISKS,
+        first_seed=1,
+    ),
+    Mutant(
+        "LATEST is told while the high watermark of a new leader lags",
+        Partition,
+        "watermark_lags",
+        property(lambda self: False),
+        (LatestTooLow,),
+        cluster_bias.ENDS,
+        first_seed=1,
+    ),
+    Mutant(
+        "DeleteRecords is acknowledged before the followers have applied it",
+        Leadership,
+        "low_watermark",
+        lambda self, own_start: own_start,
+        (DeletedAgain,),
+        cluster_bias.DELETIONS,
+        first_seed=14,
+    ),
+    Mutant(
+        "the directory that a failed deletion left is used by the next topic of that name",
+        PartitionDirs,
+        "_is_of",
+        lambda self, name, topic_id: True,
+        (TopicsMixed, DeletedAgain, HistoryChanged),
+        cluster_bias.TOPICS,
+        first_seed=13,
+    ),
+    Mutant(
+        "the names of deleted partitions are synced on the event loop",
+        Partitions,
+        "_settle_names",
+        _on_the_loop,
+        (LoopBlocked,),
+        cluster_bias.TOPICS,
+    ),
+    Mutant(
+        "producers expire by the timestamps of their records",
+        Housekeeper,
+        "_forget_silent_producers",
+        _by_timestamps,
+        (ReplicasDiffer,),
+        cluster_bias.EXPIRY,
+    ),
+]
