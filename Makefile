@@ -14,7 +14,7 @@ TEST_WORKERS ?= 2
 PYTEST_ARGS ?=
 # How long each fuzz target runs.
 FUZZ_SECONDS ?= 60
-# How many lives of a cluster `make simulate` goes through.
+# How many runs of a cluster, and of a data directory, `make simulate` simulates.
 SIMULATE_SEEDS ?= 10000
 # How often `make torture` kills, and with which dice (none: new ones for each test).
 KILLS ?= 50
@@ -39,11 +39,12 @@ run: ## a node with orders, a pipeline and an archive at work; stays up (ONCE=1 
 test: ## check, then every test that needs only PyPI and Debian's packages
 	@scripts/bootstrap.sh test
 	@$(MAKE) --no-print-directory check
-	$(BIN)/python -m pytest -m "not interop" -n $(TEST_WORKERS) --dist worksteal $(PYTEST_ARGS)
+	@# The same seeds, order of tests and order of sets in every run: the same verdict.
+	PYTHONHASHSEED=0 $(BIN)/python -m pytest -m "not interop" -n $(TEST_WORKERS) --dist worksteal $(PYTEST_ARGS)
 
 torture: ## kill brokers and clients KILLS times in every test of tests/torture (SEED repeats a run)
 	@scripts/bootstrap.sh test
-	TORTURE_KILLS=$(KILLS) TORTURE_SEED=$(SEED) $(BIN)/python -m pytest tests/torture -v -rP -p no:randomly $(PYTEST_ARGS)
+	TORTURE_KILLS=$(KILLS) TORTURE_SEED=$(SEED) $(BIN)/python -m pytest tests/torture -v -rP --randomly-dont-reorganize $(PYTEST_ARGS)
 
 check: ## lint, format, types, import direction
 	@scripts/bootstrap.sh check
@@ -54,9 +55,11 @@ format: ## let ruff rewrite what it can
 	$(BIN)/ruff check --fix
 	$(BIN)/ruff format
 
-simulate: ## whole clusters under simulated faults, SIMULATE_SEEDS of them
+simulate: ## whole clusters, and data directories, under simulated faults: SIMULATE_SEEDS of each
 	@scripts/bootstrap.sh test
-	HEADRACE_CLUSTER_SEEDS=$(SIMULATE_SEEDS) $(BIN)/python -m pytest tests/simulation/test_cluster_simulation.py -n $(TEST_WORKERS) $(PYTEST_ARGS)
+	HEADRACE_CLUSTER_SEEDS=$(SIMULATE_SEEDS) HEADRACE_SIMULATION_SEEDS=$(SIMULATE_SEEDS) $(BIN)/python -m pytest \
+		tests/simulation/test_cluster_simulation.py tests/simulation/test_storage_simulation.py \
+		-n $(TEST_WORKERS) --dist worksteal $(PYTEST_ARGS)
 
 interop: ## tests that need Maven Central or the Go proxy; the clients' suites against three brokers
 	@scripts/bootstrap.sh interop

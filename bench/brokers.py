@@ -119,6 +119,13 @@ class Broker(Served):
             process, self._process = self._process, None
             self._processes.kill(process)
 
+    def pause(self) -> None:
+        """As kill -STOP does, with every process of the node."""
+        self._processes.pause(self.pid)
+
+    def resume(self) -> None:
+        self._processes.resume(self.pid)
+
 
 def free_port() -> int:
     with socket.socket() as probe:

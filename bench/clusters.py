@@ -91,14 +91,30 @@ class KafkaCluster(Cluster):
 
 class HeadraceCluster(Cluster):
     kind = Headrace.kind
+    extra: ClassVar[Mapping[str, object]] = {}  # what the YAML of each node has besides
     policies: ClassVar[Mapping[Policy, Mapping[str, str]]] = {
         policy: {**configs, **_MIN_INSYNC} for policy, configs in Headrace.policies.items()
     }
 
     def make_nodes(self, processes: Processes, seats: Sequence[Seat]) -> Mapping[int, Broker]:
         return {
-            seat.node_id: _HeadraceNode(processes, self.home / f"node-{seat.node_id}", seat, seats) for seat in seats
+            seat.node_id: _HeadraceNode(processes, self.home / f"node-{seat.node_id}", seat, seats, self.extra)
+            for seat in seats
         }
+
+
+class LongTimersCluster(HeadraceCluster):
+    """With timers for a slow network: three to six seconds of silence before an election, by Raft's rule."""
+
+    extra: ClassVar[Mapping[str, object]] = {
+        "raft": {"heartbeat_interval_ms": 1_000, "election_timeout_min_ms": 3_000, "election_timeout_max_ms": 6_000}
+    }
+
+
+class ThreadSyncsCluster(HeadraceCluster):
+    """Threads sync the logs: what io_uring does cannot be slowed down by a preloaded library."""
+
+    extra: ClassVar[Mapping[str, object]] = {"log.flush.io.uring.enable": "false"}
 
 
 class _KafkaNode(Kafka):
@@ -115,8 +131,10 @@ class _KafkaNode(Kafka):
 
 
 class _HeadraceNode(Headrace):
-    def __init__(self, processes: Processes, home: Path, seat: Seat, seats: Sequence[Seat]) -> None:
-        self._seat, self._seats = seat, seats
+    def __init__(
+        self, processes: Processes, home: Path, seat: Seat, seats: Sequence[Seat], extra: Mapping[str, object]
+    ) -> None:
+        self._seat, self._seats, self._extra = seat, seats, extra
         super().__init__(processes, home, _DEFAULTS, port=seat.port)
 
     def prepare(self) -> None:
@@ -129,6 +147,7 @@ class _HeadraceNode(Headrace):
             },
             "etcd": {"client_addr": f"{HOST}:{self._seat.voter_client_port}"},
             **self.settings,
+            **self._extra,
         }
         self._config.write_text(json.dumps(content))  # which is YAML too
 

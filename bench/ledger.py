@@ -83,6 +83,7 @@ METRICS: Mapping[str, Metric] = {
     "event_p50": Metric("produce request to event, p50", "ms"),
     "event_p99": Metric("produce request to event, p99", "ms"),
     "events_missed": Metric("events that did not arrive", ""),
+    "loop_syncs": Metric("syncs on the event loop", ""),
     "leaked": Metric("leaked descriptors, threads, processes, files", ""),
 }
 

@@ -97,6 +97,15 @@ class Processes:
         self._alive.pop(process.pid, None)
 
     @staticmethod
+    def pause(pid: int) -> None:
+        """Stop a child and its own children where they are."""
+        os.killpg(pid, signal.SIGSTOP)
+
+    @staticmethod
+    def resume(pid: int) -> None:
+        os.killpg(pid, signal.SIGCONT)
+
+    @staticmethod
     def _signal(process: Process, number: signal.Signals) -> None:
         if process.poll() is None:
             process.send_signal(number)

@@ -77,6 +77,15 @@ def program(name: str) -> Path:
     return binary
 
 
+def library(name: str) -> Path:
+    """A library to preload, compiled as the clients are."""
+    source, binary = ROOT / "bench" / f"{name}.c", CACHE / "bench" / "bin" / f"{name}.so"
+    if not binary.exists() or binary.stat().st_mtime < source.stat().st_mtime:
+        binary.parent.mkdir(parents=True, exist_ok=True)
+        _checked(["gcc", "-O2", "-Wall", "-Wextra", "-shared", "-fPIC", "-o", str(binary), str(source), "-ldl"])
+    return binary
+
+
 def kafka_classpath() -> str:
     """Apache Kafka's jars with all they need."""
     return maven_jars(KAFKA_HOME, _KAFKA_ARTIFACTS)

@@ -59,6 +59,7 @@ NODE = Dashboard(
             stat("Under-replicated partitions", f"sum(headrace_partitions_under_replicated{{{ON}}})"),
             stat("Offline partitions", f"sum(headrace_partitions_offline{{{ON}}})"),
             stat("Brokers alive", f"max(headrace_cluster_brokers{{{ON}}})"),
+            stat("Brokers without metadata store", f"count(headrace_metadata_store_up{{{ON}}} == 0) or vector(0)"),
         ],
         "Traffic": [
             Panel("Records in", "ops", {"{{instance}}": rate("headrace_produced_records_total", "instance")}),

@@ -112,14 +112,11 @@ def read_all(bootstrap: str, topic: str) -> list[bytes]:
         places = [TopicPartition(topic, one, 0) for one in found]
         ends = {place.partition: consumer.get_watermark_offsets(place, 10)[1] for place in places}
         consumer.assign(places)
-        while any(place.offset < ends[place.partition] for place in _positions(consumer, places)):
+        # Before the first record of a partition its position is unknown, which librdkafka writes as a negative offset.
+        while any(max(place.offset, 0) < ends[place.partition] for place in consumer.position(places)):
             message = consumer.poll(0.5)
             if message is not None and message.error() is None:
                 values.append(message.value() or b"")
     finally:
         consumer.close()
     return values
-
-
-def _positions(consumer: Consumer, places: list[TopicPartition]) -> list[TopicPartition]:
-    return [place for place in consumer.position(places) if place.offset >= 0] or places

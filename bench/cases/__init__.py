@@ -2,6 +2,7 @@
 
 from bench.cases import (
     cluster,
+    failover,
     gateway,
     groups,
     grpc,
@@ -10,6 +11,7 @@ from bench.cases import (
     local,
     loop_lag,
     scaling,
+    slow_disk,
     spark,
     start,
     throughput,
@@ -26,10 +28,12 @@ GROUPS: tuple[Group, ...] = (
     throughput.MEMORY,
     start.START,
     loop_lag.LAG,
+    slow_disk.SLOW_DISK,
     scaling.PARTITIONS,
     scaling.CONNECTIONS,
     scaling.LOG_SIZE,
     cluster.CLUSTER,
+    failover.FAILOVER,
     groups.COMMITS,
     groups.GROUPS,
     groups.REBALANCE,

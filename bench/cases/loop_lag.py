@@ -118,16 +118,16 @@ def _lag(bench: Bench) -> None:
                 broker.stop()
                 broker.env[LAG_FILE_VARIABLE] = str(lag_file)
                 broker.start()
-                with _bare_timer(bench) as bare_file:
+                with bare_timer(bench) as bare_file:
                     scenario(bench, broker)
                 broker.stop()
-                return {**_read_lags(lag_file), **_read_bare_lags(bare_file)}
+                return {**read_lags(lag_file), **read_bare_lags(bare_file)}
 
         bench.alternate(case, ours, measure, bench.repeat_long)
 
 
 @contextmanager
-def _bare_timer(bench: Bench) -> Iterator[Path]:
+def bare_timer(bench: Bench) -> Iterator[Path]:
     """Where its histogram is when it has ended."""
     path = bench.work / "bare-timer.json"
     command = [sys.executable, "-m", "bench.bare_timer"]
@@ -146,7 +146,7 @@ def _read(path: Path, writer: str) -> dict[str, Any]:
     return histogram
 
 
-def _read_bare_lags(path: Path) -> Figures:
+def read_bare_lags(path: Path) -> Figures:
     histogram = _read(path, "the bare timer")
     return {
         "bare_lag_p99": _quantile(histogram, 0.99),
@@ -155,7 +155,7 @@ def _read_bare_lags(path: Path) -> Figures:
     }
 
 
-def _read_lags(path: Path) -> Figures:
+def read_lags(path: Path) -> Figures:
     histogram = _read(path, "the broker")
     shares = {"lag_p50": 0.5, "lag_p99": 0.99, "lag_p999": 0.999}
     return {
