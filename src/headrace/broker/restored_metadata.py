@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from headrace.core.cluster.elections import condition_of
 from headrace.core.cluster.restored import PRODUCER_ID_MAX, is_doubtful, is_late, is_unclaimed
-from headrace.core.cluster.values import NO_LEADER, TopicImage
+from headrace.core.cluster.values import NO_LEADER, PartitionState, TopicImage
 from headrace.metadata.store import Conflict, OutcomeUnknown, Unavailable
 
 if TYPE_CHECKING:
@@ -37,9 +37,8 @@ async def raise_leader_epochs(broker: "Broker") -> None:
 def _behind_their_logs(broker: "Broker") -> dict[str, dict[int, int]]:
     wanted: dict[str, dict[int, int]] = {}
     for partition in broker.partitions.all():
-        topic = broker.image.topics.get(partition.topic)
-        is_known = topic is not None and topic.topic_id == partition.topic_id  # else the image is ahead of partitions
-        if partition.failure is None and topic is not None and is_known and _is_to_be_raised(broker, partition, topic):
+        state = broker.image.state_of(partition.topic_id, partition.index)  # None: the image is ahead of partitions
+        if partition.failure is None and state is not None and _is_to_be_raised(broker, partition, state):
             wanted.setdefault(partition.topic, {})[partition.index] = partition.newest_log_epoch
     return wanted
 
@@ -52,19 +51,18 @@ def late_replicas(broker: "Broker") -> list["Partition"]:
         for partition in broker.partitions.all()
         if partition.failure is None
         and partition.is_behind_its_log
-        and (topic := broker.image.topics.get(partition.topic)) is not None
-        and topic.topic_id == partition.topic_id
-        and is_late(topic.partitions[partition.index], broker.node_id, condition)
+        and (state := broker.image.state_of(partition.topic_id, partition.index)) is not None
+        and is_late(state, broker.node_id, condition)
     ]
 
 
-def _is_to_be_raised(broker: "Broker", partition: "Partition", topic: TopicImage) -> bool:
-    state = topic.partitions[partition.index]
+def _is_to_be_raised(broker: "Broker", partition: "Partition", state: PartitionState) -> bool:
     if state.leader == NO_LEADER and is_unclaimed(state, partition.newest_log_epoch):
         return broker.node_id not in state.lost
     if not partition.is_behind_its_log or is_late(state, broker.node_id, condition_of(broker.image)):
         return False
     is_above = partition.leader_epoch < partition.newest_log_epoch
+    topic = broker.image.topics[partition.topic]
     return is_above or not is_doubtful(state, broker.node_id, has_lost=_has_lost(broker, topic))
 
 

@@ -96,11 +96,11 @@ class Health:
 
     def _has_to_go(self, partition: Partition) -> bool:
         """Whether a damaged copy still counts, or may be taken for one that does."""
-        topic = self._broker.image.topics.get(partition.topic)
-        if topic is None or topic.topic_id != partition.topic_id:
-            return False  # deleted; the image is ahead of the partitions
+        state = self._broker.image.state_of(partition.topic_id, partition.index)
+        if state is None:
+            return False  # the image is ahead of the partitions
         damaged = damaged_from(partition.log)
-        if damaged is None or len(topic.partitions[partition.index].replicas) == 1:
+        if damaged is None or len(state.replicas) == 1:
             partition.copied_anew_in = None
             return False
         if partition.copied_anew_in is None:

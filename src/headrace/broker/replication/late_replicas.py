@@ -52,7 +52,8 @@ class LateReplicas:
             await self._broker.controller.deliver_again([PartitionsChanged(topic, ()) for topic in images])
 
     def _report(self, partition: "Partition") -> None:
-        state = self._broker.image.topics[partition.topic].partitions[partition.index]
+        state = self._broker.image.state_of(partition.topic_id, partition.index)
+        assert state is not None, "late replicas have a state"
         log.critical(
             "%s: the log here has leader epoch %d and ends at offset %d; broker %d leads in epoch %d and may have"
             " committed records without it. The metadata is older than this log",

@@ -84,6 +84,12 @@ class ClusterImage:
         """The version of the controller's fact: rises with every new controller, 0 while there is none."""
         return self.version_of(facts.CONTROLLER)
 
+    def state_of(self, topic_id: UUID, partition: int) -> PartitionState | None:
+        """The partition's state; None if the topic was deleted, or has fewer partitions than the caller's."""
+        name = self._topic_ids.get(topic_id)
+        states = self._topics[name].partitions if name is not None else ()
+        return states[partition] if 0 <= partition < len(states) else None
+
     def live_brokers(self) -> dict[int, BrokerInfo]:
         """Those that have a session, by id."""
         return {node_id: broker for node_id, broker in sorted(self._brokers.items()) if broker.is_live}
