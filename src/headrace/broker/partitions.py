@@ -13,6 +13,7 @@ from headrace.broker.lost_replicas import LostReplicas
 from headrace.broker.partition import Partition, Term
 from headrace.broker.partition_dirs import PartitionDirs
 from headrace.broker.removals import Removals
+from headrace.broker.request_threads import RequestThreads
 from headrace.broker.slices import in_slices
 from headrace.core.cluster.events import (
     ConfigsChanged,
@@ -71,6 +72,7 @@ class Partitions:
         self._is_loaded = self._may_end_recovery = False
         self._unopened_at_start: frozenset[TopicPartition] = frozenset()
         self._is_fenced = False
+        self.threads = RequestThreads()
         self.removals = removals or Removals(log_dir)
         self._dirs = PartitionDirs(log_dir, clock, self.removals)
         self._lost = LostReplicas(log_dir, node_id)

@@ -27,6 +27,9 @@ class Removals:
         self._log_dir = log_dir
         self._tasks: set[asyncio.Task[None]] = set()
         self._let_go: list[str] = []  # files below log starts that are not durable yet
+        # Requests of many clients write the same file. Each would occupy a thread of the default executor meanwhile.
+        self._settling = asyncio.Lock()
+        self._moved = self._settled = 0  # log starts that were moved at once, and how many of them are durable
         # A deleted topic has thousands of directories. In the default executor, every sync and metadata change would
         # wait behind them. One thread bounds the load on the disk, too; it starts with the first removal.
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="headrace-removals")
@@ -81,6 +84,7 @@ class Removals:
             log.error("%s: could not remove its oldest segments: %s; the next start tries again", partition, error)
         if at_once:
             self._let_go += paths
+            self._moved += 1
         else:
             # Not behind other removals: after a crash, a replica would start with records that were deleted. The files
             # have lost their names already, so that they may be removed before or after.
@@ -92,10 +96,18 @@ class Removals:
         self.remove_in_background(self.remove, set_aside_segment_files(files, segment))
 
     async def settle_log_starts(self) -> None:
-        """Returns when log starts that were moved at once are durable: one write for all partitions of a request."""
-        paths = self.take_let_go()
-        await asyncio.to_thread(self.write_log_starts, paths)
-        self.remove_in_background(self.remove, paths)
+        """Returns when log starts that were moved at once are durable.
+
+        One write for all partitions of a request, and for all requests that have come since the last one began.
+        """
+        wanted = self._moved
+        async with self._settling:
+            if self._settled >= wanted:
+                return
+            begun, paths = self._moved, self.take_let_go()
+            await asyncio.to_thread(self.write_log_starts, paths)
+            self._settled = begun
+            self.remove_in_background(self.remove, paths)
 
     def take_let_go(self) -> list[str]:
         """The files of logs that were moved at once: removed when the log starts are written."""

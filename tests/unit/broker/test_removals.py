@@ -2,7 +2,7 @@
 
 import asyncio
 import threading
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
@@ -12,6 +12,7 @@ from headrace.model.ids import TopicPartition
 from headrace.storage.checkpoints import LOG_STARTS, read_offsets
 from headrace.testing import SimFiles
 from tests.unit.broker.test_partitions import DATA, Run, topic
+from tests.unit.storage.log_kit import batch_of
 
 PARTITIONS = 50
 
@@ -142,3 +143,32 @@ async def test_stop_drops_removals_and_the_next_start_does_them(files: SimFiles)
     assert not [name for name in files.list(DATA) if name.endswith("-delete")]
     assert again.partitions.get("kept", 0).log_start_offset == 2
     await again.partitions.close()
+
+
+async def test_many_deletions_of_records_share_a_write(files: SimFiles, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each would occupy a thread of the default executor while it waits for the disk."""
+    run = Run(files, topic(partitions=20))
+    removals = run.partitions.removals
+    writes = 0
+    released = asyncio.Event()
+
+    async def in_thread(work: Callable[..., None], *arguments: object) -> None:
+        nonlocal writes
+        writes += 1
+        await released.wait()
+        work(*arguments)
+
+    monkeypatch.setattr("headrace.broker.removals.asyncio.to_thread", in_thread)
+    requests = []
+    for index in range(20):
+        partition = run.partitions.get("t", index)
+        partition.append(memoryview(bytearray(batch_of(["a"]))), 1, 0)
+        partition.move_log_start(1, at_once=True)
+        requests.append(asyncio.create_task(removals.settle_log_starts()))
+        await asyncio.sleep(0)
+    assert writes == 1
+    released.set()
+    await asyncio.gather(*requests)
+    assert writes == 2, "one for the first request, one for all others"
+    starts = read_offsets(files, f"{DATA}/{LOG_STARTS}")
+    assert {index: starts[TopicPartition("t", index)] for index in range(20)} == dict.fromkeys(range(20), 1)

@@ -4,6 +4,7 @@ from headrace.broker.call import Call
 from headrace.broker.handlers.shared import allows, repeated
 from headrace.broker.partition import Partition
 from headrace.broker.partitions import SETTLE_MS_MAX
+from headrace.broker.request_threads import RequestThreads
 from headrace.broker.slices import drive
 from headrace.model.errors import ErrorCode, HeadraceError, LookupInterrupted
 from headrace.protocol.api import ApiKey
@@ -62,7 +63,7 @@ async def _answer(topic: str, query: PartitionQuery, request: ListOffsetsRequest
     try:
         partition = call.broker.partitions.get(topic, query.partition)
         partition.check_leader(query.current_leader_epoch)
-        row = await _find(partition, query, request)
+        row = await _find(partition, query, request, call.broker.partitions.threads)
         if row is None:
             return PartitionAnswer(query.partition, _not_available(call.api_version))
         return row
@@ -81,10 +82,12 @@ def _not_available(version: int) -> ErrorCode:
     return ErrorCode.OFFSET_NOT_AVAILABLE if version >= NOT_AVAILABLE_FROM else ErrorCode.LEADER_NOT_AVAILABLE
 
 
-async def _find(partition: Partition, query: PartitionQuery, request: ListOffsetsRequest) -> PartitionAnswer | None:
+async def _find(
+    partition: Partition, query: PartitionQuery, request: ListOffsetsRequest, threads: RequestThreads
+) -> PartitionAnswer | None:
     """None while the high watermark lags after an election and the offset may lie beyond it (KIP-207)."""
     if query.timestamp >= 0 or query.timestamp == MAX_TIMESTAMP:
-        return await _find_by_time(partition, query, request)
+        return await _find_by_time(partition, query, request, threads)
     nothing, end = PartitionAnswer(query.partition), _end_for(partition, request)
     is_unknown = request.replica_id == CONSUMER and partition.watermark_lags
     match query.timestamp:
@@ -100,14 +103,16 @@ async def _find(partition: Partition, query: PartitionQuery, request: ListOffset
 
 
 async def _find_by_time(
-    partition: Partition, query: PartitionQuery, request: ListOffsetsRequest
+    partition: Partition, query: PartitionQuery, request: ListOffsetsRequest, threads: RequestThreads
 ) -> PartitionAnswer | None:
     """None as `_find`. Records are read in a thread; raises what a client retries if leadership changed meanwhile."""
-    term = partition.term
-    if query.timestamp == MAX_TIMESTAMP:
-        found = await drive(partition.offset_of_max_timestamp())
-    else:
-        found = await drive(partition.offset_for_timestamp(query.timestamp))
+    async with threads.lookups:
+        partition.check_leader(query.current_leader_epoch)
+        term = partition.term
+        if query.timestamp == MAX_TIMESTAMP:
+            found = await drive(partition.offset_of_max_timestamp())
+        else:
+            found = await drive(partition.offset_for_timestamp(query.timestamp))
     partition.check_leader(query.current_leader_epoch)
     if partition.term != term:
         raise LookupInterrupted(f"{partition}: the leader epoch changed during a look-up")

@@ -117,7 +117,7 @@ class ProduceHandler:
             try:
                 answers = await self._guard.add(request, unknown, header.version) if unknown else None
                 long = list(self._batches_that_take_long(request))
-                admitted = await asyncio.to_thread(_admit_all, long, self.clock.wall_ms()) if long else {}
+                admitted = await self._admitted(long) if long else {}
                 parts = self._append_all(connection, header, request, reply, admitted, answers)
             except ProtocolError as error:
                 connection.close(str(error))
@@ -132,6 +132,10 @@ class ProduceHandler:
         task = asyncio.create_task(prepare_and_append())
         self._preparations.add(task)
         task.add_done_callback(self._preparations.discard)
+
+    async def _admitted(self, batches: list[tuple[memoryview, LogConfig]]) -> AdmittedBatches:
+        async with self.partitions.threads.admissions:
+            return await asyncio.to_thread(_admit_all, batches, self.clock.wall_ms())
 
     def _append_all(
         self,

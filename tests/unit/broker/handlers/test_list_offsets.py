@@ -6,6 +6,7 @@ from typing import Any
 import pytest
 
 from headrace.broker.partition import Partition
+from headrace.broker.request_threads import LOOKUPS_MAX
 from headrace.core.cluster.values import PartitionState
 from headrace.model.errors import StorageError, UnknownTopic
 from headrace.protocol.api import ApiKey
@@ -109,6 +110,48 @@ async def test_lookup_by_time_walks_records_off_the_event_loop(
     assert found(await ask(kit, timestamp)) == (0, 1, 2_001)
     assert len(threads) == 1
     assert get_ident() not in threads
+
+
+@pytest.mark.parametrize("timestamp", [2_000, MAX_TIMESTAMP])
+async def test_many_lookups_by_time_leave_threads_to_others(
+    kit: HandlerKit, monkeypatch: pytest.MonkeyPatch, timestamp: int
+) -> None:
+    await kit.create("t")
+    kit.append("t", "a", timestamp=2_000)
+    loop, running, most = asyncio.get_running_loop(), 0, 0
+    occupied, released = asyncio.Event(), asyncio.Event()
+
+    async def in_thread(step: Callable[[], None]) -> None:
+        nonlocal running, most
+        running += 1
+        most = max(most, running)
+        if running == LOOKUPS_MAX:
+            occupied.set()
+        await released.wait()
+        await loop.run_in_executor(None, step)
+        running -= 1
+
+    monkeypatch.setattr("headrace.broker.slices.asyncio.to_thread", in_thread)
+    lookups = [asyncio.create_task(ask(kit, timestamp)) for _ in range(20)]
+    await occupied.wait()
+    released.set()
+    assert {found(row) for row in await asyncio.gather(*lookups)} == {(0, 0, 2_000)}
+    assert most == LOOKUPS_MAX
+
+
+async def test_only_lookups_by_time_wait_for_each_other(kit: HandlerKit) -> None:
+    await kit.create("t")
+    kit.append("t", "a", timestamp=2_000)
+    for _ in range(LOOKUPS_MAX):
+        await kit.partitions.threads.lookups.acquire()
+    assert found(await ask(kit, LATEST)) == (0, 1, -1)
+    waiting = asyncio.create_task(ask(kit, 2_000))
+    for _ in range(10):
+        await asyncio.sleep(0)
+    assert kit.partitions.threads.lookups._waiters
+    kit.partition("t").follow(PartitionState((2, 1), (2, 1), 2, 6, 2))
+    kit.partitions.threads.lookups.release()
+    assert found(await waiting) == (6, -1, -1), "the leader changed while it waited"
 
 
 @pytest.mark.parametrize("timestamp", [2_000, MAX_TIMESTAMP])
