@@ -34,7 +34,8 @@ def broker_that_knows(neighbour: BrokerInfo) -> Any:
         topics={"t": SimpleNamespace(partitions=(PartitionState((2, 1), (2, 1), neighbour.node_id, 0, 0),))},
     )
     settings = SimpleNamespace(internal_listener="INTERNAL")
-    return SimpleNamespace(node_id=1, image=image, settings=settings, lost_brokers=LostBrokers())
+    server = SimpleNamespace(peer_addresses={})
+    return SimpleNamespace(node_id=1, image=image, settings=settings, lost_brokers=LostBrokers(), server=server)
 
 
 @pytest.mark.parametrize("look_s", [0.01, 3600.0])
@@ -90,6 +91,7 @@ async def test_broker_that_only_closed_its_connection_is_not_lost(monkeypatch: p
     assert await asyncio.wait_for(changes.get(), 10) == "add"
     assert await asyncio.wait_for(changes.get(), 10) == "remove"
     assert not broker.lost_brokers.node_ids
+    assert broker.server.peer_addresses == {2: "127.0.0.1"}
     await watching.stop()
     server.close()
     while not connections.empty():

@@ -33,6 +33,11 @@ ACCEPT_PAUSE_S = 0.1
 # lets partitions roll and topics be created until connections end. Of a low limit, a quarter.
 DESCRIPTORS_KEPT = 256
 DESCRIPTORS_KEPT_SHARE = 0.25
+# Of those, connections of other brokers leave half: a client that takes all others must not stop replication.
+PEERS_LEAVE_SHARE = 0.5
+# Connections from the address of another broker that are accepted beyond `max.connections` and `max.connections.per.ip`
+# where clients use the brokers' listener, too. `peers.py` opens up to 32; fetchers and failure detectors one each.
+PEER_CONNECTIONS_MAX = 64
 # A client may connect thousands of times a second: one line for all that are closed for want of descriptors meanwhile.
 SHORTAGE_LOG_MS = 10_000
 # How often silent connections are looked for, and how often the coarse clock ticks.
@@ -57,7 +62,13 @@ class Server:
         self._idle_ms_max = settings.integer("connections.max.idle.ms")
         self.budget = MemoryBudget(_budget_bytes(settings))
         self.connections: set[Connection] = set()
+        self.peer_addresses: dict[int, str] = {}  # by broker id, as this broker reaches it
+        self._internal_listener = settings.internal_listener
+        # Unless it was named, clients may use the brokers' listener as well.
+        self._is_for_brokers = len(settings.listeners) > 1 and "inter.broker.listener.name" in settings.broker_configs
         self._by_address: Counter[str] = Counter()
+        self._of_peers: set[Connection] = set()  # those that do not count towards the limits
+        self._peers_by_address: Counter[str] = Counter()
         self._sockets: list[tuple[socket.socket, str]] = []
         self._timer: asyncio.TimerHandle | None = None
         self._closed_for_descriptors = 0  # connections since the last log line about them
@@ -116,15 +127,19 @@ class Server:
             self._shortage_logged_ms, self._closed_for_descriptors = self.now_ms, 0
 
     def _connected(self, client: socket.socket, host: str, listener: str) -> None:
-        if client.fileno() >= descriptors_for_connections(resource.getrlimit(resource.RLIMIT_NOFILE)[0]):
+        may_be_peer = self._may_be_peer(host, listener)
+        soft_limit = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
+        if client.fileno() >= descriptors_for_connections(soft_limit, of_peers=may_be_peer):
             self._refuse_for_descriptors(client)
             return
-        if self._by_address[host] >= self._per_address_max or len(self.connections) >= self._connections_max:
+        clients = len(self.connections) - len(self._of_peers)
+        is_over_limit = self._by_address[host] >= self._per_address_max or clients >= self._connections_max
+        if is_over_limit and not may_be_peer:
             log.warning(
                 "refusing a connection from %s: it has %d, all clients together %d",
                 host,
                 self._by_address[host],
-                len(self.connections),
+                clients,
             )
             self.figures.refused += 1
             client.close()
@@ -135,13 +150,28 @@ class Server:
         connection = Connection(self, client, host, listener)
         connection.last_active_ms = self.now_ms
         self.connections.add(connection)
-        self._by_address[host] += 1
+        if is_over_limit or (may_be_peer and self._is_for_brokers):
+            self._of_peers.add(connection)
+            self._peers_by_address[host] += 1
+        else:
+            self._by_address[host] += 1
+
+    def _may_be_peer(self, host: str, listener: str) -> bool:
+        """Whether another broker may have opened a connection, which is then accepted beyond the limits of clients."""
+        if listener != self._internal_listener:
+            return False
+        if self._is_for_brokers:
+            return True
+        return host in self.peer_addresses.values() and self._peers_by_address[host] < PEER_CONNECTIONS_MAX
 
     def disconnected(self, connection: Connection) -> None:
         self.connections.discard(connection)
-        self._by_address[connection.client_host] -= 1
-        if not self._by_address[connection.client_host]:
-            del self._by_address[connection.client_host]
+        is_of_peer = connection in self._of_peers
+        self._of_peers.discard(connection)
+        counts = self._peers_by_address if is_of_peer else self._by_address
+        counts[connection.client_host] -= 1
+        if not counts[connection.client_host]:
+            del counts[connection.client_host]
 
     def _tick(self) -> None:
         """Coarse time for the connections, and an end to those that have been silent for too long."""
@@ -173,14 +203,15 @@ class Server:
             connection.close(None)
 
 
-def descriptors_for_connections(limit: int) -> int:
-    """A connection with this descriptor or a higher one is closed.
+def descriptors_for_connections(limit: int, *, of_peers: bool = False) -> int:
+    """A connection with this descriptor or a higher one is closed; `of_peers`: one of another broker.
 
     The kernel gives out the lowest free number, so nearly all lower ones are in use then, by files and connections.
     """
     if limit == resource.RLIM_INFINITY:
         return sys.maxsize
-    return limit - min(DESCRIPTORS_KEPT, int(limit * DESCRIPTORS_KEPT_SHARE))
+    kept = min(DESCRIPTORS_KEPT, int(limit * DESCRIPTORS_KEPT_SHARE))
+    return limit - (int(kept * PEERS_LEAVE_SHARE) if of_peers else kept)
 
 
 def _budget_bytes(settings: Settings) -> int:

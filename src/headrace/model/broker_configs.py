@@ -56,9 +56,11 @@ _IDENTITY_AND_NETWORK = (
     broker_config("max.connection.creation.rate", INT, INT_MAX, Range(0), dynamic=True,
         doc="Most new connections a second; more of them wait."),
     broker_config("max.connections", INT, INT_MAX, Range(0), dynamic=True,
-        doc="Most connections at a time; one more is closed at once."),
+        doc="Most connections of clients at a time; one more is closed at once. Connections between brokers do not "
+            "count if inter.broker.listener.name names a listener of their own, else 64 from the address of each."),
     broker_config("max.connections.per.ip", INT, INT_MAX, Range(0), dynamic=True,
-        doc="Most connections at a time from one address; one more is closed at once."),
+        doc="Most connections of clients at a time from one address; one more is closed at once. Connections between "
+            "brokers are treated as in max.connections."),
     broker_config("max.connections.per.ip.overrides", STRING, "", dynamic=True,
         doc="Exceptions to max.connections.per.ip: address:number pairs."),
     broker_config("max.incremental.fetch.session.cache.slots", INT, 1000, Range(0),

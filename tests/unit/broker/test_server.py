@@ -173,6 +173,51 @@ async def test_all_clients_together_have_a_limit(start: Start) -> None:
     assert len(server.connections) == 2
 
 
+@pytest.mark.parametrize("limit_of", ["max_connections", "max_connections_per_ip"])
+async def test_broker_is_accepted_although_clients_are_at_their_limit(start: Start, limit_of: str) -> None:
+    server = start(**{limit_of: 2})
+    server.peer_addresses = {2: "127.0.0.2", 3: "127.0.0.1"}
+    clients = [await Client.of(server) for _ in range(2)]
+    brokers = [await Client.of(server, own_host=host) for host in ("127.0.0.2", "127.0.0.1") for _ in range(3)]
+    for client in clients + brokers:
+        assert await client.ask(b"x") == b"x"
+    for client in brokers:
+        await client.close()
+    await until(lambda: len(server.connections) == 2)
+    assert not server._of_peers
+    assert not server._peers_by_address
+
+
+async def test_connections_from_the_address_of_a_broker_have_a_limit(
+    start: Start, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(server_module, "PEER_CONNECTIONS_MAX", 3)
+    server = start(max_connections=2)
+    server.peer_addresses = {2: "127.0.0.2"}
+    for _ in range(5):
+        client = await Client.of(server, own_host="127.0.0.2")
+        assert await client.ask(b"x") == b"x"
+    assert await (await Client.of(server, own_host="127.0.0.2")).is_shut_out()
+
+
+async def test_clients_limit_does_not_concern_the_listener_for_brokers(start: Start) -> None:
+    listeners = ("PLAINTEXT://127.0.0.1:0", "INTERNAL://127.0.0.1:0")
+    server = start(*listeners, max_connections=1, inter_broker_listener_name="INTERNAL")
+    server.peer_addresses = {2: "127.0.0.1"}
+    brokers = [await Client.of(server, "INTERNAL") for _ in range(3)]
+    client = await Client.of(server)
+    for one in (*brokers, client):
+        assert await one.ask(b"x") == b"x"
+    assert await (await Client.of(server)).is_shut_out(), "clients use their own listener from there"
+
+
+async def test_first_of_several_listeners_keeps_the_limit(start: Start) -> None:
+    """Brokers use it unless another one is named, and so do clients."""
+    server = start("PLAINTEXT://127.0.0.1:0", "OTHER://127.0.0.1:0", max_connections=1)
+    assert await (await Client.of(server)).ask(b"x") == b"x"
+    assert await (await Client.of(server)).is_shut_out()
+
+
 async def test_running_out_of_descriptors_is_waited_out(start: Start, caplog: pytest.LogCaptureFixture) -> None:
     server = start()
     sock, listener = server._sockets[0]
@@ -218,6 +263,27 @@ async def test_connections_leave_descriptors_to_storage(
     assert "Closed 3 new connections" in caplog.text
     limit[0] = resource.RLIM_INFINITY
     assert await (await Client.of(server)).ask(b"z") == b"z"
+
+
+async def test_broker_is_accepted_with_descriptors_that_clients_leave(
+    start: Start, limit: list[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(server_module, "DESCRIPTORS_KEPT_SHARE", 0.5)
+    server = start()
+    server.peer_addresses = {2: "127.0.0.2"}
+    next_one = os.dup(server._sockets[0][0].fileno())  # the lowest free one
+    os.close(next_one)
+    limit[0] = 2 * next_one  # clients have no descriptor left, brokers half as many as are in use
+    assert descriptors_for_connections(limit[0]) == next_one
+    assert descriptors_for_connections(limit[0], of_peers=True) == next_one + next_one // 2
+    assert await (await Client.of(server)).is_shut_out()
+    assert await (await Client.of(server, own_host="127.0.0.2")).ask(b"x") == b"x"
+
+
+def test_brokers_leave_half_of_the_kept_descriptors_to_storage() -> None:
+    assert descriptors_for_connections(1 << 20, of_peers=True) == (1 << 20) - DESCRIPTORS_KEPT // 2
+    assert descriptors_for_connections(400, of_peers=True) == 350
+    assert descriptors_for_connections(resource.RLIM_INFINITY, of_peers=True) > 1 << 30
 
 
 def test_low_descriptor_limit_leaves_most_descriptors_to_connections() -> None:

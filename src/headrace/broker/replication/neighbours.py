@@ -101,6 +101,8 @@ class Neighbours:
         except (OSError, TimeoutError):
             return False
         self._tell_known(node_id)
+        if (peer := writer.get_extra_info("peername")) is not None:
+            self._broker.server.peer_addresses[node_id] = peer[0]
         steady = asyncio.get_running_loop().call_later(STEADY_S, self._broker.lost_brokers.remove, node_id)
         try:
             await reader.read(1)
