@@ -18,6 +18,7 @@ def checks_of(broker: "Broker") -> Checks:
     return {
         "disk": _disk(broker),
         "logs": _logs(broker),
+        "transactions": _transactions(broker),
         "coordinators": _coordinators(broker),
         "store": _store(broker),
         "replication": _replication(broker),
@@ -48,6 +49,16 @@ def _logs(broker: "Broker") -> Check:
         found = f"{len(waiting)} partitions are offline until there is disk space to open them, first {waiting[0]}"
         return Check(Status.DEGRADED, f"{found}: free some, no restart is needed")
     return Check(Status.OK, "all partitions can be read and written")
+
+
+def _transactions(broker: "Broker") -> Check:
+    doubtful = [(one, rows[0].first_offset) for one in broker.partitions.all() if (rows := one.doubtful_transactions())]
+    if not doubtful:
+        return Check(Status.OK, "no corrupt batch may be the end marker of an open transaction")
+    partition, offset = doubtful[0]
+    found = f"{len(doubtful)} partitions have an open transaction whose end marker may be corrupt, first {partition}"
+    advice = f"headrace transactions abort --topic {partition.topic} --partition {partition.index} --start {offset}"
+    return Check(Status.DEGRADED, f"{found}: if it stays open, end it as aborted: {advice}")
 
 
 def _coordinators(broker: "Broker") -> Check:

@@ -34,6 +34,7 @@ from headrace.records.batch import parse_header
 from headrace.storage.files import Durable
 from headrace.storage.log import Log
 from headrace.storage.log_values import Appended, LogSlice, Producer
+from headrace.storage.lost_markers import DoubtfulTransaction, doubtful_transactions
 from headrace.storage.producer_entry import COORDINATOR_EPOCH_MAX
 from headrace.storage.runs import append_new
 from headrace.storage.segment import Segment
@@ -149,6 +150,12 @@ class Partition(Replica):
     def is_behind_its_log(self) -> bool:
         """Whether the leader epoch of the metadata is one that the log knows from before a restore."""
         return self.leader_epoch < self.newest_log_epoch or self.leader_epoch == self._reused_epoch
+
+    def doubtful_transactions(self) -> list[DoubtfulTransaction]:
+        """Open transactions whose end marker may be corrupt, on the leader."""
+        if self.leadership is None or self.failure is not None or self.log.producers.first_unstable_offset is None:
+            return []
+        return doubtful_transactions(self.log.segments, self.log.producers)
 
     @property
     def term(self) -> Term:

@@ -107,6 +107,7 @@ class LogTotals:
         self._behind = self._under_min_isr = self._lag = 0
         self._offline = unopened
         self._sizes: list[tuple[int, Partition]] = []
+        self._lost_markers: list[tuple[Partition, int]] = []
 
     def look_at(self, partitions: Iterable[Partition]) -> Iterator[None]:
         for partition in partitions:
@@ -127,6 +128,9 @@ class LogTotals:
         state = leadership.state
         self._behind += len(state.isr) < len(state.replicas)
         self._under_min_isr += len(state.isr) < min(partition.log.config.min_insync_replicas, len(state.replicas))
+        doubtful = partition.doubtful_transactions()
+        if doubtful and len(self._lost_markers) < metrics.PARTITIONS_SHOWN_MAX:
+            self._lost_markers.append((partition, doubtful[0].first_offset))
         for follower in leadership.followers.values():
             self._lag = max(self._lag, partition.log_end_offset - max(follower.end_offset, 0))
 
@@ -150,6 +154,8 @@ class LogTotals:
         yield Family(metrics.PARTITION_START, [(labels, log.log_start_offset) for labels, _, log in rows])
         yield Family(metrics.PARTITION_END, [(labels, log.log_end_offset) for labels, _, log in rows])
         yield one(metrics.PARTITIONS_NOT_SHOWN, len(self._sizes) - len(shown))
+        lost = [((one.topic, str(one.index)), offset) for one, offset in self._lost_markers]
+        yield Family(metrics.LOST_MARKER, [(labels, offset) for labels, offset in lost])
 
 
 def _transaction_families(broker: "Broker") -> Iterator[Family]:

@@ -8,7 +8,7 @@ marker then decides about its transaction as if it could be read. It is not serv
 import logging
 from collections.abc import Iterable, Iterator, Sequence
 from functools import cache
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from headrace.model.errors import CorruptBatch
 from headrace.records.batch import CRC_START, LENGTH_OVERHEAD, BatchHeader, batch_crc, parse_header
@@ -68,30 +68,47 @@ def _marker_in(batch: bytearray) -> "tuple[BatchHeader, EndMarker] | None":
     return None if marker is None else (header, marker)
 
 
-def report_doubtful(directory: str, segments: Sequence[Segment], states: ProducerStates) -> None:
-    """Logs every open transaction whose marker may be in an unreadable range, and what an operator can do."""
+class DoubtfulTransaction(NamedTuple):
+    """An open transaction whose marker may be in an unreadable range."""
+
+    producer_id: int
+    epoch: int
+    first_offset: int
+    lost: list[Hole]  # the ranges behind its first record
+
+
+def doubtful_transactions(segments: Iterable[Segment], states: ProducerStates) -> list[DoubtfulTransaction]:
+    """Returns them in the order of their first offsets."""
     holes = [hole for segment in segments for hole in segment.holes]
-    for entry in states.active():
+    found = []
+    for entry in states.active() if holes else ():
         first = entry.txn_first_offset
         lost = [] if first is None else [hole for hole in holes if hole.next_offset > first]
-        if lost:
-            topic, _, partition = directory.rpartition("/")[2].rpartition("-")
-            log.error(
-                "%s-%s: the marker that ended the transaction of producer id %d (epoch %d) at offset %d may be in the "
-                "unreadable offsets %s. If so, read_committed consumers wait at offset %d, and the next marker of this "
-                "producer decides about all its records from there on. To end the transaction as aborted: headrace "
-                "transactions abort --topic %s --partition %s --start %d",
-                topic,
-                partition,
-                entry.producer_id,
-                entry.epoch,
-                first,
-                _ranges(lost),
-                first,
-                topic,
-                partition,
-                first,
-            )
+        if first is not None and lost:
+            found.append(DoubtfulTransaction(entry.producer_id, entry.epoch, first, lost))
+    return sorted(found, key=lambda one: one.first_offset)
+
+
+def report_doubtful(directory: str, segments: Sequence[Segment], states: ProducerStates) -> None:
+    """Logs every doubtful transaction, and what an operator can do."""
+    for one in doubtful_transactions(segments, states):
+        topic, _, partition = directory.rpartition("/")[2].rpartition("-")
+        log.error(
+            "%s-%s: the marker that ended the transaction of producer id %d (epoch %d) at offset %d may be in the "
+            "unreadable offsets %s. If so, read_committed consumers wait at offset %d, and the next marker of this "
+            "producer decides about all its records from there on. To end the transaction as aborted: headrace "
+            "transactions abort --topic %s --partition %s --start %d",
+            topic,
+            partition,
+            one.producer_id,
+            one.epoch,
+            one.first_offset,
+            _ranges(one.lost),
+            one.first_offset,
+            topic,
+            partition,
+            one.first_offset,
+        )
 
 
 def _ranges(holes: Iterable[Hole]) -> str:

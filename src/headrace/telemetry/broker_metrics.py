@@ -174,6 +174,12 @@ OLDEST_TRANSACTION = Metric(
     _GAUGE,
     "Age of the oldest open transaction; readers of committed data wait for it.",
 )
+LOST_MARKER = Metric(
+    "headrace_partition_lost_marker_offset",
+    _GAUGE,
+    "First offset of the oldest open transaction whose end marker may be corrupt, in partitions led here with one.",
+    ("topic", "partition"),
+)
 
 # Controller
 CONTROLLER = Metric(

@@ -100,6 +100,16 @@ def offline_partitions(interval: Interval) -> Iterator[Diagnosis]:
         yield Diagnosis("offline partitions", "problem", found, advice)
 
 
+def lost_markers(interval: Interval) -> Iterator[Diagnosis]:
+    """Also of a transaction that is in progress around a corrupt batch: such a one ends by itself."""
+    for series, offset in sorted(interval.values("headrace_partition_lost_marker_offset").items()):
+        topic, partition = series.label("topic"), series.label("partition")
+        found = f"{topic}-{partition}: the end marker of the open transaction at offset {offset:.0f} may be corrupt"
+        advice = "if it stays open, read_committed consumers wait there; end it as aborted: headrace transactions abort"
+        advice += f" --topic {topic} --partition {partition} --start {offset:.0f}"
+        yield Diagnosis("lost marker", "problem", found, advice)
+
+
 def broker_core(interval: Interval) -> Iterator[Diagnosis]:
     used = interval.rate("process_cpu_seconds_total", part="broker")
     if used < CORE_FULL_SHARE:
@@ -239,6 +249,7 @@ def errors(interval: Interval) -> Iterator[Diagnosis]:
 RULES: tuple[Rule, ...] = (
     disk_space,
     offline_partitions,
+    lost_markers,
     stray_directories,
     disk_speed,
     broker_core,

@@ -196,6 +196,7 @@ def test_health_is_told_at_three_depths(rest):
         "replicas": "ok",
         "broker.disk": "ok",
         "broker.logs": "ok",
+        "broker.transactions": "ok",
         "broker.coordinators": "ok",
         "broker.store": "ok",
         "broker.replication": "ok",

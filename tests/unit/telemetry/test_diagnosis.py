@@ -69,6 +69,17 @@ def test_offline_partitions_are_a_problem():
     assert "offline partitions" not in findings("headrace_partitions_offline 0\n")
 
 
+def test_transaction_with_a_lost_marker_is_a_problem_with_its_command():
+    found = findings('headrace_partition_lost_marker_offset{topic="orders",partition="3"} 17\n')
+    status, what, advice = found["lost marker"]
+    assert (status, what) == (
+        "problem",
+        "orders-3: the end marker of the open transaction at offset 17 may be corrupt",
+    )
+    assert "headrace transactions abort --topic orders --partition 3 --start 17" in advice
+    assert "lost marker" not in findings("headrace_partitions_offline 0\n")
+
+
 def test_a_full_core_is_blamed_on_small_batches_if_there_are_many():
     core = 'process_cpu_seconds_total{part="broker"} 9\n'
     requests = 'headrace_request_duration_seconds_count{api="Produce"} 50000\n'
