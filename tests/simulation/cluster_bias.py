@@ -64,6 +64,7 @@ FULL_DISKS = Bias(
 )
 NEW_DISKS = Bias(roles=(), min_isr=2, faults=("replace_disk", "replace_disk", "_crash"))
 OLDER_DISKS = NEW_DISKS._replace(faults=("restore_older_disk", "_crash"))
+DISKS_OF_THIS_RUN = NEW_DISKS._replace(faults=("restore_disk_of_this_run", "_crash"))
 FORMER_DISKS = NEW_DISKS._replace(faults=("return_former_disk", "_crash"))
 LAST_DISKS = Bias(roles=(), min_isr=1, faults=("replace_last_disk",))
 LAST_DIRECTORIES = LAST_DISKS._replace(faults=("lose_last_directories",))
@@ -99,6 +100,7 @@ FAULTS = {
     "lost last directories": LAST_DIRECTORIES,
     "older disks": OLDER_DISKS,
     "former disks": FORMER_DISKS,
+    "disks of this run": DISKS_OF_THIS_RUN,
     "restored metadata": RESTORED,
     "restored metadata, lagging replica": RESTORED_LAGGING,
     "cloned brokers": CLONES,

@@ -164,6 +164,20 @@ async def restore_older_disk(trouble: "Trouble") -> None:
     await _put_in(trouble, node, image, others)
 
 
+async def restore_disk_of_this_run(trouble: "Trouble") -> None:
+    """One broker stops cleanly and gets its disk as it was while it ran; then the others are killed."""
+    if not await trouble.all_well():
+        return
+    node, *others = trouble.random.sample(trouble.nodes, len(trouble.nodes))
+    image = copied(node.files)
+    await asyncio.sleep(trouble.random.choice([1.0, 4.0]))
+    await node.stop()
+    if node._life is not None:
+        return  # it was killed while it stopped
+    trouble.note("disk of this run", node.node_id)
+    await _put_in(trouble, node, image, others)
+
+
 async def return_former_disk(trouble: "Trouble") -> None:
     """One broker gets an empty disk and catches up; then it gets its former disk, which it had left cleanly."""
     if not await trouble.all_well():

@@ -37,6 +37,9 @@ from tests.simulation.cluster_promises import (
 from tests.simulation.cluster_transactions import Transactions
 
 
+async def _count_no_stop(controller: Controller, count_registration: Callable[[int], int]) -> None: ...
+
+
 def _as_if_loaded(original: Callable[..., Awaitable[None]]) -> Callable[..., Awaitable[None]]:
     async def close(self: Partitions, *, clean: bool = True) -> None:
         self._is_loaded = True
@@ -136,6 +139,14 @@ MUTANTS = [
         lambda self, registrations: False,
         LOST,
         cluster_bias.OLDER_DISKS,
+    ),
+    Mutant(
+        "a clean stop is not counted",
+        Controller,
+        "count_stop",
+        _count_no_stop,
+        LOST,
+        cluster_bias.DISKS_OF_THIS_RUN,
     ),
     Mutant(
         "a former disk is trusted for its clean mark",

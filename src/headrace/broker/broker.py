@@ -53,6 +53,8 @@ log = logging.getLogger(__name__)
 # A session that ends at all has ended by then, also in a store that rounds up.
 DUPLICATE_GRACE_S = 2.0
 REGISTER_AGAIN_S = 0.1
+# A stop does not wait longer for a metadata store that is away: etcd elects a leader within it.
+COUNT_STOP_S_MAX = 3.0
 
 
 class Broker:
@@ -250,6 +252,17 @@ class Broker:
             Listener(one.name, one.host or socket.gethostname(), one.port) for one in self.server.bound.values()
         )
 
+    async def _count_stop(self) -> None:
+        try:
+            async with asyncio.timeout(COUNT_STOP_S_MAX):
+                await self.controller.count_stop(self.log_dir.count_registration)
+        except (HeadraceError, TimeoutError) as error:
+            log.warning(
+                "Clean stop not counted; a copy of the data directory that was made during this run might not be "
+                "recognized as an older one: %s",
+                error or "the metadata store did not respond in time",
+            )
+
     async def stop(self) -> None:
         """Send no more responses, then leave every file as the next start likes it; after a failed start, too.
 
@@ -276,4 +289,6 @@ class Broker:
         await steps.run(self.controller.stop)
         if membership is not None:
             await steps.run(membership.leave)
+            if self.log_dir.is_closed_cleanly:
+                await self._count_stop()
         steps.raise_first()

@@ -16,7 +16,7 @@ from headrace.broker.log_levels import log_levels, set_log_levels
 from headrace.broker.partition_states import PartitionStates
 from headrace.core.cluster import brokers, restored, topics
 from headrace.core.cluster.alter_configs import Alteration, alter_configs, replace_configs
-from headrace.core.cluster.brokers import ProducerIdBlock
+from headrace.core.cluster.brokers import DuplicateBroker, ProducerIdBlock
 from headrace.core.cluster.config_view import BrokerLayers, broker_layers
 from headrace.core.cluster.events import Event
 from headrace.core.cluster.facts import broker_key
@@ -46,6 +46,7 @@ class Controller:
         self._facts = FactWriter(store, self.image)
         self.states = PartitionStates(self._facts, self.image, settings.node_id, self.broker_configs)
         self.broker_epoch = -1  # of this broker's registration
+        self._is_leaving = False
 
     # Starting and stopping
 
@@ -68,9 +69,9 @@ class Controller:
         `keeps_unsynced`: even so the machine has run on, and nothing is lost of what that run had written.
         `acked_unsynced`: see `PartitionStates.come_back`.
         `directory` is the id of its data directory; `incarnation` distinguishes it from copies. `registrations` is how
-        often a broker has registered with it, as counted in the directory; `count_registration` raises that count above
-        the given one and returns it. `alone`: no other broker uses this metadata. `check_cluster` raises if the node
-        may not join the cluster that it finds.
+        often a broker has registered or stopped cleanly with it, as counted in the directory; `count_registration`
+        raises that count above the given one and returns it. `alone`: no other broker uses this metadata.
+        `check_cluster` raises if the node may not join the cluster that it finds.
         """
         await self._facts.catch_up()
         if check_cluster is not None:
@@ -140,21 +141,39 @@ class Controller:
         return True
 
     def _is_older_copy(self, registrations: int) -> bool:
-        """Whether a broker has registered with this data directory since the copy of it that is used now was made."""
+        """Whether a broker has registered or stopped with this data directory since the copy that is used was made."""
         if registrations >= self._registrations_before():
             return False
         log.error(
-            "The data directory is an older copy: it has counted %d registrations of broker %d, and the metadata %d. "
-            "Its replicas may lack committed records; they leave the ISR until they have caught up",
+            "The data directory is an older copy: it has counted %d registrations and stops of broker %d, and the "
+            "metadata %d. Its replicas may lack committed records; they leave the ISR until they have caught up",
             registrations,
             self._settings.node_id,
             self._registrations_before(),
         )
         return True
 
+    async def count_stop(self, count_registration: Callable[[int], int]) -> None:
+        """Counts a clean stop as a registration. Call when the logs are closed and the session is over.
+
+        Otherwise a copy that was made while this process ran would pass for the directory that it has left. The count
+        on disk is raised first, so that it is never below the metadata's.
+        """
+        if self.is_superseded:
+            return
+        count = count_registration(self._registrations_before())
+        self._is_leaving = True
+        try:
+            await self._facts.change_one(lambda: brokers.count_stop(self.image, self._settings.node_id, count))
+        except DuplicateBroker:
+            if self._registrations_before() < count:  # else the outcome of the commit was unknown, and this is it
+                raise
+
     @property
     def is_superseded(self) -> bool:
         """Whether the metadata has another registration of this broker id than the one of this process."""
+        if self._is_leaving:
+            return False  # its last commit replaces the registration
         return self.image.version_of(broker_key(self._settings.node_id)) != self.broker_epoch
 
     async def deliver_again(self, events: Sequence[Event]) -> None:

@@ -6,7 +6,7 @@
     cleaner-offset-checkpoint              up to where compaction has come
     .kafka_cleanshutdown                   there after a clean stop, gone while we run
     .headrace_boot                         in which run of the machine the last process was; Kafka knows no such file
-    .headrace_registrations                how often the broker has registered with this directory; Kafka has none
+    .headrace_registrations                how often the broker has registered or stopped with it; Kafka has none
     meta.properties                        cluster, node and directory id
 
 Decides only the bytes, which are Kafka's but for one; a file is always replaced as a whole.
@@ -123,7 +123,7 @@ def write_boot(files: Files, directory: str, boot_id: str) -> None:
 
 
 def read_registrations(files: Files, directory: str) -> int:
-    """How often a broker has registered with this directory; 0 if earlier versions wrote it."""
+    """How often a broker has registered or stopped cleanly with this directory; 0 if earlier versions wrote it."""
     path = f"{directory}/{REGISTRATIONS}"
     try:
         return int(files.read(path).decode())

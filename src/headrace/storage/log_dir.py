@@ -7,7 +7,7 @@ log-start-offset-checkpoint           below these offsets everything is deleted
 replication-offset-checkpoint         high watermarks
 .kafka_cleanshutdown                  the last process closed every log
 .headrace_boot                        in which run of the machine it was
-.headrace_registrations               how often the broker has registered with this directory
+.headrace_registrations               how often the broker has registered, or stopped cleanly, with this directory
 .headrace_replicas                    which replicas have had records in this directory
 .headrace_unsynced                    topics with records that may have been acknowledged before they were synced
 <topic>-<partition>/                  a partition
@@ -90,6 +90,7 @@ class LogDir:
         self.was_clean = checkpoints.clean_shutdown_epoch(files, self.path) is not None
         self._boot_before = checkpoints.boot_before(files, self.path)
         self.registrations = self._registrations()
+        self.is_closed_cleanly = False  # by this process
         self.is_recovered = self.was_clean or self.keeps_unsynced  # whether `end_recovery` has nothing to do
         self.unsynced_topics = UnsyncedTopics(files, self.path)
         self.acked_unsynced_before = self.unsynced_topics.as_recorded()  # by the last process
@@ -411,6 +412,7 @@ class LogDir:
         self.write_recovery_points()
         self.write_log_starts()
         checkpoints.mark_clean_shutdown(self.files, self.path)
+        self.is_closed_cleanly = True
 
 
 def _checksum(rows: Mapping[TopicPartition, int]) -> int:

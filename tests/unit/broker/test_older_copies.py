@@ -13,7 +13,7 @@ from headrace.core.cluster import facts
 from headrace.core.cluster.topics import NewTopic
 from headrace.core.cluster.values import NO_LEADER, PartitionState
 from headrace.metadata.memory import MemoryStore
-from headrace.metadata.store import LeaseId, OutcomeUnknown, Snapshot
+from headrace.metadata.store import LeaseId, OutcomeUnknown, Snapshot, Unavailable
 from headrace.model.settings import Listener, Settings
 from headrace.storage.checkpoints import REGISTRATIONS
 from headrace.storage.files import DiskFiles
@@ -47,9 +47,8 @@ class Host:
         broker = await self.started()
         if "t" not in broker.image.topics:
             await broker.controller.create_topics([NewTopic("t", 1, 1)])
-        partition = broker.partitions.get("t", 0)
         for _ in range(records):
-            partition.append(memoryview(bytearray(batch_of(["x"]))), -1, self.clock.wall_ms())
+            self.append(broker)
         await broker.stop()
 
     async def live_on_an_empty_disk(self) -> None:
@@ -59,6 +58,14 @@ class Host:
         await broker.controller.states.elect_leaders({"t": [0]}, unclean=True)
         assert broker.image.topics["t"].partitions[0].lost == ()
         await broker.stop()
+
+    def append(self, broker: Broker) -> None:
+        partition = broker.partitions.get("t", 0)
+        partition.append(memoryview(bytearray(batch_of(["x"]))), -1, self.clock.wall_ms())
+
+    def take_copy(self) -> None:
+        shutil.rmtree(self.copy, ignore_errors=True)
+        shutil.copytree(self.data, self.copy)
 
     def restore(self) -> None:
         shutil.rmtree(self.data)
@@ -97,6 +104,74 @@ async def test_replica_in_the_newest_copy_is_elected(host: Host) -> None:
     assert (await host.state_after_start()).leader == 1
 
 
+@pytest.mark.parametrize("later_runs", [0, 1])
+@pytest.mark.parametrize("moment", ["before records", "between records", "after records"])
+async def test_copy_made_while_the_broker_ran_is_older_after_its_clean_stop(
+    host: Host, moment: str, later_runs: int
+) -> None:
+    """Its logs lack what was written afterwards, and it has the count of the run that it was made in."""
+    broker = await host.started()
+    for now in ("before records", "between records", "after records"):
+        if now == moment:
+            host.take_copy()
+        if now != "after records":
+            host.append(broker)
+    await broker.stop()
+    for _ in range(later_runs):
+        await host.run(records=0)
+    host.restore()
+    state = await host.state_after_start()
+    assert (state.leader, state.isr) == (NO_LEADER, ())
+    assert (await host.state_after_start()).leader == NO_LEADER, "the next start finds the same replicas"
+
+
+async def test_copy_made_after_a_clean_stop_is_the_newest_until_the_next_start(host: Host) -> None:
+    await host.run(records=1)
+    host.take_copy()
+    host.restore()
+    assert (await host.state_after_start()).leader == 1
+    host.restore()
+    assert (await host.state_after_start()).leader == NO_LEADER
+
+
+class Away(MemoryStore):
+    """A store that does not respond while it is away."""
+
+    is_away = False
+
+    async def commit(
+        self, expect: Mapping[str, int], writes: Mapping[str, bytes | None], lease: LeaseId | None = None
+    ) -> int:
+        if self.is_away and facts.broker_key(1) in writes:
+            raise Unavailable("away")
+        return await super().commit(expect, writes, lease)
+
+
+async def test_stop_that_cannot_be_counted_in_the_metadata_leaves_a_current_directory(
+    host: Host, caplog: pytest.LogCaptureFixture
+) -> None:
+    host.store = Away(host.clock)
+    shutil.rmtree(host.data)
+    broker = await host.started()
+    await broker.controller.create_topics([NewTopic("t", 1, 1)])
+    host.append(broker)
+    host.store.is_away = True
+    await broker.stop()
+    assert "Clean stop not counted" in caplog.text
+    host.store.is_away = False
+    assert (await host.state_after_start()).leader == 1
+
+
+async def test_stop_of_a_replaced_process_leaves_the_registration_of_the_other(host: Host) -> None:
+    broker = await host.started()
+    key = facts.broker_key(1)
+    entry = (await host.store.load(key)).entries[key]
+    await host.store.commit({}, {key: entry.value})  # of another process
+    registered = (await host.store.load(key)).entries[key]
+    await broker.stop()
+    assert (await host.store.load(key)).entries[key] == registered
+
+
 async def test_copy_is_older_after_a_start_that_failed_later(host: Host, monkeypatch: pytest.MonkeyPatch) -> None:
     def fail(*_: object) -> None:
         raise OSError("no")
@@ -126,7 +201,9 @@ async def test_empty_disk_continues_the_count(host: Host) -> None:
     shutil.rmtree(host.data)
     assert (await host.state_after_start()).leader == NO_LEADER
     broker = await host.started()
-    assert int((host.data / REGISTRATIONS).read_text()) == broker.image.brokers[1].registrations == 4
+    assert (
+        int((host.data / REGISTRATIONS).read_text()) == broker.image.brokers[1].registrations == 7
+    )  # each clean stop counts, too
     await broker.stop()
 
 
@@ -139,7 +216,7 @@ async def test_unreadable_count_is_an_older_copy(host: Host, content: str) -> No
 async def test_directory_of_an_earlier_version_is_trusted(host: Host) -> None:
     (host.data / REGISTRATIONS).unlink()
     entry = (await host.store.load(facts.broker_key(1))).entries[facts.broker_key(1)]
-    await host.store.commit({}, {facts.broker_key(1): entry.value.replace(b',"registrations":1', b"")})
+    await host.store.commit({}, {facts.broker_key(1): entry.value.replace(b',"registrations":2', b"")})
     assert (await host.state_after_start()).leader == 1
 
 

@@ -171,6 +171,7 @@ DECISIONS: Mapping[str, Decide] = {
         if 4 in image.brokers
         else RequestError("broker 4 is not registered")
     ),
+    "count stop of 3": lambda image: brokers.count_stop(image, 3, 7),
     "session of 1 ends": _session_ends(1),
     "session of 2 ends": _session_ends(2),
     "session of 3 ends": _session_ends(3),

@@ -106,6 +106,15 @@ def begin_session(
     )
 
 
+def count_stop(image: ClusterImage, node_id: int, registrations: int) -> Decision[None]:
+    """The directory of this broker counts a clean stop: copies of it that were made before are older ones."""
+    known = image.brokers.get(node_id)
+    if known is None or known.registrations >= registrations:
+        return Decision(None, {})
+    value = facts.encode_broker(known.endpoints, known.rack, known.directory, known.incarnation, registrations)
+    return Decision(None, {facts.broker_key(node_id): value})
+
+
 def unregister(image: ClusterImage, node_id: int) -> Decision[None]:
     """A broker that is gone, and holds nothing, is forgotten."""
     known = image.brokers.get(node_id)

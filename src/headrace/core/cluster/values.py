@@ -64,7 +64,7 @@ class BrokerInfo(NamedTuple):
     is_stopping: bool = False  # it is shutting down
     incarnation: str = ""  # of two processes with the same one, the earlier is dead; see `LogDir.incarnation`
     is_full: bool = False  # its disk is full: it leads only where no other replica can
-    registrations: int = 0  # how often its data directory has registered, as the directory counts them
+    registrations: int = 0  # and clean stops, as its data directory counts them
 
 
 class Tombstone(NamedTuple):
