@@ -14,6 +14,7 @@ from headrace.broker.partition import Partition
 from headrace.broker.slices import drive, in_slices
 from headrace.model.errors import CorruptLog, HeadraceError, PassingStorageError, StorageError
 from headrace.model.ids import TopicPartition
+from headrace.storage.index_rebuild import IndexRebuilding
 from headrace.storage.segment import Segment
 
 if TYPE_CHECKING:
@@ -135,6 +136,9 @@ class LogKeeper:
             cleaned = await drive(cleaner.run())
         except CorruptLog as damage:
             self._exclude(partition, damage)
+            return
+        except IndexRebuilding as wait:
+            await wait.rebuilt()  # nothing has changed; the next round tries again
             return
         except PassingStorageError:
             raise  # nothing has changed: copies are given up before they count; the next round tries again

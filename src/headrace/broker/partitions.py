@@ -9,6 +9,7 @@ from uuid import UUID
 
 from headrace.broker.flush_policies import FlushPolicies
 from headrace.broker.group_commit import GroupCommit
+from headrace.broker.index_rebuilds import IndexRebuilds
 from headrace.broker.lost_replicas import LostReplicas
 from headrace.broker.partition import Partition, Term
 from headrace.broker.partition_dirs import PartitionDirs
@@ -39,6 +40,7 @@ from headrace.model.errors import (
 from headrace.model.ids import TopicPartition
 from headrace.storage.damage import damaged_from
 from headrace.storage.held_replicas import ReplicaId
+from headrace.storage.index_rebuild import IndexRebuilding
 from headrace.storage.log import Log
 from headrace.storage.log_dir import LogDir
 from headrace.storage.truncation import LetGo, Truncation, start_log_anew
@@ -73,6 +75,7 @@ class Partitions:
         self._unopened_at_start: frozenset[TopicPartition] = frozenset()
         self._is_fenced = False
         self.threads = RequestThreads()
+        self._index_rebuilds = IndexRebuilds()
         self.removals = removals or Removals(log_dir)
         self._dirs = PartitionDirs(log_dir, clock, self.removals)
         self._lost = LostReplicas(log_dir, node_id)
@@ -357,6 +360,7 @@ class Partitions:
             partition.fence()
 
     def _partition(self, topic: TopicImage, index: int, partition_log: Log) -> Partition:
+        self._index_rebuilds.serve(partition_log)
         return Partition(
             topic.name,
             index,
@@ -449,7 +453,13 @@ class Partitions:
         """
         term = partition.term
         while True:
-            truncation = Truncation(partition.log, end_offset)
+            try:
+                truncation = Truncation(partition.log, end_offset)
+            except IndexRebuilding as wait:
+                await wait.rebuilt()
+                if partition.term != term:
+                    return None
+                continue
             try:
                 await asyncio.to_thread(truncation.replay)
             except Exception:
@@ -554,6 +564,7 @@ class Partitions:
         has_finished = False
         try:
             await self.removals.stop()
+            await self._index_rebuilds.stop()
             has_finished = True
         finally:  # a log is closed whatever becomes of the files that are removed
             self._close_all(clean=clean and has_finished)

@@ -31,6 +31,7 @@ from headrace.storage.txn_index import AbortedTxn, TxnIndex
 
 if TYPE_CHECKING:
     from headrace.records.control import EndMarker
+    from headrace.storage.index_rebuild import Rebuilder
 
 log = logging.getLogger(__name__)
 
@@ -76,6 +77,7 @@ class Log:
         self.recent_ends: dict[int, tuple[Segment, int]] = {}
         self.room = RoomAhead()
         self._due_snapshots = DueSnapshots(files, directory)
+        self.rebuilder: Rebuilder | None = None
         self.mark: ReplicaMark | None = None  # says that the replica has records, behind the first that are synced
 
     @classmethod
@@ -98,6 +100,12 @@ class Log:
             epochs=LeaderEpochs(files, directory),
             unsynced=[*(unsynced or []), NewName(files, directory), first.file],
         )
+
+    def rebuild_with(self, rebuilder: "Rebuilder") -> None:
+        """From here on, an event loop uses the log: indexes of large segments are rebuilt elsewhere."""
+        self.rebuilder = rebuilder
+        for segment in self.segments:
+            segment.rebuilder = rebuilder
 
     @property
     def active(self) -> Segment:
@@ -257,7 +265,7 @@ class Log:
         # From here on nothing fails: an empty segment that is not in the log must not be left among longer ones.
         self._snapshot_after(self._seal_aborted())
         self._unsynced.append(NewName(self.files, self.directory))
-        fresh.epochs = self.epochs
+        fresh.epochs, fresh.rebuilder = self.epochs, self.rebuilder
         self.segments.append(fresh)
         return fresh
 
@@ -337,6 +345,7 @@ class Log:
         written, and lose them at the next power cut.
         """
         end = self.recovery_point
+        self.active.rebuilder = None  # the partition goes offline: its log is truncated now or not at all
         while len(self.segments) > 1 and self.segments[-1].base_offset >= end:
             remove_segment_files(self.files, self.segments.pop())
         if self.active.next_offset > end:

@@ -10,6 +10,7 @@ import logging
 from collections.abc import Iterable, Iterator
 from contextlib import suppress
 from struct import Struct
+from typing import TYPE_CHECKING
 
 from headrace.model.errors import CorruptLog
 from headrace.records.batch import HEADER_BYTES, LENGTH_OVERHEAD, BatchHeader, parse_header
@@ -22,12 +23,17 @@ from headrace.storage.leader_epochs import LeaderEpochs
 from headrace.storage.segment_check import FORMAT_VERSION, UNKNOWN, Bounds, Hole
 from headrace.storage.txn_index import NO_ENTRIES
 
+if TYPE_CHECKING:
+    from headrace.storage.index_rebuild import Rebuilder
+
 log = logging.getLogger(__name__)
 
 # One read while hopping over small batches: twice the default index interval covers a lookup in one go.
 SCAN_BYTES = 8 * 1024
 RELATIVE_OFFSET_MAX = 2**31 - 1  # Kafka reads relative offsets as signed
 POSITION_MAX = 2**31 - 1  # and positions too
+# 22 ms for a MiB of small batches: more than a request should wait for, and rare.
+REINDEX_AT_ONCE_BYTES = 1024 * 1024
 
 _OFFSET_AND_LENGTH = Struct(">qi")
 _LAST_OFFSET_DELTA = Struct(">i")
@@ -42,31 +48,35 @@ def segment_name(base_offset: int) -> str:
 class Segment:
     __slots__ = (
         "_bytes_since_index_entry",
-        "_index_interval_bytes",
         "aborted",
         "base_offset",
         "checked",
         "directory",
         "epochs",
         "file",
+        "files",
         "first_epoch",
         "first_timestamp",
         "holes",
+        "index_interval_bytes",
         "last_epoch",
         "max_timestamp",
         "max_timestamp_offset",
         "next_offset",
         "offset_index",
         "opened_ms",
+        "rebuilder",
         "time_index",
+        "truncations",
     )
 
     def __init__(
         self, files: Files, directory: str, base_offset: int, *, index_interval_bytes: int, create: bool, now_ms: int
     ) -> None:
+        self.files = files
         self.directory = directory
         self.base_offset = base_offset
-        self._index_interval_bytes = index_interval_bytes
+        self.index_interval_bytes = index_interval_bytes
         self._bytes_since_index_entry = 0
         stem = f"{directory}/{segment_name(base_offset)}"
         self.file: File = files.open(f"{stem}.log", create=create)
@@ -83,6 +93,8 @@ class Segment:
         self.checked = CheckedRanges()
         self.holes: list[Hole] = []
         self.epochs: LeaderEpochs | None = None  # of the log that it belongs to
+        self.rebuilder: Rebuilder | None = None  # of a log that a broker serves
+        self.truncations = 0
         self.first_epoch = self.last_epoch = UNKNOWN  # of the batches that were there when it was opened
 
     @property
@@ -127,7 +139,7 @@ class Segment:
             self.max_timestamp = header.max_timestamp
             self.max_timestamp_offset = last_offset
         relative_offset = last_offset - self.base_offset
-        if self._bytes_since_index_entry > self._index_interval_bytes and relative_offset <= RELATIVE_OFFSET_MAX:
+        if self._bytes_since_index_entry > self.index_interval_bytes and relative_offset <= RELATIVE_OFFSET_MAX:
             self.offset_index.append(relative_offset, position)
             self._note_time()
             self._bytes_since_index_entry = 0
@@ -163,6 +175,7 @@ class Segment:
 
     def truncate(self, position: int, next_offset: int) -> None:
         """Cut the file and both indexes at a batch boundary, in one step."""
+        self.truncations += 1
         self.file.truncate(position)
         self.next_offset = next_offset
         self.offset_index.truncate_to_position(position)
@@ -305,11 +318,27 @@ class Segment:
         return False
 
     def reindex(self) -> None:
-        """Build both indexes from the batches. What is damaged in them comes to light here, too."""
+        """Build both indexes from the batches. What is damaged in them comes to light here, too.
+
+        Raises IndexRebuilding if that would take long on the event loop of a broker: a thread does it.
+        """
+        if self.rebuilder is not None and self.size > REINDEX_AT_ONCE_BYTES:
+            self.rebuilder.request(self)
         log.warning("%s: an index does not fit; building it anew", self.path)
         end = self.next_offset
         segment_check.check_segment(self, Bounds(end, end, may_be_cut=False))
         self.next_offset = end
+
+    def adopt_indexes(self, new: "Segment", holes: list[Hole], *, has_grown: bool) -> None:
+        """Takes over what a rebuild has found in the batches; `has_grown`: others have been appended since."""
+        self.offset_index, self.time_index, self.checked = new.offset_index, new.time_index, new.checked
+        self.holes = sorted(holes)
+        self.first_timestamp, self.first_epoch, self.last_epoch = new.first_timestamp, new.first_epoch, new.last_epoch
+        if not has_grown:
+            self._bytes_since_index_entry = new._bytes_since_index_entry
+        if self.max_timestamp_offset < new.next_offset or new.max_timestamp >= self.max_timestamp:
+            self.max_timestamp, self.max_timestamp_offset = new.max_timestamp, new.max_timestamp_offset
+        self.persist_indexes()
 
     def next_offset_at(self, boundary: int) -> int:
         """The offset after the batch before this boundary; if that is unknown, the end of the segment.
@@ -362,8 +391,19 @@ class Segment:
     def note_hole(self, damage: Hole) -> None:
         if all(hole.position != damage.position for hole in self.holes):
             self.holes.append(damage)
-            with suppress(CorruptLog):
-                self.refresh_max_timestamp()  # it may have been the damaged batch's
+            if self._has_max_timestamp(damage):
+                with suppress(CorruptLog):
+                    self.refresh_max_timestamp()
+
+    def _has_max_timestamp(self, damage: Hole) -> bool:
+        """Whether the highest timestamp may be that of the corrupt batch. Otherwise no header needs to be read again.
+
+        The offset in the header of the batch may be what is corrupt.
+        """
+        if damage.base_offset <= self.max_timestamp_offset < damage.next_offset:
+            return True
+        header = segment_check.header_at(self.file, damage.position)
+        return header is not None and header.last_offset == self.max_timestamp_offset
 
     def hole_at(self, offset: int) -> Hole | None:
         for hole in self.holes:

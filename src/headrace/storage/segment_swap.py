@@ -161,6 +161,7 @@ def swap_in(log: "Log", new: NewSegment, old: Sequence[Segment]) -> Task[list[Re
     with _interrupted(log.directory):
         replaced = [Replaced(segment, _set_aside(log.files, segment, old[0].base_offset)) for segment in old]
     start = log.segments.index(old[0])
+    new.segment.rebuilder = log.rebuilder
     log.segments[start : start + len(old)] = [new.segment]
     log.release_former_segments()
     yield from off_loop(lambda: log.files.sync_dir(log.directory))

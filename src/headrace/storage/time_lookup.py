@@ -11,6 +11,7 @@ from functools import partial
 from headrace.model.errors import CorruptLog, LookupInterrupted
 from headrace.records.batch import HEADER_BYTES, BatchHeader, parse_header
 from headrace.records.lookup import first_at_or_after, max_timestamp_record
+from headrace.storage.index_rebuild import IndexRebuilding
 from headrace.storage.log import Log
 from headrace.storage.log_values import FoundOffset
 from headrace.storage.segment import Segment
@@ -142,7 +143,7 @@ def time_of_batch_at(log: Log, offset: int) -> int | None:
     segment = log.segments[number]
     try:
         head = segment.file.read(segment.position_of(offset), HEADER_BYTES)
-    except CorruptLog:
+    except (CorruptLog, IndexRebuilding):
         return None
     if len(head) < HEADER_BYTES:
         return None

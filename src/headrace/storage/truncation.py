@@ -142,7 +142,7 @@ def start_log_anew(log: Log, offset: int, now_ms: int, let_go: LetGo = remove_se
         create=True,
         now_ms=now_ms,
     )
-    fresh.epochs = log.epochs
+    fresh.epochs, fresh.rebuilder = log.epochs, log.rebuilder
     log.segments.append(fresh)
     log.log_start_offset = offset
     log.epochs.truncate_from_end(0)

@@ -8,6 +8,7 @@ from headrace.core.coordinator import LogRecord, Machine, Producer
 from headrace.records.builder import NewRecord, build_batch
 from headrace.records.compression import Codec
 from headrace.records.control import ControlType, EndMarker, build_marker_batch
+from headrace.storage.index_rebuild import IndexRebuilding
 
 
 class Listener:
@@ -54,6 +55,24 @@ async def heard(*batches: tuple[int, bytes], log_end_offset: int) -> list[tuple[
 
 def rows(*values: bytes | None) -> list[NewRecord]:
     return [NewRecord(5, b"k", value) for value in values]
+
+
+async def test_replay_goes_on_when_an_index_is_rebuilt() -> None:
+    listener, partition = Listener(), Written((1, build_batch(rows(b"a"))), log_end_offset=1)
+    read, rebuilds = partition.read_uncommitted, 0
+
+    async def rebuilt() -> None:
+        nonlocal rebuilds
+        rebuilds += 1
+
+    def read_or_wait(offset: int, bytes_max: int) -> Piece | None:
+        if not rebuilds:
+            raise IndexRebuilding("in progress", rebuilt)
+        return read(offset, bytes_max)
+
+    partition.read_uncommitted = read_or_wait  # type: ignore[method-assign]
+    await Replay(cast(Machine[Any], listener), cast(Partition, partition)).run()
+    assert listener.heard == [(0, b"k", b"a")]
 
 
 async def test_plain_and_compressed_batches_are_heard_alike() -> None:

@@ -22,6 +22,8 @@ from headrace.records.builder import NewRecord, build_batch
 from headrace.records.compression import RATIO_FREE_BYTES, Codec
 from headrace.records.control import ControlType, EndMarker
 from headrace.storage.checkpoints import HIGH_WATERMARKS
+from headrace.storage.compaction import Cleaner
+from headrace.storage.index_rebuild import IndexRebuilding
 from headrace.storage.log_dir import LogDir
 from headrace.storage.log_values import Producer
 from headrace.testing import SimClock, SimFiles
@@ -243,6 +245,30 @@ async def test_corrupt_partition_of_a_deleted_topic_is_released(
         pass
     await kit.keeper.compact()
     assert kit.keeper._uncleanable == set()
+
+
+async def test_partition_whose_index_is_rebuilt_is_compacted_afterwards(
+    files: SimFiles, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    kit = Kit(files, {"cleanup.policy": "compact", "min.cleanable.dirty.ratio": "0"})
+    kit.write_keyed(20)
+    partition = kit.partitions.get("t", 0)
+    before, rebuilds, original = partition.size_bytes, 0, Cleaner.run
+
+    async def rebuilt() -> None:
+        nonlocal rebuilds
+        rebuilds += 1
+
+    def run(self: Cleaner) -> Any:
+        if not rebuilds:
+            raise IndexRebuilding("in progress", rebuilt)
+        return (yield from original(self))
+
+    monkeypatch.setattr(Cleaner, "run", run)
+    await kit.keeper.compact()
+    assert rebuilds == 1
+    assert partition.size_bytes < before
+    assert not kit.keeper._uncleanable
 
 
 @pytest.mark.parametrize(

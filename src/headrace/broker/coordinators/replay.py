@@ -14,6 +14,7 @@ from headrace.records.batch import CODEC_MASK, CONTROL_FLAG, HEADER_BYTES, TRANS
 from headrace.records.control import read_marker
 from headrace.records.record import placed_records, records_section
 from headrace.storage.damage import holes_in
+from headrace.storage.index_rebuild import IndexRebuilding
 
 log = logging.getLogger(__name__)
 
@@ -41,6 +42,9 @@ class Replay:
         while self._offset < end:
             try:
                 piece = self._partition.read_uncommitted(self._offset, REPLAY_BYTES)
+            except IndexRebuilding as wait:
+                await wait.rebuilt()
+                continue
             except CorruptLog as corruption:
                 if not self._skips_corruption:
                     raise

@@ -21,9 +21,12 @@ from headrace.protocol.list_offsets import (
     PartitionQuery,
 )
 from headrace.security.access import Operation, ResourceType, access_for
+from headrace.storage.index_rebuild import IndexRebuilding
+from headrace.storage.log_values import FoundOffset
 
 DESCRIBE_TOPIC = access_for(ApiKey.LIST_OFFSETS, ResourceType.TOPIC, Operation.DESCRIBE)
 
+REBUILDS_MAX = 10  # segments whose indexes one look-up finds to be corrupt
 # Clients of earlier versions do not know OFFSET_NOT_AVAILABLE; they retry LEADER_NOT_AVAILABLE.
 NOT_AVAILABLE_FROM = 5
 
@@ -109,10 +112,7 @@ async def _find_by_time(
     async with threads.lookups:
         partition.check_leader(query.current_leader_epoch)
         term = partition.term
-        if query.timestamp == MAX_TIMESTAMP:
-            found = await drive(partition.offset_of_max_timestamp())
-        else:
-            found = await drive(partition.offset_for_timestamp(query.timestamp))
+        found = await _looked_up(partition, query.timestamp)
     partition.check_leader(query.current_leader_epoch)
     if partition.term != term:
         raise LookupInterrupted(f"{partition}: the leader epoch changed during a look-up")
@@ -122,3 +122,14 @@ async def _find_by_time(
     return PartitionAnswer(
         query.partition, timestamp=found.timestamp, offset=found.offset, leader_epoch=found.leader_epoch
     )
+
+
+async def _looked_up(partition: Partition, timestamp: int) -> FoundOffset | None:
+    for _ in range(REBUILDS_MAX):
+        try:
+            if timestamp == MAX_TIMESTAMP:
+                return await drive(partition.offset_of_max_timestamp())
+            return await drive(partition.offset_for_timestamp(timestamp))
+        except IndexRebuilding as wait:
+            await wait.rebuilt()
+    raise LookupInterrupted(f"{partition}: indexes of {REBUILDS_MAX} segments were rebuilt during a look-up")

@@ -11,6 +11,8 @@ from headrace.core.cluster.values import PartitionState
 from headrace.model.errors import StorageError, UnknownTopic
 from headrace.protocol.api import ApiKey
 from headrace.storage import time_lookup
+from headrace.storage.index_rebuild import IndexRebuilding
+from headrace.storage.segment import Segment
 from tests.unit.broker.handlers.handler_kit import DenyAll, HandlerKit
 
 VERSIONS = range(1, 12)
@@ -137,6 +139,31 @@ async def test_many_lookups_by_time_leave_threads_to_others(
     released.set()
     assert {found(row) for row in await asyncio.gather(*lookups)} == {(0, 0, 2_000)}
     assert most == LOOKUPS_MAX
+
+
+@pytest.mark.parametrize("timestamp", [2_000, MAX_TIMESTAMP])
+async def test_lookup_by_time_goes_on_when_an_index_is_rebuilt(
+    kit: HandlerKit, monkeypatch: pytest.MonkeyPatch, timestamp: int
+) -> None:
+    await kit.create("t")
+    kit.append("t", "a", timestamp=2_000)
+    rebuilds = 0
+
+    async def rebuilt() -> None:
+        nonlocal rebuilds
+        rebuilds += 1
+
+    original = Segment.position_of
+
+    def position_of(self: Segment, offset: int) -> int:
+        if not rebuilds:
+            raise IndexRebuilding("in progress", rebuilt)
+        return original(self, offset)
+
+    monkeypatch.setattr(Segment, "position_of", position_of)
+    monkeypatch.setattr(Segment, "start_for_time", lambda self, timestamp: self.position_of(0))
+    assert found(await ask(kit, timestamp)) == (0, 0, 2_000)
+    assert rebuilds == 1
 
 
 async def test_only_lookups_by_time_wait_for_each_other(kit: HandlerKit) -> None:
