@@ -39,6 +39,7 @@ KEPT = [
     (103, Bias()),  # the snapshot of a clean stop outlived its log, and hid an aborted transaction of the next one
     (254, SLOWLY_MOVING),  # a marker got lost with the replica that moved away
     *((seed, cluster_bias.RESTORED_LOGS) for seed in (3, 10, 17)),  # an epoch from before a restore began again
+    (20, cluster_bias.RESTORED_OFTEN),  # two histories of one leader epoch, whose followers could not be copied
     (75, cluster_bias.RESTORED._replace(roles=())),  # a replica that had lost records was the only eligible one
     *((seed, cluster_bias.RESTORED_IDS) for seed in (1, 23, 56)),  # producer ids were given out again
     # an older copy was looked for in metadata that was older still

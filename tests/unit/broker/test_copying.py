@@ -83,7 +83,9 @@ def test_a_batch_that_we_hold_in_part_is_refused() -> None:
     log = new_log()
     (run,) = checked_runs(two_batches(), FRESH)
     append_copies(log, *run, now_ms=0)
-    (again,) = checked_runs(two_batches()[len(two_batches()) // 2 :], FRESH._replace(offset=3, epoch=0))
+    (again,) = checked_runs(
+        two_batches()[len(two_batches()) // 2 :], FRESH._replace(offset=3, epoch=0, is_confirmed=True)
+    )
     with pytest.raises(OffsetOutOfRange):
         append_copies(log, *again, now_ms=0)
 

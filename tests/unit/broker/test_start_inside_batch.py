@@ -7,7 +7,16 @@ from random import Random
 import pytest
 
 from headrace.broker.partition import Partition
-from headrace.broker.replication.copying import Expected, append_run, checked_runs, learn, make_place
+from headrace.broker.replication.copying import (
+    Diverged,
+    Expected,
+    Unconfirmed,
+    append_run,
+    check_history,
+    checked_runs,
+    learn,
+    make_place,
+)
 from headrace.model.errors import OffsetOutOfRange
 from headrace.model.ids import NO_EPOCH
 from headrace.records.batch import patch_offset_and_epoch, walk
@@ -106,8 +115,13 @@ async def test_batch_below_log_with_records_is_rejected(files: SimFiles) -> None
     partition = await copy(run)
     batch = bytearray(batch_of([f"other {one}" for one in range(4)]))
     patch_offset_and_epoch(memoryview(batch), 10, EPOCH)
-    (append,) = checked_runs(memoryview(bytes(batch)), Expected(partition.log_end_offset, EPOCH, EPOCH))
+    expected = Expected(partition.log_end_offset, EPOCH, EPOCH)
+    with pytest.raises(Unconfirmed):
+        next(checked_runs(memoryview(bytes(batch)), expected))
+    (append,) = checked_runs(memoryview(bytes(batch)), expected._replace(is_confirmed=True))
     assert await make_place(run.partitions, partition, append.headers[0])
+    with pytest.raises(Diverged):
+        check_history(partition, append.headers[0])
     with pytest.raises(OffsetOutOfRange):
         append_run(partition, append, 1_000)
     assert_is_copied(partition)

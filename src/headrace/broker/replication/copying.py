@@ -11,7 +11,7 @@ from typing import NamedTuple
 from headrace.broker.partition import Partition
 from headrace.broker.partitions import Partitions
 from headrace.core.replica.follower import EpochEnd, truncation
-from headrace.model.errors import CorruptBatch, StorageError
+from headrace.model.errors import CorruptBatch, ErrorCode, HeadraceError, StorageError
 from headrace.records.batch import CONTROL_FLAG, CRC_START, BatchHeader, walk
 from headrace.records.crc import crc32c
 from headrace.storage.copies import append_copies
@@ -35,11 +35,21 @@ class Unconfirmed(Exception):
     """The batch is right only if the leader has checked it against those around it, see `Expected`."""
 
 
+class Diverged(HeadraceError):
+    """The leader has other batches in a leader epoch that the log here has, too: metadata was restored in between.
+
+    Which of them count cannot be told from the epochs. The leader's are those that clients use.
+    """
+
+    code = ErrorCode.OFFSET_OUT_OF_RANGE
+
+
 class Expected(NamedTuple):
     """What a follower knows about the batches that it has fetched.
 
     Offset and leader epoch of a batch are outside its checksum. Most batches have the next offset and the epoch of the
-    batch before. Any other may be right: compaction leaves gaps, a new leader begins an epoch. The follower appends it
+    batch before. Any other may be right: compaction leaves gaps, a new leader begins an epoch, and a batch that begins
+    before the end of the log shows that the histories differ (`Diverged`). The follower appends it, or believes it,
     once the leader has sent it twice: before the second time the leader compares it with the batches around it
     (`sent_slices.py`).
     """
@@ -61,7 +71,7 @@ class Expected(NamedTuple):
             raise CorruptBatch(f"the batch at offset {header.base_offset} arrived where {self.offset} should")
         is_first_epoch = header.leader_epoch == FIRST_EPOCH  # no lower one can have become this one
         is_new_epoch = header.leader_epoch > self.epoch and not is_first_epoch
-        if (header.base_offset > self.offset or is_new_epoch) and not self.is_confirmed:
+        if (header.base_offset != self.offset or is_new_epoch) and not self.is_confirmed:
             raise Unconfirmed
 
 
@@ -109,6 +119,15 @@ def _goes_on(last: BatchHeader, header: BatchHeader) -> bool:
         and header.base_offset > last.last_offset
         and not (header.attributes | last.attributes) & CONTROL_FLAG
     )
+
+
+def check_history(partition: Partition, first: BatchHeader) -> None:
+    """Raises Diverged if a batch that the leader has confirmed begins within what the log has."""
+    if first.base_offset < partition.log_end_offset:
+        raise Diverged(
+            f"the log here ends at offset {partition.log_end_offset}, within a batch of the leader, "
+            f"which begins at {first.base_offset}"
+        )
 
 
 def append_run(partition: Partition, run: Run, now_ms: int) -> None:

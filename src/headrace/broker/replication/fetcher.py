@@ -12,9 +12,11 @@ from uuid import UUID
 
 from headrace.broker.partition import Partition
 from headrace.broker.replication.copying import (
+    Diverged,
     Expected,
     Unconfirmed,
     append_run,
+    check_history,
     checked_runs,
     cut,
     learn,
@@ -23,6 +25,7 @@ from headrace.broker.replication.copying import (
 from headrace.broker.replication.fetch_session import FollowerSession
 from headrace.broker.replication.throttles import Throttles
 from headrace.client.peer import Peer, PeerLost
+from headrace.core.cluster.events import PartitionsChanged
 from headrace.core.replica.follower import EpochEnd
 from headrace.model.errors import ErrorCode, HeadraceError
 from headrace.model.ids import NO_EPOCH
@@ -290,6 +293,8 @@ class Fetcher:
                 touched.append(followed.partition)
                 if len(row.records) >= YIELD_BYTES:
                     await asyncio.sleep(0)  # producers and consumers are served between two large pieces
+            except Diverged as error:
+                await self._begin_again(followed, error)
             except HeadraceError as error:
                 self._append_failed(followed, error)
         for partition in touched:
@@ -340,10 +345,30 @@ class Fetcher:
                     return False
                 if partition.leader_epoch != epoch or not self.holds(partition) or partition.failure is not None:
                     return False
+                check_history(partition, run.headers[0])
                 append_run(partition, run, self._clock.wall_ms())
         except Unconfirmed:
             followed.leave_to_leader()
         return True
+
+    async def _begin_again(self, followed: Followed, error: Diverged) -> None:
+        """Keeps the files of a replica whose history is not the leader's, and replicates it from the leader.
+
+        Not while the metadata counts it as in sync: the leader commits nothing without it then, and removes it soon.
+        """
+        partition = followed.partition
+        topic = self._broker.image.topics.get(partition.topic)
+        if partition.counts or topic is None or topic.topic_id != partition.topic_id:
+            self._append_failed(followed, error)
+            return
+        log.critical(
+            "%s: %s; keeping its directory as a stray and replicating it from broker %d",
+            partition,
+            error,
+            self._leader,
+        )
+        self._broker.partitions.set_aside(partition)
+        await self._broker.controller.deliver_again([PartitionsChanged(topic, ())])
 
     def _append_failed(self, followed: Followed, error: HeadraceError) -> None:
         """Retries with a growing pause. Logs the first of equal errors: a full disk fails every append."""

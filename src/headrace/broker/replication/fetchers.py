@@ -55,7 +55,7 @@ class Fetchers:
 
     def _drop(self, partition: Partition) -> None:
         leader = self._leader_of.pop(partition, None)
-        if leader is not None:
+        if leader is not None and self._by_leader[leader].holds(partition):  # else it follows the next one of its name
             self._by_leader[leader].drop((partition.topic_id, partition.index))
 
     async def stop(self) -> None:
