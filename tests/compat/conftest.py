@@ -19,6 +19,7 @@ from confluent_kafka.admin import AdminClient, NewTopic
 from headrace.testing import LocalBroker, LocalCluster
 from tests.compat.client_driver import CLIENT_NAMES, SECONDS_MAX, Client
 from tests.compat.nodes import NODES
+from tests.compat.topics import until_all_brokers_know
 
 # Room for a few records of several megabytes in one request.
 BROKER_SETTINGS = {
@@ -53,7 +54,7 @@ def admin(bootstrap: str) -> AdminClient:
 
 
 @pytest.fixture
-def new_topic(admin: AdminClient) -> Iterator[Callable[..., str]]:
+def new_topic(admin: AdminClient, bootstrap: str) -> Iterator[Callable[..., str]]:
     """Creates a topic with a name of its own: `new_topic(partitions=2, **{"cleanup.policy": "compact"})`."""
     created: list[str] = []
 
@@ -62,6 +63,7 @@ def new_topic(admin: AdminClient) -> Iterator[Callable[..., str]]:
         wanted = NewTopic(name, num_partitions=partitions, replication_factor=min(NODES, 3), config=configs)
         admin.create_topics([wanted])[name].result(SECONDS_MAX)
         created.append(name)
+        until_all_brokers_know(bootstrap, name, partitions)
         return name
 
     yield create

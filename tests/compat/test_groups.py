@@ -4,11 +4,20 @@ from collections.abc import Callable
 from uuid import uuid4
 
 import pytest
-from confluent_kafka import Consumer, ConsumerGroupState, ConsumerGroupTopicPartitions, Producer, TopicPartition
+from confluent_kafka import (
+    Consumer,
+    ConsumerGroupState,
+    ConsumerGroupTopicPartitions,
+    KafkaError,
+    KafkaException,
+    Producer,
+    TopicPartition,
+)
 from confluent_kafka.admin import AdminClient
 
 from tests.compat.client_driver import SECONDS_MAX
 from tests.compat.group_members import MEMBERS, ConfluentMember, owners, until
+from tests.patience import awaited
 
 RECORDS = 60
 
@@ -28,6 +37,12 @@ def produce(bootstrap: str, topic: str, values: range, partitions: int = 1) -> N
     for value in values:
         producer.produce(topic, str(value).encode(), partition=value % partitions)
     assert producer.flush(SECONDS_MAX) == 0
+
+
+def share(partitions: int, *members: ConfluentMember) -> bool:
+    """Whether each partition has one owner, and each member as many partitions as the others."""
+    fair = [partitions // len(members)] * len(members)
+    return [len(one.assigned) for one in members] == fair and owners(*members) == dict.fromkeys(range(partitions), 1)
 
 
 def numbers(*members: ConfluentMember) -> list[int]:
@@ -55,8 +70,7 @@ def test_members_share_the_partitions_and_take_over_from_each_other(
     first = member_type(bootstrap, group, topic)
     until(lambda: len(first.assigned) == 4, "one member holds all", first)
     second = member_type(bootstrap, group, topic)
-    until(lambda: len(first.assigned) == len(second.assigned) == 2, "they share", first, second)
-    assert owners(first, second) == dict.fromkeys(range(4), 1)
+    until(lambda: share(4, first, second), "they share", first, second)
     produce(bootstrap, topic, range(RECORDS), partitions=4)
     until(lambda: len(first.values) + len(second.values) >= RECORDS, "everything is read", first, second)
     assert numbers(first, second) == list(range(RECORDS))
@@ -71,7 +85,7 @@ def test_members_of_different_clients_are_in_one_group(
     topic = new_topic(partitions=6)
     one = MEMBERS["confluent-kafka"](bootstrap, group, topic, **{"partition.assignment.strategy": "roundrobin"})
     two = MEMBERS["aiokafka"](bootstrap, group, topic)
-    until(lambda: len(one.assigned) == len(two.assigned) == 3, "they share", one, two)
+    until(lambda: share(6, one, two), "they share", one, two)
     one.close()
     two.close()
 
@@ -82,8 +96,7 @@ def test_cooperative_members_keep_what_they_have(bootstrap: str, new_topic: Call
     first = ConfluentMember(bootstrap, group, topic, **cooperative)
     until(lambda: len(first.assigned) == 4, "one member holds all", first)
     second = ConfluentMember(bootstrap, group, topic, **cooperative)
-    until(lambda: len(first.assigned) == len(second.assigned) == 2, "they share", first, second)
-    assert owners(first, second) == dict.fromkeys(range(4), 1)
+    until(lambda: share(4, first, second), "they share", first, second)
     first.close()
     second.close()
 
@@ -94,7 +107,7 @@ def test_a_static_member_that_restarts_disturbs_nobody(
     topic = new_topic(partitions=4)
     one = ConfluentMember(bootstrap, group, topic, **{"group.instance.id": "one"})
     two = ConfluentMember(bootstrap, group, topic, **{"group.instance.id": "two"})
-    until(lambda: len(one.assigned) == len(two.assigned) == 2, "they share", one, two)
+    until(lambda: share(4, one, two), "they share", one, two)
     before, rebalances = set(two.assigned), one.rebalances
     two.close()  # a static member does not leave: its place is kept until its session ends
     again = ConfluentMember(bootstrap, group, topic, **{"group.instance.id": "two"})
@@ -108,7 +121,8 @@ def test_offsets_can_be_committed_without_a_group(bootstrap: str, topic: str, gr
     consumer = Consumer({"bootstrap.servers": bootstrap, "group.id": group, "log_level": 0})
     place = TopicPartition(topic, 0, 7, metadata="a note")
     consumer.assign([TopicPartition(topic, 0)])
-    consumer.commit(offsets=[place], asynchronous=False)
+    (row,) = consumer.commit(offsets=[place], asynchronous=False)
+    assert row.error is None
     (found,) = consumer.committed([TopicPartition(topic, 0)], timeout=SECONDS_MAX)
     consumer.close()
     assert (found.offset, found.metadata) == (7, "a note")
@@ -118,11 +132,17 @@ def test_an_administrator_sees_and_changes_groups(bootstrap: str, admin: AdminCl
     produce(bootstrap, topic, range(RECORDS))
     member = ConfluentMember(bootstrap, group, topic)
     until(lambda: len(member.values) == RECORDS, "everything is read", member)
-    described = admin.describe_consumer_groups([group])[group].result(SECONDS_MAX)
-    assert described.state is ConsumerGroupState.STABLE
+    described = awaited(
+        lambda: admin.describe_consumer_groups([group])[group].result(SECONDS_MAX),
+        lambda answer: answer.state is ConsumerGroupState.STABLE,
+        "the group is stable",
+        SECONDS_MAX,
+    )
     (shown,) = described.members
     assert [(one.topic, one.partition) for one in shown.assignment.topic_partitions] == [(topic, 0)]
-    assert admin.delete_consumer_groups([group])[group].exception(SECONDS_MAX) is not None
+    with pytest.raises(KafkaException) as refused:
+        admin.delete_consumer_groups([group])[group].result(SECONDS_MAX)
+    assert refused.value.args[0].code() == KafkaError.NON_EMPTY_GROUP
     member.close()
     listed = admin.list_consumer_groups().result(SECONDS_MAX)
     assert (group, ConsumerGroupState.EMPTY) in {(one.group_id, one.state) for one in listed.valid}
