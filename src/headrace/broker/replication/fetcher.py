@@ -176,7 +176,8 @@ class Fetcher:
                 await self._round()
                 self._pause_s = 0.0
             except PeerLost as error:
-                log.info("broker %d: %s", self._leader, error)
+                if not self._changed.is_set():  # else `look_again` has closed the connection
+                    log.info("broker %d: %s", self._leader, error)
                 self._disconnect()
                 await self._pause()
             except HeadraceError as error:
