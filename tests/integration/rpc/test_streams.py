@@ -114,6 +114,7 @@ def test_a_client_that_reads_no_acks_is_stopped_and_costs_no_memory(broker, rpc:
         assert server.memory_info().rss - before < 200 * 1024 * 1024
         acks = [next(stream) for _ in range(count)]  # and now the client reads: everything moves again
         assert [ack.index for ack in acks] == list(range(count))
+        assert not [ack.failure for ack in acks if ack.HasField("failure")]
         assert sent.acquire(timeout=TIMEOUT_S)
         stream.cancel()
 
@@ -144,7 +145,9 @@ def test_a_stream_is_a_member_beside_kafka_consumers(broker, rpc: Rpc, make_topi
         rpc.broker.Produce(pb.ProduceRequest(topic=topic, partition=partition, records=records(b"%d" % partition)))
     got = read_values(stream, 2)
     assert {int(value) for value in got} == set(mine)
-    assert {int(kafka.poll(TIMEOUT_S).value()) for _ in range(2)} == theirs
+    messages = [kafka.poll(TIMEOUT_S) for _ in range(2)]
+    assert [message.error() for message in messages] == [None, None]
+    assert {int(message.value()) for message in messages} == theirs
     stream.cancel()
     kafka.close()
 
@@ -156,9 +159,7 @@ def test_what_was_committed_is_not_sent_to_the_next_stream(rpc: Rpc, topic, grou
     stream = rpc.broker.StreamConsume(iter(sender), timeout=TIMEOUT_S)
     assert read_values(stream, 100) == numbered(100)
     sender.send(pb.StreamConsumeRequest(commit=pb.Commit(offsets=[pb.PartitionOffset(topic=topic, offset=40)])))
-    committed = next(event.committed for event in stream if event.WhichOneof("event") == "committed")
-    assert not committed.HasField("failure")
-    assert committed.offsets == [pb.PartitionOffset(topic=topic, offset=40)]
+    assert committed_by(stream) == [pb.PartitionOffset(topic=topic, offset=40)]
     stream.cancel()
     sender.finish()
     wait_for_empty(rpc, group)
@@ -169,11 +170,17 @@ def test_what_was_committed_is_not_sent_to_the_next_stream(rpc: Rpc, topic, grou
     (event,) = events_with(stream, 60)
     assert values_of(event) == numbered(100)[40:]
     sender.send(pb.StreamConsumeRequest(commit=pb.Commit(number=event.records.number)))
-    committed = next(event.committed for event in stream if event.WhichOneof("event") == "committed")
-    assert committed.offsets == [pb.PartitionOffset(topic=topic, offset=100)]
-    assert rpc.broker.FetchOffset(pb.FetchOffsetRequest(group_id=group, topic=topic)).offset == 100
+    assert committed_by(stream) == [pb.PartitionOffset(topic=topic, offset=100)]
+    assert committed(rpc, topic, group) == 100
     stream.cancel()
     sender.finish()
+
+
+def committed_by(stream) -> list[pb.PartitionOffset]:
+    """The offsets of the next response to a commit, which must have succeeded."""
+    event = next(event.committed for event in stream if event.WhichOneof("event") == "committed")
+    assert not event.HasField("failure"), event.failure
+    return list(event.offsets)
 
 
 def events_with(stream, count: int) -> list[pb.StreamConsumeResponse]:
@@ -185,7 +192,8 @@ def events_with(stream, count: int) -> list[pb.StreamConsumeResponse]:
 
 
 def wait_for_empty(rpc: Rpc, group: str) -> None:
-    """Until the last stream's member has left: a rebalance in the next stream would end the validity of its numbers."""
+    """Until the last stream's member has left: a rebalance of the next stream's would refuse its commits by number, and
+    send again what it has not committed."""
     asked = pb.DescribeGroupRequest(group_id=group)
     awaited(lambda: rpc.admin.DescribeGroup(asked).state, lambda state: state == "Empty", "it is empty", TIMEOUT_S)
 
@@ -205,6 +213,7 @@ def test_auto_commit_covers_acknowledged_records_only(rpc: Rpc, topic, group, re
     awaited(lambda: committed(rpc, topic, group), lambda offset: offset == received, "it is committed", TIMEOUT_S)
     stream.cancel()
     sender.finish()
+    wait_for_empty(rpc, group)
     again = rpc.broker.StreamConsume(iter([subscribe(group_id=group, topics=[topic])]), timeout=TIMEOUT_S)
     if received < 10:
         assert read_values(again, 10 - received) == numbered(10)[received:]
@@ -250,6 +259,7 @@ def test_auto_commit_without_acknowledgement_commits_nothing(rpc: Rpc, topic, gr
     rpc.broker.Fetch(pb.FetchRequest(topic=topic, offset=100, max_wait_ms=3_000))
     assert committed(rpc, topic, group) == -1
     stream.cancel()
+    wait_for_empty(rpc, group)
     again = rpc.broker.StreamConsume(iter([subscribe(group_id=group, topics=[topic])]), timeout=TIMEOUT_S)
     assert read_values(again, 100) == numbered(100)
     again.cancel()
@@ -299,7 +309,8 @@ def test_a_client_that_does_not_read_costs_little_and_loses_nothing(broker, rpc:
     (server,) = [one for one in psutil.Process(broker.pid).children() if "headrace.app.rpc" in one.cmdline()]
     count = 15_000  # of 10 kB each: bytes that would be seen, in few records
     batch = records(*[os.urandom(10_000) for _ in range(100)])
-    produce_all(rpc, [pb.ProduceRequest(topic=topic, partition=0, records=batch) for _ in range(count // 100)])
+    acks = produce_all(rpc, [pb.ProduceRequest(topic=topic, partition=0, records=batch) for _ in range(count // 100)])
+    assert not [ack.failure for ack in acks if ack.HasField("failure")]
     before = server.memory_info().rss
     with connected(broker.grpc_address) as own:
         stream = own.broker.StreamConsume(iter([subscribe(assign=[pb.StartAt(topic=topic, offset=-2)])]))
