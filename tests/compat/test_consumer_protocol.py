@@ -84,6 +84,27 @@ def until(done: Callable[[], bool], *polled: Consumer) -> None:
             consumer.poll(0.05)
 
 
+# A commit that a rebalance overtakes: the member polls, learns its new generation or epoch, and commits again.
+OVERTAKEN = (KafkaError.REBALANCE_IN_PROGRESS, KafkaError.ILLEGAL_GENERATION, KafkaError.STALE_MEMBER_EPOCH)
+
+
+def commit(consumer: Consumer, offset: int, *polled: Consumer) -> None:
+    """Commits the offset for each partition that the consumer owns, while it and others are polled."""
+
+    def is_committed() -> bool:
+        places = [TopicPartition(*place, offset) for place in owned(consumer)]
+        try:
+            rows = consumer.commit(offsets=places, asynchronous=False) if places else []
+        except KafkaException as error:
+            if error.args[0].code() not in OVERTAKEN:
+                raise
+            return False
+        assert [row.error for row in rows if row.error is not None] == []
+        return bool(places)
+
+    until(is_committed, consumer, *polled)
+
+
 def owned(consumer: Consumer) -> set[tuple[str, int]]:
     return {(place.topic, place.partition) for place in consumer.assignment()}
 
@@ -107,7 +128,7 @@ def test_a_commit_is_where_the_next_member_begins(
     fill(broker, topic, 1, 10)
     first = consumers(topic)
     until(lambda: first.position([TopicPartition(topic, 0)])[0].offset >= 4, first)
-    first.commit(offsets=[TopicPartition(topic, 0, 4)], asynchronous=False)
+    commit(first, 4)
     first.close()
     second = consumers(topic)
     message = second.poll(SECONDS_MAX)
@@ -222,8 +243,7 @@ def test_members_go_on_after_the_broker_was_killed(
     first, second = consumers(topic), consumers(topic)
     until(lambda: len(owned(first)) == len(owned(second)) == 1, first, second)
     for consumer in (first, second):
-        ((name, partition),) = owned(consumer)
-        consumer.commit(offsets=[TopicPartition(name, partition, 3)], asynchronous=False)
+        commit(consumer, 3, first, second)
     members = {member.member_id for member in described(broker, group).members}
     before = owned(first), owned(second)
     for _ in range(2):
@@ -255,7 +275,7 @@ def test_a_group_changes_its_protocol_while_it_runs(
     until(lambda: sorted(len(owned(one)) for one in (*old, new)) == [1, 1, 2], *old, new)
     assert described(broker, group).type.name == "CONSUMER"
     for consumer in (*old, new):
-        consumer.commit(offsets=[TopicPartition(*place, 1) for place in owned(consumer)], asynchronous=False)
+        commit(consumer, 1, *old, new)
 
     for consumer in old:
         consumer.close()
@@ -276,6 +296,6 @@ def test_a_group_that_nobody_uses_takes_the_protocol_of_whoever_comes_next(
     for protocol in ("classic", "consumer", "classic"):
         consumer = consumers(topic, **{"group.protocol": protocol})
         until(lambda consumer=consumer: len(owned(consumer)) == 1, consumer)
-        consumer.commit(offsets=[TopicPartition(topic, 0, 1)], asynchronous=False)
+        commit(consumer, 1)
         assert described(broker, group).type.name == protocol.upper()
         consumer.close()

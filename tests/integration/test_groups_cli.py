@@ -94,7 +94,8 @@ def commit(consumer: Consumer, topic: str, *offsets: int) -> None:
     from confluent_kafka import TopicPartition
 
     wanted = [TopicPartition(topic, partition, offset) for partition, offset in enumerate(offsets)]
-    consumer.commit(offsets=wanted, asynchronous=False)
+    rows = consumer.commit(offsets=wanted, asynchronous=False)
+    assert [row.error for row in rows if row.error is not None] == []
 
 
 @pytest.mark.parametrize("protocol", ["consumer", "classic"])

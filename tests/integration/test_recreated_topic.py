@@ -38,7 +38,8 @@ def commit(bootstrap: str, topic: str, offset: int) -> None:
     consumer = Consumer({"bootstrap.servers": bootstrap, "group.id": "g", "enable.auto.commit": False})
     try:
         wanted = [TopicPartition(topic, index, offset) for index in range(PARTITIONS)]
-        consumer.commit(offsets=wanted, asynchronous=False)
+        rows = consumer.commit(offsets=wanted, asynchronous=False)
+        assert [row.error for row in rows if row.error is not None] == []
     finally:
         consumer.close()
 

@@ -63,8 +63,9 @@ def test_what_was_not_committed_comes_again(rest, topic):
     values = fill(rest, topic, 3)
     consumer = join(rest, "g-again", topic)
     assert poll_until(rest, consumer, 3) == values
-    rest.post(f"{consumer}/offsets", json={"offsets": [{"topic": topic, "partition": 0, "offset": 1}]})
-    rest.delete(consumer)
+    offsets = [{"topic": topic, "partition": 0, "offset": 1}]
+    rest.post(f"{consumer}/offsets", json={"offsets": offsets}).raise_for_status()
+    rest.delete(consumer).raise_for_status()
     assert poll_until(rest, join(rest, "g-again", topic), 2) == values[1:]
 
 
@@ -259,7 +260,7 @@ def test_offsets_are_moved_only_while_nobody_reads(rest, topic):
     wanted = {"topic_name": topic, "to": "earliest"}
     refused = rest.post("/api/v1/groups/g-reset/reset", json=wanted)
     assert (refused.status_code, refused.json()["kafka_error"]) == (409, "NON_EMPTY_GROUP")
-    rest.delete(consumer)
+    rest.delete(consumer).raise_for_status()
     dry = rest.post("/api/v1/groups/g-reset/reset", json={**wanted, "dry_run": True}).json()
     assert dry["offsets"] == [{"topic": topic, "partition": 0, "before": 4, "after": 0}]
     done = rest.post("/api/v1/groups/g-reset/reset", json={"by": -3}).json()

@@ -127,9 +127,9 @@ def kafka(broker: LocalBroker, group: str) -> Iterator[Consumer]:
         consumer.close()
 
 
-def has_one_partition(kafka: Consumer) -> bool:
+def has_partitions(kafka: Consumer, count: int) -> bool:
     kafka.poll(0.1)
-    return len(kafka.assignment()) == 1
+    return len(kafka.assignment()) == count
 
 
 def test_last_event_id_never_rewinds_another_members_commit(rest, group, group_url, kafka):
@@ -141,13 +141,14 @@ def test_last_event_id_never_rewinds_another_members_commit(rest, group, group_u
     old = f"{topic}:0:2,2"  # as a client remembers it that has processed two of each
     assert seen[-1]["id"] == f"{topic}:0:10,10"
     kafka.subscribe([topic])
-    until(lambda: kafka.poll(0.1) is not None, "the other member reads", WAIT_S)
+    until(lambda: has_partitions(kafka, 2), "the stream's member has left", WAIT_S)
     with events(group_url(topic), last_event_id=old) as stream:
-        until(lambda: has_one_partition(kafka), "each has a partition", WAIT_S)
+        until(lambda: has_partitions(kafka, 1), "each has a partition", WAIT_S)
         (theirs,) = [one.partition for one in kafka.assignment()]
         mine = 1 - theirs
         next_assigned(stream, [mine])
-        kafka.commit(offsets=[TopicPartition(topic, theirs, 9)], asynchronous=False)
+        (row,) = kafka.commit(offsets=[TopicPartition(topic, theirs, 9)], asynchronous=False)
+        assert row.error is None
         kafka.close()
         next_assigned(stream, [0, 1])
         put(rest, topic, theirs, "end")
@@ -165,7 +166,7 @@ def test_stream_goes_on_where_it_was_after_a_rebalance(rest, group_url, kafka):
     with events(group_url(topic)) as stream:
         take(stream, 4)
         kafka.subscribe([topic])
-        until(lambda: has_one_partition(kafka), "each has a partition", WAIT_S)
+        until(lambda: has_partitions(kafka, 1), "each has a partition", WAIT_S)
         kafka.close()
         next_assigned(stream, [0, 1])
         for partition in (0, 1):
