@@ -19,6 +19,7 @@ from confluent_kafka.admin import (
 from tests.compat.client_confluent import Confluent
 from tests.compat.client_driver import SECONDS_MAX, Sent
 from tests.compat.nodes import of_one_broker
+from tests.compat.topics import until_all_brokers_know
 
 A_TIME_MS = 1_700_000_000_000
 
@@ -35,7 +36,7 @@ def error_of(future) -> int:
 
 
 def eventually(holds: Callable[[], bool]) -> None:
-    """Apache Kafka's brokers learn of a changed config a moment after it was accepted."""
+    """Brokers learn of a changed config a moment after it was accepted, those of Apache Kafka too."""
     deadline = time.monotonic() + SECONDS_MAX
     while not holds():
         assert time.monotonic() < deadline, "it never came true"
@@ -45,7 +46,7 @@ def configs_of(admin, resource: ConfigResource) -> dict[str, ConfigEntry]:
     return admin.describe_configs([resource])[resource].result(SECONDS_MAX)
 
 
-def test_a_topic_is_created_described_and_deleted(admin, new_topic):
+def test_a_topic_is_created_described_and_deleted(admin, bootstrap, new_topic):
     name = new_topic(partitions=3)
     described = admin.describe_topics(TopicCollection([name]))[name].result(SECONDS_MAX)
     assert described.name == name
@@ -54,15 +55,18 @@ def test_a_topic_is_created_described_and_deleted(admin, new_topic):
     assert all(part.leader.id == part.replicas[0].id == part.isr[0].id for part in described.partitions)
     assert name in admin.list_topics(timeout=SECONDS_MAX).topics
     admin.delete_topics([name])[name].result(SECONDS_MAX)
+    until_all_brokers_know(bootstrap, name, 0)
     assert name not in admin.list_topics(timeout=SECONDS_MAX).topics
 
 
-def test_a_deleted_topic_comes_back_empty_under_a_new_id(admin, confluent, new_topic):
+def test_a_deleted_topic_comes_back_empty_under_a_new_id(admin, bootstrap, confluent, new_topic):
     name = new_topic()
     confluent.produce(name, [Sent(b"old")])
     before = admin.describe_topics(TopicCollection([name]))[name].result(SECONDS_MAX).topic_id
     admin.delete_topics([name])[name].result(SECONDS_MAX)
+    until_all_brokers_know(bootstrap, name, 0)
     admin.create_topics([NewTopic(name, 1, 1)])[name].result(SECONDS_MAX)
+    until_all_brokers_know(bootstrap, name, 1)
     after = admin.describe_topics(TopicCollection([name]))[name].result(SECONDS_MAX).topic_id
     assert str(before) != str(after)
     assert confluent.offsets(name) == (0, 0)
@@ -101,9 +105,10 @@ def test_validating_creates_nothing(admin):
     assert name not in admin.list_topics(timeout=SECONDS_MAX).topics
 
 
-def test_partitions_are_added_and_never_taken_away(admin, confluent, topic):
+def test_partitions_are_added_and_never_taken_away(admin, bootstrap, confluent, topic):
     confluent.produce(topic, [Sent(b"kept")])
     admin.create_partitions([NewPartitions(topic, 4)])[topic].result(SECONDS_MAX)
+    until_all_brokers_know(bootstrap, topic, 4)
     assert len(admin.list_topics(topic, timeout=SECONDS_MAX).topics[topic].partitions) == 4
     assert confluent.offsets(topic, 0) == (0, 1)
     assert confluent.produce(topic, [Sent(b"new", partition=3)]) == [0]
@@ -134,12 +139,12 @@ def test_topic_configs_are_set_extended_and_taken_back(admin, topic):
         return configs_of(admin, ConfigResource(ResourceType.TOPIC, topic))[name].value
 
     alter(("retention.ms", "1000", AlterConfigOpType.SET), ("cleanup.policy", "compact", AlterConfigOpType.APPEND))
-    assert value_of("retention.ms") == "1000"
-    assert sorted(value_of("cleanup.policy").split(",")) == ["compact", "delete"]
+    eventually(lambda: value_of("retention.ms") == "1000")
+    eventually(lambda: sorted(value_of("cleanup.policy").split(",")) == ["compact", "delete"])
     alter(("cleanup.policy", "delete", AlterConfigOpType.SUBTRACT))
-    assert value_of("cleanup.policy") == "compact"
+    eventually(lambda: value_of("cleanup.policy") == "compact")
     alter(("retention.ms", "", AlterConfigOpType.DELETE))
-    assert value_of("retention.ms") == "604800000"
+    eventually(lambda: value_of("retention.ms") == "604800000")
 
 
 def test_a_config_that_makes_no_sense_changes_nothing(admin, topic):

@@ -13,9 +13,11 @@ from kafka.errors import (
     UnknownTopicOrPartitionError,
 )
 
-from tests.compat.client_driver import Sent
+from tests.compat.client_driver import SECONDS_MAX, Sent
 from tests.compat.client_kafka_python import KafkaPython
 from tests.compat.nodes import of_one_broker
+from tests.compat.topics import until_all_brokers_know
+from tests.patience import awaited
 
 A_TIME_MS = 1_700_000_000_000
 
@@ -35,14 +37,16 @@ def topic_resource(name: str, configs: dict[str, str] | None = None) -> ConfigRe
     return ConfigResource(ConfigResourceType.TOPIC, name, configs)
 
 
-def test_a_topic_is_created_described_and_deleted(kafka_admin):
+def test_a_topic_is_created_described_and_deleted(kafka_admin, bootstrap):
     name = "kafka-python-admin"
     created = kafka_admin.create_topics([NewTopic(name, 3, 1)])["topics"][0]
     assert (created["name"], created["error_code"], created["num_partitions"]) == (name, 0, 3)
+    until_all_brokers_know(bootstrap, name, 3)
     (described,) = kafka_admin.describe_topics([name])
     assert sorted(part["partition_index"] for part in described["partitions"]) == [0, 1, 2]
     assert name in kafka_admin.list_topics()
     kafka_admin.delete_topics([name])
+    until_all_brokers_know(bootstrap, name, 0)
     assert name not in kafka_admin.list_topics()
 
 
@@ -57,26 +61,33 @@ def test_refusals_come_as_the_right_errors(kafka_admin, topic):
         kafka_admin.delete_topics(["there-never-was-such-a-topic"])
 
 
-def test_partitions_are_added(kafka_admin, topic):
+def test_partitions_are_added(kafka_admin, bootstrap, topic):
     kafka_admin.create_partitions({topic: NewPartitions(3)})
+    until_all_brokers_know(bootstrap, topic, 3)
     (described,) = kafka_admin.describe_topics([topic])
     assert len(described["partitions"]) == 3
 
 
 def test_topic_configs_come_with_synonyms_and_change(kafka_admin, topic):
     kafka_admin.alter_configs([topic_resource(topic, {"retention.ms": "1000"})])
-    described = kafka_admin.describe_configs([topic_resource(topic)], include_synonyms=True, config_filter="all")[
-        "topic"
-    ][topic]
-    assert described["retention.ms"]["value"] == "1000"
+    described = awaited(
+        lambda: kafka_admin.describe_configs([topic_resource(topic)], include_synonyms=True, config_filter="all"),
+        lambda answer: answer["topic"][topic]["retention.ms"]["value"] == "1000",
+        "the broker that is asked knows the config",
+        SECONDS_MAX,
+    )["topic"][topic]
     assert described["retention.ms"]["config_source"] == "DYNAMIC_TOPIC_CONFIG"
     synonyms = described["retention.ms"]["synonyms"]
     assert synonyms[0]["name"] == "retention.ms"
     assert described["cleanup.policy"]["config_source"] == "DEFAULT_CONFIG"
     assert [synonym["name"] for synonym in described["cleanup.policy"]["synonyms"]] == ["log.cleanup.policy"]
     kafka_admin.reset_configs([topic_resource(topic, {"retention.ms": None})])
-    modified = kafka_admin.describe_configs([topic_resource(topic)], config_filter="modified")["topic"]
-    assert "retention.ms" not in modified.get(topic, {})
+    awaited(
+        lambda: kafka_admin.describe_configs([topic_resource(topic)], config_filter="modified")["topic"],
+        lambda modified: "retention.ms" not in modified.get(topic, {}),
+        "the broker that is asked knows that the config is reset",
+        SECONDS_MAX,
+    )
 
 
 def test_records_are_deleted_up_to_an_offset(kafka_admin, kafka_python, topic):
