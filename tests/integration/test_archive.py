@@ -25,6 +25,7 @@ from headrace.spark.lake import delta
 from headrace.spark.lake.upkeep import Upkeep
 from headrace.testing import LocalBroker
 from tests import patience
+from tests.integration.stable_offsets import until_stable
 
 KINDS = pytest.mark.parametrize("kind", ["delta", "iceberg"])
 
@@ -132,6 +133,7 @@ def test_each_commit_says_what_it_covers_and_what_was_aborted_is_covered_too(kit
         transactions.produce(name, b"x")
         transactions.flush(30)
         end(30)
+        until_stable(kit.broker.bootstrap, name, 2 * len(covered) + 2)
         kit.archive(name, archiver)
         covered.append(dict(kit.table(name).view().coverage.ends))
     assert covered == [{0: 2}, {0: 4}], "records and their markers"

@@ -19,6 +19,7 @@ from headrace.spark.reading import DataLost, close_clusters
 from headrace.spark.source import HeadraceDataSource
 from headrace.spark.watching import REFRESH_S
 from headrace.testing import LocalBroker
+from tests.integration.stable_offsets import until_stable
 
 
 class Query:
@@ -288,6 +289,7 @@ def test_aborted_transactions_are_no_rows(stage):
     query = stage.query(kafka__isolation__level="read_committed", maxOffsetsPerTrigger=3)
     assert query.catch_up() == [0, 2, 4, 6, 8]
     producer.commit_transaction(30)
+    until_stable(stage.broker.bootstrap, stage.topic, 22)
     assert query.catch_up() == [0, 2, 4, 6, 8, 99]
 
 

@@ -22,6 +22,8 @@ from headrace.telemetry import broker_metrics
 from headrace.telemetry.catalog import SERIES
 from headrace.testing import LocalBroker
 from tests.integration.gateway.conftest import make_topic
+from tests.integration.stable_offsets import until_stable
+from tests.patience import awaited
 
 OPENMETRICS = "application/openmetrics-text;version=1.0.0;q=0.9,text/plain;version=0.0.4;q=0.5"
 
@@ -32,8 +34,11 @@ class Scrape:
         self._samples = [sample for family in self.families for sample in family.samples]
         self.names = {sample.name for sample in self._samples}
 
+    def values(self, name: str, **labels: str) -> list[float]:
+        return [one.value for one in self._samples if one.name == name and labels.items() <= one.labels.items()]
+
     def value(self, name: str, **labels: str) -> float:
-        (found,) = [one.value for one in self._samples if one.name == name and labels.items() <= one.labels.items()]
+        (found,) = self.values(name, **labels)
         return found
 
 
@@ -60,7 +65,14 @@ def test_what_kafka_clients_do_is_counted(broker, rest):
     producer.commit_transaction()
     with closing(Consumer({"bootstrap.servers": broker.bootstrap, "group.id": f"{topic}-readers"})) as consumer:
         consumer.commit(offsets=[TopicPartition(topic, 0, 2), TopicPartition(topic, 1, 6)], asynchronous=False)
-    after = scrape(rest)
+    for partition in range(2):
+        until_stable(broker.bootstrap, topic, 6, partition)
+    after = awaited(
+        lambda: scrape(rest),
+        lambda scraped: scraped.values("headrace_transactions", state="CompleteCommit") == [1],
+        "the coordinator knows that the markers are written",
+        30.0,
+    )
     assert after.value("headrace_produced_records_total") - before.value("headrace_produced_records_total") == 10
     assert after.value("headrace_request_duration_seconds_count", api="Produce") >= 1
     assert after.value("headrace_sync_duration_seconds_count") > before.value("headrace_sync_duration_seconds_count")
@@ -69,7 +81,6 @@ def test_what_kafka_clients_do_is_counted(broker, rest):
     assert after.value("headrace_partition_end_offset", topic=topic, partition="0") == 6
     assert after.value("headrace_group_lag_records", group=f"{topic}-readers", topic=topic) == 4
     assert 0 < after.value("headrace_group_lag_seconds", group=f"{topic}-readers", topic=topic) < 60
-    assert after.value("headrace_transactions", state="CompleteCommit") == 1
     assert after.value("headrace_groups", state="Empty") >= 1
 
 

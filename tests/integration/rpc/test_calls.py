@@ -14,6 +14,7 @@ from headrace.records.compression import Codec
 from headrace.records.record import decode_records
 from headrace.rpc import headrace_pb2 as pb
 from tests.integration.rpc.kit import Rpc, records, refusal_of, refused
+from tests.integration.stable_offsets import until_stable
 
 Status = grpc.StatusCode
 
@@ -116,6 +117,7 @@ def test_aborted_records_are_left_out_unless_asked_for(broker, rpc: Rpc, topic):
         producer.produce(topic, value)
         producer.flush()  # an abort would drop what has not left yet
         end()
+    until_stable(broker.bootstrap, topic, 4)
     committed = rpc.broker.Fetch(pb.FetchRequest(topic=topic))
     assert ([r.value for r in committed.records], committed.next_offset) == ([b"committed"], 4)
     everything = rpc.broker.Fetch(pb.FetchRequest(topic=topic, isolation_level=pb.READ_UNCOMMITTED))
