@@ -73,12 +73,13 @@ bench: ## measure against Apache Kafka and rewrite docs/performance.md and -grow
 	@scripts/bootstrap.sh bench
 	$(BIN)/python -m bench $(BENCH_ARGS)
 
-docs: ## rewrite the reference pages, then run the documentation's examples and check its links
+docs: ## rewrite the reference pages, test the documentation, build the site into site/
 	@scripts/bootstrap.sh test
 	$(BIN)/headrace config docs > docs/reference/config.md
 	$(BIN)/python scripts/grpc_reference.py > docs/reference/grpc.md
 	$(BIN)/python scripts/metrics_reference.py > docs/reference/metrics.md
 	$(BIN)/python -m pytest tests/docs $(PYTEST_ARGS)
+	$(BIN)/python scripts/build_site.py
 
 proto: ## write the gRPC stubs again after a change to the .proto
 	@scripts/bootstrap.sh check
@@ -92,7 +93,7 @@ lock: ## resolve the dependencies again into requirements/*.lock
 	@scripts/lock.sh
 
 clean: ## remove caches and build leftovers (never ./data)
-	rm -rf build dist .mypy_cache .ruff_cache .import_linter_cache .hypothesis .pytest_cache
+	rm -rf build dist site .mypy_cache .ruff_cache .import_linter_cache .hypothesis .pytest_cache
 	find . -path ./.venv -prune -o -path ./data -prune -o -name __pycache__ -type d -print0 | xargs -0r rm -rf
 
 distclean: clean ## also remove .venv and downloads
