@@ -15,7 +15,7 @@ Two drivers of one query can both be anywhere: step 1 lets only the later one wr
 earlier one wrote. The decision is a record in a compacted topic (commit_records.py), and the committed offset of a
 group refers to it: how many batches are decided. The record holds the end offsets of the batch, because a number alone
 does not name a batch: a checkpoint that was restored from a backup plans the same numbers with other records. See
-docs/adr/0013-one-decision-per-batch.md.
+docs/adr/0013-one-commit-record-per-micro-batch.md.
 """
 
 import json
