@@ -54,10 +54,10 @@ NODE = Dashboard(
     {
         "Is everything there?": [
             stat("Processes that are down", f"count(headrace_part_up{{{ON}}} == 0) or vector(0)"),
-            stat("Partitions without a leader", f"sum(headrace_partitions_leaderless{{{ON}}})"),
+            stat("Offline partitions (no leader)", f"sum(headrace_offline_partitions{{{ON}}})"),
             stat("Partitions that refuse acks=all", f"sum(headrace_partitions_under_min_isr{{{ON}}})"),
             stat("Under-replicated partitions", f"sum(headrace_partitions_under_replicated{{{ON}}})"),
-            stat("Offline partitions", f"sum(headrace_partitions_offline{{{ON}}})"),
+            stat("Offline replicas", f"sum(headrace_offline_replicas{{{ON}}})"),
             stat("Brokers alive", f"max(headrace_cluster_brokers{{{ON}}})"),
             stat("Brokers without metadata store", f"count(headrace_metadata_store_up{{{ON}}} == 0) or vector(0)"),
         ],

@@ -48,4 +48,4 @@ def test_a_broker_that_leaves_and_returns_is_seen_in_its_leaders_figures():
         cluster.restart(other)
         back = wait_until(cluster, leader, "headrace_partitions_under_replicated", 0)
         assert back.now("headrace_isr_changes_total", change="expand") >= 1
-        assert wait_until(cluster, other, "headrace_partitions", 1).now("headrace_partitions_leaderless") == 0
+        assert wait_until(cluster, other, "headrace_partitions", 1).now("headrace_offline_partitions") == 0

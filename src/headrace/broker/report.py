@@ -139,7 +139,8 @@ class LogTotals:
         yield one(metrics.LEADERS, self._led)
         yield one(metrics.UNDER_REPLICATED, self._behind)
         yield one(metrics.UNDER_MIN_ISR, self._under_min_isr)
-        yield one(metrics.OFFLINE, self._offline)
+        yield one(metrics.OFFLINE_REPLICAS, self._offline)
+        yield one(metrics.OFFLINE_REPLICAS_DEPRECATED, self._offline)
         yield one(metrics.REPLICA_LAG, self._lag)
         yield one(metrics.LOG_BYTES, self._bytes)
         yield one(metrics.LOG_SEGMENTS, self._segments)
@@ -176,7 +177,8 @@ def _cluster_families(broker: "Broker") -> Iterator[Family]:
     is_controller = broker.membership is None or image.controller == broker.node_id
     yield one(metrics.CONTROLLER, int(is_active_controller(broker)))
     leaderless = sum(state.leader == NO_LEADER for state in partitions) if is_controller else 0
-    yield one(metrics.LEADERLESS, leaderless)
+    yield one(metrics.OFFLINE_PARTITIONS, leaderless)
+    yield one(metrics.OFFLINE_PARTITIONS_DEPRECATED, leaderless)
     alive = sum(known.is_live for known in image.brokers.values())
     yield one(metrics.BROKERS, alive if broker.membership is not None else 1)
     yield one(metrics.TOPICS, len(image.topics))

@@ -1,4 +1,4 @@
-"""Writes docs/reference/config.md from the tables, so that the page cannot say anything else than the code."""
+"""Writes docs/reference/config.md from the tables of keys."""
 
 from collections.abc import Iterable, Mapping
 
@@ -9,12 +9,13 @@ from headrace.model.no_effect import NO_EFFECT_YET
 from headrace.model.node_configs import ALIASES, NODE_CONFIGS
 
 _INTRODUCTION = """\
-# Settings
+# Configuration
 
 <!-- Written by `headrace config docs`; edit the tables in src/headrace/model instead. -->
 
-A node is told its settings by a YAML file (`headrace start --config FILE` or `HEADRACE_CONFIG`), by the environment
-and by flags. Flags win over the environment, the environment over the file, the file over the default.
+A node reads its configuration from a YAML file (`headrace start --config FILE` or `HEADRACE_CONFIG`), from
+environment variables and from flags. Flags override environment variables, which override the file, which overrides
+the default.
 
 ```yaml
 node_id: 1
@@ -27,44 +28,44 @@ log:
     hours: 72        # the same as log.retention.hours: 72
 ```
 
-- **By either name.** Where headrace and Kafka have different names for the same thing, both work; the table of
-  [second names](#second-names) lists them. The same thing said twice with different values is refused.
+- **Names.** Where headrace and Kafka have different names for a key, both are accepted; the table of [alternative
+  names](#alternative-names) lists them. A key that is set under both names with different values is rejected.
 - **Environment.** `HEADRACE_` and the key in capitals, dots as underscores: `HEADRACE_NUM_PARTITIONS=8`.
 - **Flags.** `headrace start --set num.partitions=8`, and `--listen`, `--data-dir`, `--memory` for the common ones.
-- **Mistakes.** An unknown key is refused with the nearest right one, with the line of the file it stands on.
-- `headrace config show` tells what is in force and who said so; `headrace config check` checks without starting.
+- **Errors.** An unknown key is rejected with the most similar known one and the line of the file.
+- `headrace config show` prints the effective values and their sources; `headrace config check` checks without
+  starting.
 
-Topic keys are set per topic (`headrace topics create … --config`, `headrace configs set … --topic`), or by any
-Kafka admin client. A topic that does not set one falls back to the broker key named with it, then to the default.
-Group keys are set per consumer group (`headrace configs set … --group`), likewise; a group need not be there yet.
-Broker keys marked *live* can be changed while the broker runs (`headrace configs set … --broker ID`).
-**No effect yet** marks keys that are read, checked and shown, but change nothing in this version: mostly those of
-groups, transactions and replication. A start that sets one says so.
+Topic keys are set per topic (`headrace topics create … --config`, `headrace configs set … --topic`), or by any Kafka
+admin client. A topic without a value uses the broker key named with it, then the default. Group keys are set per
+consumer group (`headrace configs set … --group`) in the same way, also before the group exists. Broker keys marked
+*live* can be changed while the broker runs (`headrace configs set … --broker ID`). **No effect yet** marks keys that
+are read, checked and shown, but change nothing in this version; a broker that starts with one logs a warning.
 
-Retention: as in Kafka, a topic keeps data for 7 days and without a limit of size. `default_retention_seconds` and
+Retention: as in Kafka, a topic keeps records for 7 days and without a size limit. `default_retention_seconds` and
 `default_retention_bytes` change that for all topics of a node; 604800 and 1073741824 are sensible values.
 """
 
 _GROUPS = """\
 ## Group keys
 
-All of Kafka 4.3's for groups of the newer protocol (`group.protocol=consumer`); members of classic groups bring their
-own settings. A value lies between the broker's `group.consumer.min.…` and `group.consumer.max.…`; where these are
-changed afterwards, the nearest value that they allow counts. Kafka's keys that begin with `share.` and `streams.` are
-refused, with the reason: there are no groups of these kinds here that would look at them.
+All of Kafka 4.3's keys for groups with the consumer protocol (`group.protocol=consumer`); members of classic groups
+send their own settings. A value must be between the broker's `group.consumer.min.…` and `group.consumer.max.…`. If
+these are changed later, the nearest allowed value is used. Kafka's keys that begin with `share.` and `streams.` are
+rejected with the reason, because this version has no groups of these types.
 """
 
 
 def config_reference() -> str:
     parts = [
         _INTRODUCTION,
-        "## Second names\n",
+        "## Alternative names\n",
         _alias_table(),
-        "## Node keys\n\nheadrace's own; not seen by Kafka's admin clients.\n",
+        "## Node keys\n\nheadrace's own; Kafka's admin clients do not list them.\n",
         _table(NODE_CONFIGS.values()),
-        "## Broker keys\n\nKafka's names, with Kafka's meaning.\n",
+        "## Broker keys\n\nKafka's keys, with Kafka's meaning.\n",
         _table(_public(BROKER_CONFIGS)),
-        "## Topic keys\n\nAll of Kafka 4.3's, and `flush.policy`.\n",
+        "## Topic keys\n\nAll of Kafka 4.3's, `flush.policy` and `archive.*`.\n",
         _table(_public(TOPIC_CONFIGS), fallback=True),
         _GROUPS,
         _table(GROUP_CONFIGS.values(), fallback=True),
@@ -77,13 +78,13 @@ def _public(table: Mapping[str, ConfigDef]) -> Iterable[ConfigDef]:
 
 
 def _alias_table() -> str:
-    lines = ["| written as | is | |", "|---|---|---|"]
+    lines = ["| Name | Key | Remark |", "|---|---|---|"]
     for name, alias in sorted(ALIASES.items()):
         remark = ""
         if alias.unit != 1:
             remark = "in seconds"
         elif alias.prefix:
-            remark = "host:port, spoken as PLAINTEXT"
+            remark = "host:port, with PLAINTEXT"
         lines.append(f"| `{name}` | `{alias.key}` | {remark} |")
     return "\n".join(lines) + "\n"
 

@@ -41,56 +41,56 @@ ELECTION_MS_MIN = 10  # of the cap: five heartbeats of 2 ms
 # fmt: off
 _OWN = (
     ConfigDef("storage", STRING, "disk",
-        "Where partitions live: `disk`, or `memory` (nothing touches the disk, all is gone at the end; "
-        "also: --memory).", OneOf(STORAGE_KINDS)),
+        "Where partitions are stored: `disk`, or `memory` (nothing is written to disk, and all records are lost when "
+        "the node stops; also: --memory).", OneOf(STORAGE_KINDS)),
     ConfigDef("memtx_dir", STRING, None,
-        "Accepted for config files of systems that keep an index in a directory of its own; all data is in "
+        "Accepted for configuration files of systems that keep an index in a directory of its own; all data is in "
         "storage_path."),
     ConfigDef("vinyl_dir", STRING, None,
-        "Accepted for config files of systems that keep messages in a directory of their own; all data is in "
+        "Accepted for configuration files of systems that keep messages in a directory of their own; all data is in "
         "storage_path."),
     ConfigDef("cluster.id", STRING, None,
-        "The cluster's id. Unset: one is made up at the first start and kept in the data directory."),
+        "The cluster's id. Unset: generated at the first start and stored in the data directory."),
     ConfigDef("metadata", STRING, None,
-        "Where the cluster's facts live: `etcd://host:port,…[/prefix]` is an etcd that is there already, "
-        "`unix:///path` a store that brokers of one machine share. Unset: an etcd member of this node's own if there "
-        "are cluster.initial_members, else a file in the data directory."),
+        "The metadata store: `etcd://host:port,…[/prefix]` for an existing etcd, `unix:///path` for a store that the "
+        "brokers of one host share. Unset: an etcd member beside this node if there are cluster.initial_members, "
+        "else a file in the data directory."),
 )
 
 _CLUSTER_ROWS = (
     ConfigDef("rpc_addr", STRING, _CLUSTER.rpc_addr,
-        "Where this node's etcd member speaks with the other members. Unset: as cluster.initial_members has it."),
+        "Address for the traffic between etcd members. Unset: the one in cluster.initial_members."),
     ConfigDef("cluster.initial_members", LIST, (),
         "The nodes that run an etcd member, each with node_id, api_addr and rpc_addr (as text: id@api_addr@rpc_addr). "
         "A node that is not among them uses their etcd."),
     ConfigDef("cluster.bootstrap", BOOLEAN, _CLUSTER.bootstrap,
-        "True on the one node that founds the cluster; the others join it."),
+        "True on the one node that creates the cluster; the others join it."),
     ConfigDef("raft.heartbeat_interval_ms", INT, _CLUSTER.heartbeat_interval_ms,
-        "How often etcd's leader reports; at most a fifth of the election timeout is used.", Range(1)),
+        "Heartbeat interval of etcd's leader; at most a fifth of the election timeout is used.", Range(1)),
     ConfigDef("raft.election_timeout_min_ms", INT, _CLUSTER.election_timeout_min_ms,
-        "Shortest silence after which etcd elects a new leader, up to etcd.election_timeout_cap_ms.",
+        "Minimum election timeout of etcd, up to etcd.election_timeout_cap_ms.",
         Range(1, ELECTION_MS_MAX)),
     ConfigDef("raft.election_timeout_max_ms", INT, _CLUSTER.election_timeout_max_ms,
-        "Longest such silence; etcd itself takes twice the shortest.", Range(1)),
+        "Maximum election timeout of etcd, which itself uses up to twice the minimum.", Range(1)),
 )
 
 _ETCD_ROWS = (
     ConfigDef("etcd.program", STRING, _ETCD.program,
-        "The etcd that this node starts for its member: a name on the PATH, or a path."),
+        "The etcd program that this node starts for its member: a name on the PATH, or a path."),
     ConfigDef("etcd.client_addr", STRING, None,
-        "Where this node's etcd member serves brokers; port 0 is any free one. Unset: rpc_addr with its port "
-        "raised by 10000."),
+        "Where this node's etcd member serves brokers; port 0 is any free one. Unset: rpc_addr with its port raised "
+        "by 10000."),
     ConfigDef("etcd.election_timeout_cap_ms", INT, _ETCD.election_timeout_cap_ms,
-        "Longest election timeout that this node's etcd member gets, whatever raft.* allows: failover waits for etcd. "
-        "Raise it where ten round trips between members, or one sync of a member's disk, take longer.",
+        "Maximum election timeout of this node's etcd member, whatever raft.* allows: failover waits for etcd. Raise "
+        "it where ten round trips between members, or one sync of a member's disk, take longer.",
         Range(ELECTION_MS_MIN, ELECTION_MS_MAX)),
     ConfigDef("etcd.user", STRING, None,
-        "As whom to log in to etcd."),
+        "User name for etcd."),
     ConfigDef("etcd.password_file", STRING, None,
-        "A file that holds the password of etcd.user."),
+        "File with the password of etcd.user."),
     ConfigDef("etcd.ca_file", STRING, None,
-        "Whose certificates to trust (PEM). With cert_file and key_file, etcd is spoken to by TLS, and a member of "
-        "this node's own lets in only those who show a certificate."),
+        "Certificate authorities to trust (PEM). With cert_file and key_file, connections to etcd use TLS, and the "
+        "etcd member of this node requires client certificates."),
     ConfigDef("etcd.cert_file", STRING, None,
         "This node's certificate (PEM), for servers and for clients."),
     ConfigDef("etcd.key_file", STRING, None,
@@ -99,44 +99,45 @@ _ETCD_ROWS = (
 
 _GATEWAY_ROWS = (
     ConfigDef("gateway.enabled", BOOLEAN, _GATEWAY.enabled,
-        "Whether HTTP and gRPC are served beside the broker, by processes of their own (also: --no-gateway)."),
+        "Whether REST and gRPC are served by processes beside the broker (also: --no-gateway)."),
     ConfigDef("host", STRING, _GATEWAY.host,
-        "Where HTTP is served: 127.0.0.1 is this machine only, 0.0.0.0 everywhere."),
+        "Address of the REST server: 127.0.0.1 accepts connections from this host only, 0.0.0.0 from everywhere."),
     ConfigDef("port", INT, _GATEWAY.port,
-        "The HTTP port. Unset: 8080, or the next free one.", Range(0, PORT_MAX)),
+        "Port of the REST server. Unset: 8080, or the next free one.", Range(0, PORT_MAX)),
     ConfigDef("grpc.host", STRING, _GATEWAY.grpc_host,
-        "Where gRPC is served: 127.0.0.1 is this machine only, 0.0.0.0 everywhere (also: --grpc)."),
+        "Address of the gRPC server: 127.0.0.1 accepts connections from this host only, 0.0.0.0 from everywhere "
+        "(also: --grpc)."),
     ConfigDef("grpc.port", INT, _GATEWAY.grpc_port,
-        "The gRPC port. Unset: 9090, or the next free one that is no broker's.", Range(0, PORT_MAX)),
+        "Port of the gRPC server. Unset: 9090, or the next free one that no broker uses.", Range(0, PORT_MAX)),
     ConfigDef("acks", STRING, _GATEWAY.acks,
-        "What a message that came over HTTP or gRPC waits for: `all` replicas, the `leader`, or `none`.",
+        "Acknowledgement of messages sent by REST or gRPC: `all` in-sync replicas, the `leader`, or `none`.",
         OneOf(("all", "leader", "none"))),
     ConfigDef("retries", INT, _GATEWAY.retries,
-        "How often such a message is tried again.", Range(0, INT_MAX)),
+        "How often the gateway retries sending a message.", Range(0, INT_MAX)),
     ConfigDef("retry_backoff_ms", INT, _GATEWAY.retry_backoff_ms,
-        "Rest before each try.", Range(0)),
+        "Pause before each retry.", Range(0)),
     ConfigDef("max_poll_records", INT, _GATEWAY.max_poll_records,
-        "Most messages in one HTTP answer.", Range(1)),
+        "Maximum messages of one REST response.", Range(1)),
     ConfigDef("session_timeout_ms", INT, _GATEWAY.session_timeout_ms,
-        "An HTTP consumer that is silent for this long is removed.", Range(1)),
+        "A REST consumer without requests for this long is removed.", Range(1)),
     ConfigDef("gateway.linger.ms", INT, _GATEWAY.linger_ms,
-        "How long the gateway waits for more messages, to send them to the broker together. While many come over HTTP "
-        "at once, up to three times as long on top, 10 ms at most.", Range(0, 1000)),
+        "How long the gateway waits for more messages, to send them in one batch. Under many concurrent REST "
+        "requests it waits up to three times as long in addition, at most 10 ms.", Range(0, 1000)),
     ConfigDef("gateway.body.max.bytes", INT, _GATEWAY.body_bytes_max,
-        "The largest HTTP request that is not a stream, and the largest gRPC request.", Range(1024, INT_MAX)),
+        "Maximum size of a REST request that is not a stream, and of a gRPC request.", Range(1024, INT_MAX)),
     ConfigDef("gateway.nice", INT, _GATEWAY.nice,
-        "How far HTTP and gRPC step back on busy processors, for the broker and for everybody else: what is added to "
-        "the broker's own `nice`. 5 leaves them a third of what others get; 0 makes all equal.", Range(0, 19)),
+        "Niceness of the REST and gRPC processes, added to the broker's own `nice`. With 5 they get a third of the "
+        "processor time of other processes on a busy host; 0 makes all equal.", Range(0, 19)),
 )
 _TELEMETRY_ROWS = (
     ConfigDef("metrics_addr", STRING, None,
-        "Where the broker itself answers /metrics, /health and /ready (also: --metrics). Unset: only the HTTP port of "
-        "the gateway does, for all processes of the node together."),
+        "Address at which the broker itself serves /metrics, /health and /ready (also: --metrics). Unset: only the "
+        "REST server serves them, for all processes of the node."),
     ConfigDef("logging.format", STRING, _TELEMETRY.log_format,
         "How log lines are written to stderr: `text` for people, `json` for machines.", OneOf(LOG_FORMATS)),
     ConfigDef("tracing.enabled", BOOLEAN, _TELEMETRY.tracing,
-        "Whether requests over HTTP and gRPC are traced with OpenTelemetry; needs `headrace[otel]`. Where traces go is "
-        "told by OpenTelemetry's own variables, e.g. OTEL_EXPORTER_OTLP_ENDPOINT."),
+        "Trace REST and gRPC requests with OpenTelemetry; needs `headrace[otel]`. OpenTelemetry's own variables, "
+        "e.g. OTEL_EXPORTER_OTLP_ENDPOINT, configure the exporter."),
 )
 # fmt: on
 

@@ -27,7 +27,7 @@ NODE = Metric(
 REQUESTS = Metric(
     "headrace_request_duration_seconds",
     _HISTOGRAM,
-    "From a request's arrival to its answer, by API. A Fetch that waits for records counts with its wait.",
+    "Time from a request's arrival to its response, by API. It includes the wait of a Fetch for records.",
     ("api",),
     _LATENCIES,
 )
@@ -44,55 +44,57 @@ CONNECTIONS_ACCEPTED = Metric("headrace_connections_accepted_total", _COUNTER, "
 CONNECTIONS_REFUSED = Metric(
     "headrace_connections_refused_total",
     _COUNTER,
-    "Connections that were closed at once: over max.connections or max.connections.per.ip.",
+    "Connections that were closed on arrival: beyond max.connections or max.connections.per.ip.",
 )
 THROTTLES = Metric(
     "headrace_connection_throttles_total",
     _COUNTER,
-    "How often a connection was not read from for a while: the memory for requests was spoken for (memory), or its"
-    " client has many requests under way or does not read its answers (answers).",
+    "How often the broker paused reading from a connection: no memory for requests was available (memory), or its"
+    " client has too many requests in flight or does not read its responses (answers).",
     ("reason",),
 )
-REQUEST_MEMORY = Metric(
-    "headrace_request_memory_bytes", _GAUGE, "Memory held for requests that have not arrived whole."
-)
+REQUEST_MEMORY = Metric("headrace_request_memory_bytes", _GAUGE, "Memory of requests that have been received in part.")
 PRODUCE_PURGATORY = Metric(
     "headrace_produce_purgatory_requests", _GAUGE, "Produce requests that wait for the disk or for replicas."
 )
 FETCH_PURGATORY = Metric("headrace_fetch_purgatory_requests", _GAUGE, "Fetch requests that wait for records.")
 
 # Records
-RECORDS_IN = Metric("headrace_produced_records_total", _COUNTER, "Records that clients have written.")
-BATCHES_IN = Metric("headrace_produced_batches_total", _COUNTER, "Batches that clients have written.")
-PRODUCED_BYTES = Metric("headrace_produced_bytes_total", _COUNTER, "Bytes of batches that clients have written.")
-FETCHED_BYTES = Metric("headrace_fetched_bytes_total", _COUNTER, "Bytes of batches in answers to consumers.")
-REPLICA_BYTES = Metric("headrace_replica_fetched_bytes_total", _COUNTER, "Bytes of batches in answers to followers.")
+RECORDS_IN = Metric("headrace_produced_records_total", _COUNTER, "Records that producers have written.")
+BATCHES_IN = Metric("headrace_produced_batches_total", _COUNTER, "Batches that producers have written.")
+PRODUCED_BYTES = Metric("headrace_produced_bytes_total", _COUNTER, "Bytes of batches that producers have written.")
+FETCHED_BYTES = Metric("headrace_fetched_bytes_total", _COUNTER, "Bytes of batches in responses to consumers.")
+REPLICA_BYTES = Metric("headrace_replica_fetched_bytes_total", _COUNTER, "Bytes of batches in responses to followers.")
 
 # Logs and disk
 LOG_BYTES = Metric("headrace_log_bytes", _GAUGE, "Bytes of all logs of this broker.")
 LOG_SEGMENTS = Metric("headrace_log_segments", _GAUGE, "Segments of all logs of this broker.")
 PARTITION_BYTES = Metric("headrace_partition_log_bytes", _GAUGE, "Bytes of a partition's log.", ("topic", "partition"))
 PARTITION_START = Metric(
-    "headrace_partition_start_offset", _GAUGE, "The first offset that a partition still has.", ("topic", "partition")
+    "headrace_partition_start_offset", _GAUGE, "The log start offset of a partition.", ("topic", "partition")
 )
 PARTITION_END = Metric(
     "headrace_partition_end_offset",
     _GAUGE,
-    "The offset of the next record of a partition; its rate is records a second.",
+    "The log end offset of a partition; its rate is records per second.",
     ("topic", "partition"),
 )
 PARTITIONS_NOT_SHOWN = Metric(
-    "headrace_partitions_not_shown", _GAUGE, "Partitions without series of their own: the smallest, beyond the limit."
+    "headrace_partitions_not_shown",
+    _GAUGE,
+    "Partitions without series of their own: the smallest ones, beyond the limit.",
 )
 SYNCS = Metric(
     "headrace_sync_duration_seconds",
     _HISTOGRAM,
-    "Syncs of logs by group commit: how long each took, until the broker heard of it.",
+    "Duration of log syncs by group commit, until the event loop handled the completion.",
     (),
     _SYNCS,
 )
-DISK_FREE = Metric("headrace_disk_free_bytes", _GAUGE, "Free bytes where the logs are.")
-DISK_RESERVE = Metric("headrace_disk_reserve_bytes", _GAUGE, "With less than this free, producers are refused.")
+DISK_FREE = Metric("headrace_disk_free_bytes", _GAUGE, "Free bytes of the data directory's file system.")
+DISK_RESERVE = Metric(
+    "headrace_disk_reserve_bytes", _GAUGE, "Produce requests are rejected while fewer bytes than this are free."
+)
 STRAY_DIRECTORIES = Metric(
     "headrace_stray_directories",
     _GAUGE,
@@ -101,48 +103,58 @@ STRAY_DIRECTORIES = Metric(
 STRAY_BYTES = Metric("headrace_stray_bytes", _GAUGE, "Bytes of the stray directories.")
 
 # Replication
-PARTITIONS = Metric("headrace_partitions", _GAUGE, "Partitions that this broker holds.")
-LEADERS = Metric("headrace_partitions_led", _GAUGE, "Partitions that this broker leads.")
+PARTITIONS = Metric("headrace_partitions", _GAUGE, "Replicas on this broker.")
+LEADERS = Metric("headrace_partitions_led", _GAUGE, "Partitions that this broker leads (Kafka: LeaderCount).")
 UNDER_REPLICATED = Metric(
-    "headrace_partitions_under_replicated", _GAUGE, "Partitions led here with replicas that are not in sync."
+    "headrace_partitions_under_replicated",
+    _GAUGE,
+    "Partitions led by this broker with replicas that are not in the ISR.",
 )
 UNDER_MIN_ISR = Metric(
     "headrace_partitions_under_min_isr",
     _GAUGE,
-    "Partitions led here that refuse acks=all: too few replicas are in sync.",
+    "Partitions led by this broker that reject acks=all: the ISR is smaller than min.insync.replicas.",
 )
-OFFLINE = Metric(
-    "headrace_partitions_offline",
+OFFLINE_REPLICAS = Metric(
+    "headrace_offline_replicas",
     _GAUGE,
-    "Partitions that this broker cannot read or write: they need a restart, or disk space if it was full at the start.",
+    "Replicas that this broker cannot read or write (Kafka: OfflineReplicaCount). They need a restart, or disk space if"
+    " it was full at the start.",
 )
-LEADERLESS = Metric(
-    "headrace_partitions_leaderless",
+OFFLINE_PARTITIONS = Metric(
+    "headrace_offline_partitions",
     _GAUGE,
-    "Partitions of the cluster that nobody leads, as the controller sees it; 0 elsewhere.",
+    "Partitions without a leader, on the active controller (Kafka: OfflinePartitionsCount); 0 elsewhere.",
+)
+# Until 0.3: Kafka's operators take an offline partition for one without a leader.
+OFFLINE_REPLICAS_DEPRECATED = Metric(
+    "headrace_partitions_offline", _GAUGE, "Deprecated, will be removed in 0.3: use headrace_offline_replicas."
+)
+OFFLINE_PARTITIONS_DEPRECATED = Metric(
+    "headrace_partitions_leaderless", _GAUGE, "Deprecated, will be removed in 0.3: use headrace_offline_partitions."
 )
 ISR_CHANGES = Metric(
     "headrace_isr_changes_total",
     _COUNTER,
-    "Replicas that left (shrink) or came back (expand), of partitions led here.",
+    "Replicas that left the ISR (shrink) or joined it (expand), of partitions led by this broker.",
     ("change",),
 )
 LEADER_CHANGES = Metric(
     "headrace_leader_changes_total",
     _COUNTER,
-    "Partitions whose leadership came to this broker (gained) or left it (lost).",
+    "Partitions that this broker began to lead (gained) or stopped leading (lost).",
     ("change",),
 )
 THROTTLED_BYTES = Metric(
     "headrace_replication_throttled_bytes_total",
     _COUNTER,
-    "Bytes of replicas on the move under a throttle: let out as leader (sent), or taken as follower (copied).",
+    "Bytes of throttled replication: sent as leader (sent), or fetched as follower (copied).",
     ("direction",),
 )
 REPLICA_LAG = Metric(
     "headrace_replica_lag_records_max",
     _GAUGE,
-    "By how many records the slowest replica of a partition led here is behind.",
+    "Lag of the slowest replica of the partitions led by this broker, in records.",
 )
 
 # Groups and transactions
@@ -159,20 +171,20 @@ GROUP_LAG_SECONDS = Metric(
 GROUP_ROWS_NOT_SHOWN = Metric(
     "headrace_group_lags_not_shown",
     _GAUGE,
-    "Topics of groups without series of their own: the smallest lags, beyond the limit.",
+    "Topics of groups without series of their own: those with the smallest lags, beyond the limit.",
 )
 GROUP_LAG_UNKNOWN = Metric(
     "headrace_group_lags_unknown",
     _GAUGE,
-    "Partitions of groups whose leader did not tell their end: they count as no lag.",
+    "Partitions of groups whose end offset is unknown, because their leader did not respond; their lag counts as 0.",
 )
 TRANSACTIONS = Metric(
-    "headrace_transactions", _GAUGE, "Transactional ids that this broker looks after, by state.", ("state",)
+    "headrace_transactions", _GAUGE, "Transactional ids that this broker coordinates, by state.", ("state",)
 )
 OLDEST_TRANSACTION = Metric(
     "headrace_transaction_oldest_open_seconds",
     _GAUGE,
-    "Age of the oldest open transaction; readers of committed data wait for it.",
+    "Age of the oldest open transaction, which delays read_committed consumers.",
 )
 LOST_MARKER = Metric(
     "headrace_partition_lost_marker_offset",
@@ -185,9 +197,9 @@ LOST_MARKER = Metric(
 CONTROLLER = Metric(
     "headrace_controller_active",
     _GAUGE,
-    "1 on the broker that is the controller and can commit to the metadata store, 0 on the others.",
+    "1 on the active controller while it can commit to the metadata store, 0 on the others.",
 )
-BROKERS = Metric("headrace_cluster_brokers", _GAUGE, "Brokers that this one knows to be alive.")
+BROKERS = Metric("headrace_cluster_brokers", _GAUGE, "Brokers with a valid session, in this broker's metadata image.")
 TOPICS = Metric("headrace_cluster_topics", _GAUGE, "Topics of the cluster.")
 CLUSTER_PARTITIONS = Metric("headrace_cluster_partitions", _GAUGE, "Partitions of the cluster.")
 
@@ -195,7 +207,7 @@ CLUSTER_PARTITIONS = Metric("headrace_cluster_partitions", _GAUGE, "Partitions o
 STORE_UP = Metric(
     "headrace_metadata_store_up",
     _GAUGE,
-    "Whether the metadata store confirms this broker's session (session) and accepted its latest write (write).",
+    "Whether the metadata store confirms this broker's session (session) and accepted its last write (write).",
     ("operation",),
 )
 STORE_ERRORS = Metric(
@@ -207,7 +219,7 @@ STORE_ERRORS = Metric(
 SESSION_AGE = Metric(
     "headrace_session_age_seconds",
     _GAUGE,
-    "Seconds since the metadata store last confirmed this broker's session; over after broker.session.timeout.ms.",
+    "Seconds since the metadata store last confirmed this broker's session (broker.session.timeout.ms).",
 )
 
 ALL = tuple(value for value in list(globals().values()) if isinstance(value, Metric))

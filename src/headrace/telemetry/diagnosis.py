@@ -67,37 +67,37 @@ def disk_speed(interval: Interval) -> Iterator[Diagnosis]:
     advice = "a faster disk, or flush.policy=replicated on topics with several replicas"
     if busy > SYNCS_AT_ONCE_MANY:
         advice = f"fewer partitions written at once, larger linger.ms; else {advice}"
-    found = f"{busy:.1f} syncs are under way on average, p99 {p99 * 1000:.0f} ms: acks=all waits for them"
+    found = f"{busy:.1f} syncs are in flight on average, p99 {p99 * 1000:.0f} ms: acks=all waits for them"
     yield Diagnosis("disk speed", "warning", found, advice)
 
 
 def disk_space(interval: Interval) -> Iterator[Diagnosis]:
     free, reserve = interval.now("headrace_disk_free_bytes"), interval.now("headrace_disk_reserve_bytes")
     if reserve and free < reserve:
-        advice = "lower retention, delete topics or records, or add space; it heals by itself"
-        yield Diagnosis("disk space", "problem", f"{free:,.0f} bytes are free: producers are refused", advice)
+        advice = "lower retention, delete topics or records, or add space; the broker then recovers by itself"
+        yield Diagnosis("disk space", "problem", f"{free:,.0f} bytes are free: Produce requests are rejected", advice)
         return
     written = interval.rate("headrace_produced_bytes_total")
     hours = (free - reserve) / written / 3600 if written else float("inf")
     if reserve and hours < 4:
         found = f"full in {hours:.1f} hours at {written / 1e6:,.1f} MB/s, unless retention deletes as much"
-        yield Diagnosis("disk space", "warning", found, "look at retention.ms and retention.bytes, or add space")
+        yield Diagnosis("disk space", "warning", found, "check retention.ms and retention.bytes, or add space")
 
 
 def stray_directories(interval: Interval) -> Iterator[Diagnosis]:
     count = interval.now("headrace_stray_directories")
     if count:
-        found = f"{count:,.0f} directories of no known replica hold {interval.now('headrace_stray_bytes'):,.0f} bytes"
+        found = f"{count:,.0f} stray directories contain {interval.now('headrace_stray_bytes'):,.0f} bytes"
         advice = "they are removed after log.stray.retention.ms; before, see docs/operations/stray-directories.md"
         yield Diagnosis("stray directories", "warning", found, advice)
 
 
-def offline_partitions(interval: Interval) -> Iterator[Diagnosis]:
-    offline = interval.now("headrace_partitions_offline")
+def offline_replicas(interval: Interval) -> Iterator[Diagnosis]:
+    offline = interval.now("headrace_offline_replicas")
     if offline:
-        found = f"{offline:.0f} partitions cannot be read or written on this broker"
+        found = f"{offline:.0f} replicas on this broker cannot be read or written"
         advice = "the broker's log has the reason: free disk space if it is full, else repair the disk and restart"
-        yield Diagnosis("offline partitions", "problem", found, advice)
+        yield Diagnosis("offline replicas", "problem", found, advice)
 
 
 def lost_markers(interval: Interval) -> Iterator[Diagnosis]:
@@ -134,7 +134,7 @@ def small_batches(interval: Interval) -> Iterator[Diagnosis]:
     advice = _fewer_requests(interval)
     if advice and interval.rate("process_cpu_seconds_total", part="broker") < CORE_FULL_SHARE:
         batches = interval.rate("headrace_produced_batches_total")
-        yield Diagnosis("batches", "warning", f"{batches:,.0f} small batches a second", advice)
+        yield Diagnosis("batches", "warning", f"{batches:,.0f} small batches per second", advice)
 
 
 def late_loop(interval: Interval) -> Iterator[Diagnosis]:
@@ -143,11 +143,11 @@ def late_loop(interval: Interval) -> Iterator[Diagnosis]:
     waiting = interval.rate("headrace_process_cpu_wait_seconds_total", part="broker")
     if waiting >= CPU_WAIT_SHARE:
         found = f"the broker waited {waiting:.0%} of the time for a core"
-        advice = "move other programs elsewhere, or give the broker more weight (nice, cgroups) or cores"
-        yield Diagnosis("machine", "problem", found, advice)
+        advice = "move other programs to another host, or give the broker more weight (nice, cgroups) or cores"
+        yield Diagnosis("host", "problem", found, advice)
     elif p99 >= LOOP_LATE_S and interval.rate("process_cpu_seconds_total", part="broker") < CORE_FULL_SHARE:
         found = f"the event loop was {p99 * 1000:.0f} ms late (p99) without being busy"
-        advice = "it waits for the disk or for memory: is the machine swapping, does the page cache fit?"
+        advice = "it waits for the disk or for memory: does the host swap, is the page cache large enough?"
         yield Diagnosis("event loop", "warning", found, advice)
 
 
@@ -155,8 +155,11 @@ def slow_readers(interval: Interval) -> Iterator[Diagnosis]:
     pauses = interval.rate("headrace_connection_throttles_total", reason="answers")
     if pauses >= THROTTLES_A_SECOND:
         out = interval.rate("headrace_network_sent_bytes_total")
-        found = f"{pauses:,.0f} times a second a client's answers piled up, at {out / 1e6:,.0f} MB/s out"
-        advice = "the network or the clients are slower than the broker: compare with the link's speed, look at clients"
+        found = f"{pauses:,.0f} times a second a client's responses were queued, at {out / 1e6:,.0f} MB/s out"
+        advice = (
+            "the network or the clients are slower than the broker: compare with the speed of the link, check"
+            " the clients"
+        )
         yield Diagnosis("network", "warning", found, advice)
 
 
@@ -195,7 +198,7 @@ def slow_consumers(interval: Interval) -> Iterator[Diagnosis]:
         group, topic = series.label("group"), series.label("topic")
         trend = f"growing by {growth:,.0f}/s" if growth > 0 else "shrinking" if growth < 0 else "standing still"
         found = f"{group} is {seconds:,.0f} s and {lags.get(lag, 0):,.0f} records behind on {topic}, {trend}"
-        advice = f"headrace groups describe {group}: add members up to one a partition, or make each faster"
+        advice = f"headrace groups describe {group}: add members, up to one per partition, or make each faster"
         yield Diagnosis("slow consumer", "warning" if growth <= 0 else "problem", found, advice)
 
 
@@ -206,7 +209,7 @@ def replication(interval: Interval) -> Iterator[Diagnosis]:
     if refusing or behind:
         found = f"{behind:.0f} partitions have replicas out of sync, up to {lag:,.0f} records"
         found += f"; {refusing:.0f} refuse acks=all" if refusing else ""
-        advice = "is a broker down? Else compare disk and loop of the brokers: the slowest holds acks=all up"
+        advice = "is a broker down? Else compare disk and event loop of the brokers: the slowest one delays acks=all"
         yield Diagnosis("replication", "problem" if refusing else "warning", found, advice)
 
 
@@ -232,7 +235,7 @@ def doors(interval: Interval) -> Iterator[Diagnosis]:
         waiting = interval.now("headrace_upstream_waiting_messages", part=part)
         if waiting >= WAITING_MESSAGES_MANY:
             found = f"{waiting:,.0f} messages wait for the broker"
-            yield Diagnosis(name, "warning", found, "the broker is what is slow: see the other lines")
+            yield Diagnosis(name, "warning", found, "the broker is the bottleneck: see the other findings")
 
 
 def errors(interval: Interval) -> Iterator[Diagnosis]:
@@ -242,13 +245,13 @@ def errors(interval: Interval) -> Iterator[Diagnosis]:
         return
     worst = max(rates, key=lambda series: rates[series])
     if rates[worst] >= ERRORS_A_SECOND:
-        found = f"{worst.label('api')} is refused with {worst.label('error')}, {rates[worst]:,.1f} times a second"
-        yield Diagnosis("refusals", "warning", found, "clients are told why; look at their logs")
+        found = f"{worst.label('api')} fails with {worst.label('error')}, {rates[worst]:,.1f} times per second"
+        yield Diagnosis("errors", "warning", found, "responses have the reason: check the clients' logs")
 
 
 RULES: tuple[Rule, ...] = (
     disk_space,
-    offline_partitions,
+    offline_replicas,
     lost_markers,
     stray_directories,
     disk_speed,

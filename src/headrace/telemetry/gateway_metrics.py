@@ -1,10 +1,10 @@
-"""The metrics of REST and gRPC. Labels are the paths and methods that exist, never what a client has written."""
+"""The metrics of REST and gRPC. Labels are the paths and methods that exist, never text of a client."""
 
 from headrace.telemetry.figures import Kind, Metric
 
 _COUNTER, _GAUGE, _HISTOGRAM = Kind.COUNTER, Kind.GAUGE, Kind.HISTOGRAM
 
-# A produce by HTTP waits for its batch to fill and for the broker; who waits for records waits for seconds.
+# A produce by REST waits for its batch and for the broker; a poll waits for records for seconds.
 _LATENCIES = (0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 5.0, 30.0)
 
 HTTP_REQUESTS = Metric(
@@ -16,13 +16,13 @@ HTTP_REQUESTS = Metric(
 HTTP_DURATION = Metric(
     "headrace_http_request_duration_seconds",
     _HISTOGRAM,
-    "From a request's head to the end of its answer, by method and route. A stream counts when it ends.",
+    "Time from a request's head to the end of its response, by method and route. A stream counts when it ends.",
     ("method", "route"),
     _LATENCIES,
 )
-HTTP_UNDER_WAY = Metric("headrace_http_requests_under_way", _GAUGE, "Requests that have no whole answer yet.")
-HTTP_STREAMS = Metric("headrace_http_event_streams", _GAUGE, "Streams of server-sent events that are open.")
-HTTP_CONSUMERS = Metric("headrace_http_consumers", _GAUGE, "Members of groups over HTTP, streams among them.")
+HTTP_UNDER_WAY = Metric("headrace_http_requests_under_way", _GAUGE, "Requests in flight.")
+HTTP_STREAMS = Metric("headrace_http_event_streams", _GAUGE, "Open streams of server-sent events.")
+HTTP_CONSUMERS = Metric("headrace_http_consumers", _GAUGE, "Group members of REST clients, including streams.")
 GRPC_CALLS = Metric(
     "headrace_grpc_calls_total", _COUNTER, "Calls by method and status code; streams when they end.", ("method", "code")
 )
@@ -33,17 +33,14 @@ GRPC_DURATION = Metric(
     ("method",),
     _LATENCIES,
 )
-GRPC_UNDER_WAY = Metric(
-    "headrace_grpc_calls_under_way", _GAUGE, "Calls and streams that are open, by method.", ("method",)
-)
+GRPC_UNDER_WAY = Metric("headrace_grpc_calls_under_way", _GAUGE, "Calls and streams in flight, by method.", ("method",))
 UPSTREAM_WAITING = Metric(
     "headrace_upstream_waiting_messages",
     _GAUGE,
-    "Messages that REST (gateway) or gRPC (grpc) has handed to its producer and that no broker has taken yet.",
+    "Messages that the REST server (gateway) or the gRPC server (grpc) is sending and that no broker has"
+    " acknowledged yet.",
     ("part",),
 )
-UP = Metric(
-    "headrace_part_up", _GAUGE, "1 if this process of the node answers, as the gateway sees it; else 0.", ("part",)
-)
+UP = Metric("headrace_part_up", _GAUGE, "1 if this process of the node responds to the REST server, else 0.", ("part",))
 
 ALL = tuple(value for value in list(globals().values()) if isinstance(value, Metric))

@@ -4,11 +4,11 @@ from headrace.telemetry.figures import Kind, Metric
 
 _PART = ("part",)
 
-# From what nobody notices to what ends a session.
+# From unnoticeable to longer than a session.
 LOOP_LAG = Metric(
     "headrace_loop_lag_seconds",
     Kind.HISTOGRAM,
-    "How late the event loop came to what was due, looked at twenty times a second.",
+    "Delay of the event loop's timers, sampled twenty times a second.",
     _PART,
     (0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.5, 1.0),
 )
@@ -23,7 +23,7 @@ THREADS = Metric("headrace_process_threads", Kind.GAUGE, "Threads of the process
 CPU_WAIT = Metric(
     "headrace_process_cpu_wait_seconds_total",
     Kind.COUNTER,
-    "How long the event loop's thread was ready to run and had no core: the machine is too busy.",
+    "Time during which the event loop's thread was runnable but had no core: the host is overloaded.",
     _PART,
 )
 GC = Metric("headrace_process_gc_collections_total", Kind.COUNTER, "Garbage collections.", ("part", "generation"))

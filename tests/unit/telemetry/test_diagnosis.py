@@ -43,7 +43,7 @@ def test_a_disk_that_syncs_all_the_time(seconds, expected):
     assert ("disk speed" in found) is bool(expected)
     if expected:
         assert found["disk speed"][2].startswith(expected)
-        assert f"{seconds / 10:.1f} syncs are under way" in found["disk speed"][1]
+        assert f"{seconds / 10:.1f} syncs are in flight" in found["disk speed"][1]
 
 
 def test_a_disk_whose_slowest_syncs_are_slow():
@@ -63,10 +63,10 @@ def test_a_full_disk_is_a_problem_and_one_that_fills_up_a_warning():
     assert "disk space" not in fine
 
 
-def test_offline_partitions_are_a_problem():
-    offline = findings("headrace_partitions_offline 2\n")
-    assert offline["offline partitions"][:2] == ("problem", "2 partitions cannot be read or written on this broker")
-    assert "offline partitions" not in findings("headrace_partitions_offline 0\n")
+def test_offline_replicas_are_a_problem():
+    offline = findings("headrace_offline_replicas 2\n")
+    assert offline["offline replicas"][:2] == ("problem", "2 replicas on this broker cannot be read or written")
+    assert "offline replicas" not in findings("headrace_offline_replicas 0\n")
 
 
 def test_transaction_with_a_lost_marker_is_a_problem_with_its_command():
@@ -94,14 +94,14 @@ def test_a_full_core_is_blamed_on_small_batches_if_there_are_many():
     assert "event loop" not in findings('process_cpu_seconds_total{part="broker"} 8\n')
 
 
-def test_a_busy_machine_is_told_from_a_loop_that_is_kept_waiting():
+def test_busy_host_is_distinguished_from_blocked_loop():
     late = 'headrace_loop_lag_seconds_bucket{part="broker",le="0.01"} 0\n'
     late += 'headrace_loop_lag_seconds_bucket{part="broker",le="0.1"} 200\n'
     late += 'headrace_loop_lag_seconds_bucket{part="broker",le="+Inf"} 200\n'
-    assert "swapping" in findings(late)["event loop"][2]
+    assert "does the host swap" in findings(late)["event loop"][2]
     waiting = 'headrace_process_cpu_wait_seconds_total{part="broker"} 3\n'
     found = findings(late + waiting)
-    assert found["machine"][0] == "problem"
+    assert found["host"][0] == "problem"
     assert "event loop" not in found
 
 
@@ -162,15 +162,15 @@ def test_rest_and_grpc_are_one_core_each():
     assert "gRPC" in findings('headrace_upstream_waiting_messages{part="grpc"} 60000\n')
 
 
-def test_refusals_are_told_with_their_error():
+def test_errors_are_reported_by_code():
     text = 'headrace_request_errors_total{api="Fetch",error="OFFSET_OUT_OF_RANGE"} 50\n'
-    assert "OFFSET_OUT_OF_RANGE, 5.0 times" in findings(text)["refusals"][1]
+    assert "OFFSET_OUT_OF_RANGE, 5.0 times" in findings(text)["errors"][1]
 
 
 @pytest.mark.parametrize("error", sorted(EXPECTED_ERRORS))
 def test_errors_of_a_working_client_are_no_finding(error):
     assert error in ErrorCode.__members__
-    assert "refusals" not in findings(f'headrace_request_errors_total{{api="Heartbeat",error="{error}"}} 50\n')
+    assert "errors" not in findings(f'headrace_request_errors_total{{api="Heartbeat",error="{error}"}} 50\n')
 
 
 def test_problems_come_first():
@@ -191,4 +191,4 @@ def test_unusable_metadata_store_is_a_problem(operation, text):
 def test_stray_directories_are_reported():
     assert "stray directories" not in findings("headrace_stray_directories 0\n")
     found = findings("headrace_stray_directories 3\nheadrace_stray_bytes 20000000\n")["stray directories"]
-    assert found[:2] == ("warning", "3 directories of no known replica hold 20,000,000 bytes")
+    assert found[:2] == ("warning", "3 stray directories contain 20,000,000 bytes")
