@@ -55,7 +55,7 @@ NODE = Dashboard(
         "Is everything there?": [
             stat("Processes that are down", f"count(headrace_part_up{{{ON}}} == 0) or vector(0)"),
             stat("Offline partitions (no leader)", f"sum(headrace_offline_partitions{{{ON}}})"),
-            stat("Partitions that refuse acks=all", f"sum(headrace_partitions_under_min_isr{{{ON}}})"),
+            stat("Partitions that reject acks=all", f"sum(headrace_partitions_under_min_isr{{{ON}}})"),
             stat("Under-replicated partitions", f"sum(headrace_partitions_under_replicated{{{ON}}})"),
             stat("Offline replicas", f"sum(headrace_offline_replicas{{{ON}}})"),
             stat("Brokers alive", f"max(headrace_cluster_brokers{{{ON}}})"),

@@ -131,7 +131,7 @@ def test_a_node_whose_clock_is_an_hour_off_does_not_join(files: NodeFiles) -> No
         late = NodeProcess(files.write(2, **alone), clock_ahead_s=-3600)
         try:
             assert late.wait_for_end() != 0
-            told = r"the clock of this machine is (\d+) s behind that of brokers 1, 2; set it right"
+            told = r"the clock of this host is (\d+) s behind that of brokers 1, 2; set it right"
             found = re.search(told, late.output())
             assert found is not None, late.output()
             assert abs(int(found[1]) - 3600) <= 30, "an hour, and what an answer of a busy machine may take"

@@ -98,7 +98,7 @@ class ProducerClient(Client):
             index = self.random.randrange(self.world.partition_count)
             values = [self.world.new_value() for _ in range(self.random.randrange(1, 4))]
             if not await self._send(index, values):
-                # Whether it was written is unknown: as a real client, go on as somebody else.
+                # Whether it was written is unknown: as a real client, go on with another member id.
                 self._producer_id = self._next_id()
                 self._sequences = {}
 

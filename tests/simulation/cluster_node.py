@@ -116,7 +116,7 @@ def _sync(partition: Partition, files: list[Any], offset: int) -> StorageError |
         raise
     except StorageError as error:
         return error
-    except Exception as error:  # as the real one: the folder of a partition that has moved away is gone
+    except Exception as error:  # as the real one: the folder of a partition that was moved to another broker is gone
         return StorageError(str(error))
     return None
 

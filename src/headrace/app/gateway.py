@@ -36,9 +36,9 @@ def tell_where(made: socket.socket) -> None:
     host, port = made.getsockname()[:2]
     where = f"http://{join_address(host, port)}"
     if host.startswith(LOOPBACK):
-        log.info("REST on %s, for this machine only; --http 0.0.0.0:%d opens it to others", where, port)
+        log.info("REST on %s, for this host only; --http 0.0.0.0:%d accepts other hosts", where, port)
     else:
-        log.warning("REST on %s, for everybody who can reach this address: it asks for no password", where)
+        log.warning("REST on %s, for every client that can reach this address, without authentication", where)
 
 
 def http_companion(

@@ -71,7 +71,7 @@ class MachineCluster:
         known = [one for one in self._ids if self._has_etcd(one)]
         if wanted and not known and os.path.exists(os.path.join(self._directory, METADATA_FILE)):
             raise HeadraceError(
-                f"the cluster in {self._directory} keeps its facts in {METADATA_FILE}, and etcd would know none of "
+                f"the cluster in {self._directory} has its metadata in {METADATA_FILE}, and etcd would have none of "
                 "them: leave --etcd out, or choose another --dir"
             )
         return known or (self._ids[:ETCD_MEMBERS_MAX] if wanted else [])

@@ -107,7 +107,7 @@ def check_removable(directory: str, node_id: int) -> None:
     state = read_state(directory)
     if state is not None and node_id in state.etcd:
         raise NotRunning(
-            f"a member of etcd runs beside broker {node_id}, and goes with it: the cluster of {directory} keeps broker "
+            f"an etcd member runs beside broker {node_id}, and goes with it: the cluster of {directory} keeps broker "
             f"{' and '.join(str(one) for one in state.etcd)}"
         )
 
@@ -139,7 +139,7 @@ def _ask(directory: str, wish: dict[str, object], seconds_max: float) -> int:
     deadline = time.monotonic() + seconds_max
     while not os.path.exists(path + ".done"):
         if time.monotonic() > deadline or read_state(directory) is None:
-            raise NotRunning(f"the cluster in {directory} does not answer; look at the logs there")
+            raise NotRunning(f"the cluster in {directory} does not respond; see the logs there")
         time.sleep(0.05)
     with open(path + ".done") as file:
         answer = json.load(file)

@@ -113,7 +113,7 @@ class Metadata:
             targets = (*first(), *await client_targets(self._settings))
             try:
                 if not targets:
-                    raise Unavailable("no member of cluster.initial_members answers")
+                    raise Unavailable("no member of cluster.initial_members responds")
                 return await EtcdStore.connect(etcd_address(self._settings, targets))
             except Unavailable as error:
                 log.info("waiting for a majority of etcd's members: %s", error)

@@ -64,7 +64,7 @@ def main(arguments: list[str]) -> int:
     try:
         asyncio.run(_serve(options.socket, options.file, options.ready_fd))
     except (HeadraceError, OSError) as error:
-        log.critical("cannot go on: %s", error)
+        log.critical("Stopping: %s", error)
         return 1
     return 0
 

@@ -218,7 +218,7 @@ def run(settings: Settings, ready_fd: int | None = None) -> int:
     try:
         run_with_turn_ends(_serve(settings, ready_fd))
     except (HeadraceError, OSError) as error:
-        log.critical("cannot go on: %s", error)
+        log.critical("Stopping: %s", error)
         return 1
     return 0
 

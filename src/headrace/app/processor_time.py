@@ -45,5 +45,5 @@ def ask_for_turns_of(slice_ns: int) -> bool:
     library = ctypes.CDLL(None, use_errno=True)
     if library.syscall(number, _THIS_THREAD, attributes, 0) == 0:
         return True
-    log.debug("turns of %d ns: %s", slice_ns, os.strerror(ctypes.get_errno()))
+    log.debug("scheduler time slice of %d ns: %s", slice_ns, os.strerror(ctypes.get_errno()))
     return False

@@ -48,9 +48,9 @@ def grpc_companion(
 def tell_where(host: str, port: int) -> None:
     where = join_address(host, port)
     if host.startswith(LOOPBACK):
-        log.info("gRPC on %s, for this machine only; --grpc 0.0.0.0:%d opens it to others", where, port)
+        log.info("gRPC on %s, for this host only; --grpc 0.0.0.0:%d accepts other hosts", where, port)
     else:
-        log.warning("gRPC on %s, for everybody who can reach this address: it asks for no password", where)
+        log.warning("gRPC on %s, for every client that can reach this address, without authentication", where)
 
 
 async def serve(settings: GatewaySettings, bootstrap: str, request_timeout_ms: int, observing: Observing) -> None:

@@ -87,7 +87,7 @@ def _check_keys(records: memoryview, header: BatchHeader) -> None:
 def _check_time(records: memoryview, header: BatchHeader, config: LogConfig, now_ms: int) -> None:
     if header.attributes & TIMESTAMP_TYPE_FLAG:
         # Readers would take the time of the batch for that of each record, and whatever the producer put there.
-        raise InvalidTimestamp("only the broker says that timestamps are its own (LogAppendTime)")
+        raise InvalidTimestamp("a producer must not set LogAppendTime")
     if header.max_timestamp - now_ms > config.timestamp_after_max_ms:
         raise InvalidTimestamp(
             f"timestamp {header.max_timestamp} is more than {config.timestamp_after_max_ms} ms ahead of the broker"

@@ -70,5 +70,5 @@ class DiskReserve:
         if self._is_full:
             raise DiskFull(
                 f"less than {self.reserve_bytes} bytes are free on {self._path}: "
-                "delete topics or records, lower the retention, or add space; reading goes on"
+                "delete topics or records, lower the retention, or add space; reads continue"
             )

@@ -123,7 +123,7 @@ class Dispatcher:
             later.then(lambda settled: _send(reply, call, _settled_body(call, settled)))
             return None
         if answer is None:
-            connection.close("a request could not be answered")
+            connection.close("A request failed")
             return None
         return response(header.api, header.version, header.correlation_id, answer)
 
@@ -229,7 +229,7 @@ def _error_body(call: Call, error: Exception) -> bytes | None:
     if isinstance(error, HeadraceError):
         body = error_response(call.api_key, call.api_version, error.code)
         if body is None:
-            log.warning("%s of client %r refused: %s", call.api_key.name, call.client_id, error)
+            log.warning("%s of client %r rejected: %s", call.api_key.name, call.client_id, error)
         return body
     log.error("%s of client %r failed", call.api_key.name, call.client_id, exc_info=error)
     return error_response(call.api_key, call.api_version, ErrorCode.UNKNOWN_SERVER_ERROR)

@@ -30,9 +30,11 @@ def _disk(broker: "Broker") -> Check:
         return Check(Status.OK, "everything is in memory")
     free, reserve = broker.files.free_bytes(broker.settings.data_dir), broker.reserve.reserve_bytes
     if free < reserve:
-        return Check(Status.DEGRADED, f"{free} bytes are free, producers are refused below {reserve}: make room")
+        return Check(
+            Status.DEGRADED, f"{free} bytes are free, Produce requests are rejected below {reserve}: make room"
+        )
     if free < reserve * (1 + RESERVES_WANTED):
-        return Check(Status.DEGRADED, f"{free} bytes are free, and {reserve} of them are kept: make room soon")
+        return Check(Status.DEGRADED, f"{free} bytes are free, and {reserve} of them are kept: free disk space soon")
     return Check(Status.OK, f"{free} bytes are free")
 
 
@@ -43,7 +45,7 @@ def _logs(broker: "Broker") -> Check:
     waiting = [str(name) for name, error in unopened.items() if isinstance(error, PassingStorageError)]
     if failed:
         return Check(
-            Status.DEGRADED, f"{len(failed)} partitions are offline, first {failed[0]}: look at the disk, then restart"
+            Status.DEGRADED, f"{len(failed)} partitions are offline, first {failed[0]}: check the disk, then restart"
         )
     if waiting:
         found = f"{len(waiting)} partitions are offline until there is disk space to open them, first {waiting[0]}"
@@ -78,7 +80,7 @@ def _store(broker: "Broker") -> Check:
     if problem is not None:
         return Check(Status.DEGRADED, f"{problem}: no topic, leader or ISR can change; check the store")
     if membership is None:
-        return Check(Status.OK, "the facts are this node's own")
+        return Check(Status.OK, "the metadata store is this node's own")
     return Check(Status.OK, "the session in the metadata store is alive")
 
 

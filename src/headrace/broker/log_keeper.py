@@ -190,7 +190,7 @@ class LogKeeper:
         while position < segment.size and partition.failure is None and segment in partition.log.segments:
             position, damage = await asyncio.to_thread(segment.inspect, position, SCRUB_STEP_BYTES)
             if damage is not None:
-                log.error("%s: offsets %d to %d are damaged: %s", segment.path, *damage[2:4], damage.reason)
+                log.error("%s: offsets %d to %d are corrupt: %s", segment.path, *damage[2:4], damage.reason)
                 segment.note_hole(damage)
             await asyncio.sleep(pause_s)
         await self._scrub_index(partition, segment)

@@ -87,7 +87,7 @@ class LostReplicas:
                 self._held.note(replica, Known.HELD)
             if self._held.is_lost(replica) or self._is_doubtful(partition):
                 start = partition.log_start_offset
-                opened.holes.append(Hole(0, 0, start, start, "its files are gone"))
+                opened.holes.append(Hole(0, 0, start, start, "its files are missing"))
         replicas = set(_replicas(image, self._node_id))
         try:
             self._held.rewrite(replicas.__contains__)

@@ -228,7 +228,7 @@ class Partition(Replica):
     def check_follows(self, current_leader_epoch: int) -> None:
         """Raise unless we copy from a leader and are healthy: then consumers may read here what is committed."""
         if self.leader in (NO_LEADER, self._node_id):
-            raise NotLeader(f"{self} is not copied from anybody here")
+            raise NotLeader(f"{self} is not a follower on this broker")
         if self.failure is not None:
             raise self.failure
         self._check_epoch(current_leader_epoch)
@@ -238,7 +238,7 @@ class Partition(Replica):
         if current_leader_epoch >= 0 and current_leader_epoch != self.leader_epoch:
             if current_leader_epoch < self.leader_epoch:
                 raise FencedLeaderEpoch(f"{self} is at leader epoch {self.leader_epoch}")
-            raise UnknownLeaderEpoch(f"{self} has not heard of leader epoch {current_leader_epoch} yet")
+            raise UnknownLeaderEpoch(f"{self} has not received leader epoch {current_leader_epoch} yet")
 
     # Writing
 
@@ -378,7 +378,9 @@ class Partition(Replica):
 
         What waited for a commit is in no log any more if the topic is gone; if it moved, it may have to be done again.
         """
-        self._end(NotLeader(f"{self} has moved away") if moved else UnknownTopic(f"{self} has been deleted"))
+        self._end(
+            NotLeader(f"{self} was moved to another broker") if moved else UnknownTopic(f"{self} has been deleted")
+        )
         self.log.abandon()
 
     def _end(self, error: HeadraceError) -> None:
@@ -433,7 +435,7 @@ class Partition(Replica):
     def delete_records(self, before: int) -> int:
         """Moves the log start offset forward; -1 stands for the high watermark. Returns the new start."""
         if before == -1 and self.watermark_lags:
-            raise RequestTimedOut(f"the high watermark of {self} is not known yet after an election")
+            raise RequestTimedOut(f"the high watermark of {self} is not known since the last leader election")
         target = self.high_watermark if before == -1 else before
         if target < 0 or target > self.high_watermark:
             if self.high_watermark < target <= self.log.log_end_offset:

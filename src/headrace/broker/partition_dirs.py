@@ -51,7 +51,7 @@ class PartitionDirs:
         if found != topic_id:
             if found is not None and (found in deleted or not _differ_by_one_character(found, topic_id)):
                 return False
-            log.error("the topic id in the folder of %s is damaged; it is written anew", name)
+            log.error("The topic id in the directory of %s is corrupt; writing it again", name)
             try:
                 self._log_dir.restore_topic_id(name, topic_id)
             except StorageError as error:
@@ -143,7 +143,9 @@ class PartitionDirs:
         self._unrenamed.pop(name, None)
         self._unwritten_ids.pop(name, None)
         if suffix == STRAY_SUFFIX:
-            log.error("no topic claims the folder of %s, or this broker is not a replica; it is kept as %s", name, path)
+            log.error(
+                "The directory of %s belongs to no topic, or this broker is not a replica; keeping it as %s", name, path
+            )
         return path
 
 

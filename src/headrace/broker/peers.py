@@ -94,7 +94,7 @@ class Peers:
             async with asyncio.timeout(timeout_s):
                 return await self._pool(node_id).exchange(encode_request(request, 1, CLIENT_ID), read)
         except (PeerLost, TimeoutError) as error:
-            raise PeerLost(f"broker {node_id} does not answer: {error or 'timed out'}") from error
+            raise PeerLost(f"broker {node_id} does not respond: {error or 'timed out'}") from error
 
     async def ask(self, node_id: int, request: Any, response_type: type[Response]) -> Response | None:
         """The same, for what can be done without an answer: None if there is none in a moment."""

@@ -76,7 +76,7 @@ class Receiving(ABC):
     def _failed(self) -> None:
         # A bug of ours. What became of the request is unknown, and no code says that; a closed connection does.
         log.exception("a request of %s failed", self.client_host)
-        self.close("a request could not be answered")
+        self.close("A request failed")
 
     def _read_into_shared_buffer(self) -> None:
         shared = self._server.receive_view

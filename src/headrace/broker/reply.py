@@ -33,4 +33,4 @@ class Reply:
 
     def abandon(self) -> None:
         """There is no answer to give: the connection cannot go on."""
-        self._connection.close("a request could not be answered")
+        self._connection.close("A request failed")

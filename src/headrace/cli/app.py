@@ -46,7 +46,7 @@ app = typer.Typer(
 )
 
 
-@app.command(epilog=examples("headrace start --memory", "headrace start --help   (tells more)"))
+@app.command(epilog=examples("headrace start --memory", "headrace start --help   (all options)"))
 def start(
     config: Annotated[Path | None, typer.Option("--config", "-c", help="YAML file with settings.")] = None,
     listen: Annotated[list[str] | None, typer.Option("--listen", "-l", metavar="HOST:PORT")] = None,

@@ -56,7 +56,7 @@ def enable(
     topic: Topic,
     to: Annotated[str, typer.Option("--to", metavar="delta|iceberg", help="The kind of table.")],
     path: Annotated[
-        str, typer.Option("--path", help="A folder, or CATALOG.NAMESPACE.TABLE of PyIceberg's own config.")
+        str, typer.Option("--path", help="A directory, or CATALOG.NAMESPACE.TABLE of PyIceberg's configuration.")
     ],
     json_schema: Annotated[
         str, typer.Option("--json", metavar="COLUMNS", help="Values are JSON: `id bigint, amount double` as columns.")
@@ -220,7 +220,7 @@ def run(
                 else:
                     note(f"{one.topic}: archived up to {_ends(done)}")
             if failed:
-                fail(f"not archived: {', '.join(failed)}", "the lines above say why")
+                fail(f"not archived: {', '.join(failed)}", "see the messages above")
             return
         stop = threading.Event()
         for number in (signal.SIGTERM, signal.SIGINT):

@@ -128,7 +128,7 @@ def measure_consume(bootstrap: str, topic: str, count: int, timeout_s: float) ->
                 size += sum(len(message) for message in good)
                 advance(len(good))
                 if time.perf_counter() - last > timeout_s:
-                    fail(f"only {read:,} of {count:,} messages came back", "look at the broker's log")
+                    fail(f"only {read:,} of {count:,} messages came back", "see the broker's log")
     finally:
         consumer.close()
     # What came with the first batch was fetched before the clock ran, so it does not count.

@@ -15,7 +15,7 @@ from headrace.cli.output import note, plural, print_json, print_table
 
 app = typer.Typer(
     name="cluster",
-    help="Run several brokers on this machine; look at a cluster, and move its replicas.",
+    help="Run several brokers on this host; show a cluster, and move its replicas.",
     no_args_is_help=True,
     epilog=EXIT_CODES_HELP,
 )
@@ -25,9 +25,12 @@ DOWN_SECONDS_MAX = 120.0
 ADD_SECONDS_MAX = 60.0
 DRAIN_ROUNDS_MAX = 10  # each drains what was created during the one before
 DryRun = Annotated[bool, typer.Option("--dry-run", help="Show the plan, and do nothing.")]
-Yes = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")]
+Yes = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask for confirmation.")]
 Throttle = Annotated[
-    int | None, typer.Option("--throttle", min=1, metavar="BYTES/S", help="Copy no faster than this, per broker.")
+    int | None,
+    typer.Option(
+        "--throttle", min=1, metavar="BYTES/S", help=("Maximum replication rate per broker, in bytes per second.")
+    ),
 ]
 Directory = Annotated[Path, typer.Option("--dir", help="Where the cluster keeps its data.")]
 
@@ -45,7 +48,8 @@ def up(
         list[str] | None, typer.Option("--set", "-s", metavar="KEY=VALUE", help="A setting for all brokers.")
     ] = None,
     etcd: Annotated[
-        bool, typer.Option("--etcd", help="Keep the facts in etcd: a member beside each of the first three brokers.")
+        bool,
+        typer.Option("--etcd", help=("Store metadata in etcd, with a member beside each of the first three brokers.")),
     ] = False,
 ) -> None:
     """Start a cluster in the foreground; what dies is started again. Ctrl-C stops it, one broker after the other."""
@@ -88,7 +92,7 @@ def down(directory: Directory = Path("cluster")) -> None:
     deadline = time.monotonic() + DOWN_SECONDS_MAX
     while read_state(str(directory)) is not None:
         if time.monotonic() > deadline:
-            fail(f"process {state.supervisor} has not stopped", f"look at the logs in {directory}")
+            fail(f"process {state.supervisor} has not stopped", f"see the logs in {directory}")
         time.sleep(0.1)
     note(f"{plural(len(state.nodes), 'broker')} stopped")
 
@@ -142,7 +146,7 @@ def remove(
             moves.carry_out(seen, changes, throttle, timeout, label=f"draining broker {broker}")
             yes = True  # what was created meanwhile goes the same way
         else:
-            fail(f"broker {broker} gets new partitions all the time", "stop whoever creates topics, then try again")
+            fail(f"broker {broker} gets new partitions all the time", "stop the clients that create topics, then retry")
         note(f"broker {broker} holds nothing")
         if dry_run:
             return
@@ -174,7 +178,7 @@ def rebalance(
         seen = moves.view(client.connect(bootstrap, timeout), timeout)
         away = {one for replicas in seen.current.values() for one in replicas} - seen.racks.keys()
         if away:
-            fail(f"broker {min(away)} is away", "bring it back, or `headrace cluster remove` it first")
+            fail(f"broker {min(away)} is not available", "bring it back, or `headrace cluster remove` it first")
         changes = balanced(seen.current, seen.racks)
         if not changes:
             note("nothing to do: replicas and leaders are spread evenly")
@@ -237,5 +241,5 @@ def _store_problems(addresses: Iterable[tuple[int, str, int]], timeout: float) -
             with Connection(host, port, timeout) as connection:
                 found[node_id] = quorum_problem(connection)
         except (OSError, Refused) as error:
-            found[node_id] = f"does not answer ({error})"
+            found[node_id] = f"does not respond ({error})"
     return {node_id: problem for node_id, problem in found.items() if problem is not None}

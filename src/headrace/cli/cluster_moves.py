@@ -81,7 +81,7 @@ def ask(question: str, *, yes: bool) -> None:
     if yes:
         return
     if not sys.stdin.isatty():
-        fail_usage("moving replicas needs a yes", "add --yes when no terminal is there to ask")
+        fail_usage("moving replicas needs a yes", "add --yes if there is no terminal")
     typer.confirm(question, abort=True)
 
 
@@ -155,7 +155,7 @@ def check_nothing_is_lost(seen: View, leaving: int) -> None:
     if leaving not in seen.racks:
         only = [place for place, isr in seen.in_sync.items() if set(isr) == {leaving}]
         if only:
-            fail(f"the only good copy of {only[0]} is on broker {leaving}", "start that broker again first")
+            fail(f"the only in-sync replica of {only[0]} is on broker {leaving}", "start that broker again first")
 
 
 def wait_until_gone(admin: Any, broker: int, seconds_max: float, timeout_s: float) -> bool:

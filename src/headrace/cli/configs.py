@@ -24,7 +24,7 @@ from headrace.model.config_def import nearest
 
 app = typer.Typer(
     name="configs",
-    help="Look at and change the configs of a running cluster: topics, groups, brokers, loggers.",
+    help="Show and change the configuration of a running cluster: topics, groups, brokers, loggers.",
     no_args_is_help=True,
     epilog=EXIT_CODES_HELP,
 )
@@ -184,7 +184,7 @@ def _entity(
     if len(chosen) != 1:
         fail_usage(
             "whose configs?" if not chosen else "that names more than one owner of configs",
-            "say one of --topic NAME, --group NAME, --broker ID, --all-brokers, --loggers ID",
+            "specify one of --topic NAME, --group NAME, --broker ID, --all-brokers, --loggers ID",
         )
     return chosen[0]
 

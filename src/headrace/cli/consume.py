@@ -63,7 +63,7 @@ def consume(
 ) -> None:
     """Print the records of a topic: all there are, or from a place on."""
     if sum((from_beginning, offset is not None, from_time is not None)) > 1:
-        fail_usage("more than one place to begin", "--from-beginning, --offset or --from-time: choose one")
+        fail_usage("more than one start position", "--from-beginning, --offset or --from-time: choose one")
     if sum((json_lines, verbose, format_ is not None)) > 1:
         fail_usage("more than one way to print", "--json, --verbose or --format: choose one")
     template = format_ or (VERBOSE_FORMAT if verbose else "{value}\\n")

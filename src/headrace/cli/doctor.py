@@ -33,9 +33,9 @@ SCRAPE_SECONDS_MAX = 10.0
 def doctor(
     config: ConfigFile = None,
     set_: Set = None,
-    data_dir: Annotated[Path | None, typer.Option("--data-dir", "-d", help="Default: what the settings say.")] = None,
+    data_dir: Annotated[Path | None, typer.Option("--data-dir", "-d", help="Default: the configured one.")] = None,
     url: Annotated[
-        str | None, typer.Option("--url", metavar="URL", help="Look at a running node instead, by its HTTP port.")
+        str | None, typer.Option("--url", metavar="URL", help="Check a running node through its REST port instead.")
     ] = None,
     seconds: Annotated[float, typer.Option("--seconds", min=1, max=600, help="With --url: how long to look.")] = 5.0,
     as_json: Json = False,
@@ -77,7 +77,7 @@ def _scrape(url: str) -> Scrape:
         with urllib.request.urlopen(where, timeout=SCRAPE_SECONDS_MAX) as answer:
             return parse(answer.read().decode())
     except (OSError, ValueError) as error:
-        fail(f"{where} does not answer: {error}", "is the node running, with --http or --metrics there?", UNREACHABLE)
+        fail(f"{where} does not respond: {error}", "is the node running, with --http or --metrics there?", UNREACHABLE)
 
 
 def examine(settings: Settings) -> Iterator[Finding]:

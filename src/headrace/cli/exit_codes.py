@@ -7,7 +7,7 @@ NOT_FOUND = 3  # no such topic, partition, broker or file
 UNREACHABLE = 4  # nobody answers at the bootstrap address
 
 EXIT_CODES_HELP = (
-    "Exit codes: 0 fine · 1 refused or failed · 2 wrong usage or settings · 3 not found · 4 broker unreachable"
+    "Exit codes: 0 success · 1 rejected or failed · 2 wrong usage or configuration · 3 not found · 4 broker unreachable"
 )
 
 

@@ -32,7 +32,7 @@ _HINTS = {
     ErrorCode.INVALID_REPLICATION_FACTOR: "a topic cannot have more replicas than there are brokers",
     ErrorCode.MESSAGE_TOO_LARGE: "raise max.message.bytes of the topic, or send less at a time",
     ErrorCode.OFFSET_OUT_OF_RANGE: "`headrace topics describe TOPIC` shows the offsets there are",
-    ErrorCode.KAFKA_STORAGE_ERROR: "look at the broker's log and run `headrace doctor` on its machine",
+    ErrorCode.KAFKA_STORAGE_ERROR: "see the broker's log and run `headrace doctor` on its host",
 }
 
 
@@ -49,7 +49,7 @@ def ask_before_deleting(question: str, *, yes: bool) -> None:
     if yes:
         return
     if not sys.stdin.isatty():
-        fail_usage("deleting needs a yes", "add --yes when no terminal is there to ask")
+        fail_usage("deleting needs a yes", "add --yes if there is no terminal")
     typer.confirm(question, abort=True)
 
 
@@ -110,11 +110,11 @@ def fail_kafka(code: int, message: str, bootstrap: str | None = None) -> NoRetur
     from confluent_kafka import KafkaError
 
     if code in (KafkaError._TRANSPORT, KafkaError._ALL_BROKERS_DOWN, KafkaError._RESOLVE):
-        _fail_unreachable(f"no broker answers at {bootstrap or 'the bootstrap address'}")
+        _fail_unreachable(f"no broker responds at {bootstrap or 'the bootstrap address'}")
     if code in (KafkaError._TIMED_OUT, KafkaError._MSG_TIMED_OUT, KafkaError._TIMED_OUT_QUEUE):
         fail(
-            f"the broker did not answer in time: {message}",
-            "look at the broker's log, or give it longer with --timeout",
+            f"the broker did not respond in time: {message}",
+            "see the broker's log, or raise --timeout",
             UNREACHABLE,
         )
     if code in (KafkaError._INVALID_ARG, KafkaError._UNKNOWN_PARTITION):

@@ -40,7 +40,7 @@ def reset(
     The group must be empty: its members would commit their own offsets over these.
     """
     if (to is None) == (by is None):
-        fail_usage("say either --to or --by", f"headrace groups reset {group} --to earliest --dry-run")
+        fail_usage("specify either --to or --by", f"headrace groups reset {group} --to earliest --dry-run")
     with failures_told(bootstrap):
         admin = cluster.connect(bootstrap, timeout)
         before = group_admin.committed_offsets(admin, group, timeout)

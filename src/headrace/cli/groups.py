@@ -17,7 +17,7 @@ from headrace.model.errors import ErrorCode
 
 app = typer.Typer(
     name="groups",
-    help="Look at consumer groups: members, lag, rebalances; move or delete their offsets.",
+    help="Describe consumer groups: members, lag, rebalances; reset or delete their offsets.",
     no_args_is_help=True,
     epilog=EXIT_CODES_HELP,
 )
@@ -119,7 +119,7 @@ def _seconds(seconds: float | None) -> str:
 @app.command(epilog=examples("headrace groups delete billing --yes"))
 def delete(
     groups: Names,
-    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
+    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask for confirmation.")] = False,
     bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
     timeout: Timeout = DEFAULT_TIMEOUT_S,
 ) -> None:

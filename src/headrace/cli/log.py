@@ -15,13 +15,13 @@ from headrace.cli.times import show_time
 
 app = typer.Typer(
     name="log",
-    help="Look into segment files and check them. Reads only; Kafka's files are fine too.",
+    help="Print and verify segment files, headrace's or Kafka's. Read-only.",
     no_args_is_help=True,
     epilog=EXIT_CODES_HELP,
 )
 Paths = Annotated[
     list[Path],
-    typer.Argument(metavar="PATH", help="Segment files, partition folders or data directories."),
+    typer.Argument(metavar="PATH", help="Segment files, partition directories or data directories."),
 ]
 
 
@@ -84,7 +84,7 @@ def verify(
     if problems:
         fail(
             f"{plural(len(problems), 'problem')}",
-            "a torn tail is cut at the next start; for anything else, copy the folder away and restore from a "
+            "the next start truncates a torn write; for anything else, copy the directory and restore it from a "
             "replica or a backup",
         )
 
@@ -130,7 +130,7 @@ def _files(paths: list[Path]) -> list[Path]:
     if not found:
         fail_not_found(
             f"no segment files under {', '.join(map(str, paths))}",
-            "name a data directory, a partition folder (orders-0) or a .log file",
+            "specify a data directory, a partition directory (orders-0) or a .log file",
         )
     return found
 

@@ -60,7 +60,7 @@ def python_version() -> Finding:
 def bytecode_cache() -> Finding:
     if sys.dont_write_bytecode:
         advice = "unset PYTHONDONTWRITEBYTECODE, or run `python -m compileall` on the installed package once"
-        return Finding("bytecode cache", "warning", "off: every start compiles anew", advice)
+        return Finding("bytecode cache", "warning", "off: every start compiles the modules again", advice)
     return Finding("bytecode cache", "ok", "on")
 
 
@@ -129,7 +129,7 @@ def port(listener: Listener) -> Finding:
     try:
         addresses = socket.getaddrinfo(host, listener.port, type=socket.SOCK_STREAM)
     except OSError as error:
-        return Finding(name, "problem", f"{host}: {error.strerror or error}", "name a host of this machine")
+        return Finding(name, "problem", f"{host}: {error.strerror or error}", "use an address of this host")
     for family, kind, protocol, _, address in addresses:
         with socket.socket(family, kind, protocol) as probe:
             probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
@@ -159,7 +159,7 @@ def file_system(directory: Path) -> Finding:
     if kind in NETWORK_FILE_SYSTEMS:
         return Finding("file system", "warning", kind, "use a local disk: a network disk syncs slowly, or not")
     if kind == "tmpfs":
-        return Finding("file system", "warning", "tmpfs: gone after a reboot", "use a disk, or say --memory")
+        return Finding("file system", "warning", "tmpfs: lost at a reboot", "use a disk, or --memory")
     return Finding("file system", "ok", kind)
 
 
@@ -221,7 +221,7 @@ def data_directory(directory: Path, settings: Settings) -> Iterator[Finding]:
         yield Finding("data files", "ok", "none yet")
         return
     if meta.node_id != settings.node_id:
-        found = f"belong to node {meta.node_id}, the settings say {settings.node_id}"
+        found = f"belong to node {meta.node_id}, the configuration has {settings.node_id}"
         yield Finding("data files", "problem", found, f"--set node.id={meta.node_id}, or another --data-dir")
         return
     partitions = sum(1 for entry in directory.iterdir() if entry.is_dir() and any(entry.glob("*.log")))

@@ -183,7 +183,7 @@ def logs(name: Name, lines: Annotated[int, typer.Option("--lines", "-n", min=1)]
 
 
 @app.command(epilog=examples("headrace pipeline reset totals --yes"))
-def reset(name: Name, yes: Annotated[bool, typer.Option("--yes", help="Do not ask.")] = False) -> None:
+def reset(name: Name, yes: Annotated[bool, typer.Option("--yes", help="Do not ask for confirmation.")] = False) -> None:
     """Forget how far a pipeline has come: it reads its sources from the beginning, and writes everything again."""
     from headrace.spark.pipeline.beginning import BACKFILL_SUFFIX
     from headrace.spark.pipeline.state import PipelineState
@@ -192,11 +192,11 @@ def reset(name: Name, yes: Annotated[bool, typer.Option("--yes", help="Do not as
     for one in (state, beside):
         if one.holder() is not None:
             fail(f"{one.name} runs", f"headrace pipeline stop {one.name}")
-    if not yes and not typer.confirm(f"{name} will read everything again and write it a second time. Go on?"):
+    if not yes and not typer.confirm(f"{name} will read everything again and write it a second time. Continue?"):
         raise typer.Exit(1)
     beside.forget()
     state.forget()
-    note(f"{name} begins anew when it is started")
+    note(f"{name} starts from the beginning")
 
 
 app.command(epilog=examples("headrace pipeline status totals --json", "headrace pipeline status --watch"))(status)

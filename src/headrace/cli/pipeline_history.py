@@ -68,9 +68,9 @@ def backfill(
             fail(str(error))
     exit_with(code, pipeline.name)
     if unfinished_backfill(state) is not None:
-        note("stopped before the end; the same command goes on")
+        note("stopped before the end; run the same command to continue")
         return
-    note(f"history is read; `headrace pipeline start {file}` goes on from exactly there")
+    note(f"history is read; `headrace pipeline start {file}` continues at that offset")
 
 
 def retry_dead(
@@ -94,7 +94,7 @@ def retry_dead(
 
     pipeline = read_file(file)
     if pipeline.dead_letters is None:
-        fail_usage(f"{pipeline.name} has no dead letters", "name a topic for them: `dead_letters: TOPIC`")
+        fail_usage(f"{pipeline.name} has no dead letters", "configure one: `dead_letters: TOPIC`")
     security = security_of(security_options(pipeline))
     opened = DeadLetters(bootstrap, pipeline.dead_letters, security, pipeline.retry_topic)
     with failures_told(bootstrap), closing(opened) as letters:

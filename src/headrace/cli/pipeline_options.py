@@ -19,7 +19,12 @@ File = Annotated[Path, typer.Argument(metavar="FILE", help="A pipeline: .yaml or
 Name = Annotated[str, typer.Argument(metavar="NAME", help="A pipeline that was started.")]
 Master = Annotated[str | None, typer.Option("--master", help="A Spark cluster, e.g. spark://host:7077.")]
 Remote = Annotated[str | None, typer.Option("--remote", help="A Spark Connect server, e.g. sc://host:15002.")]
-TakeOver = Annotated[bool, typer.Option("--take-over", help="Although it belongs to another folder: that one is gone.")]
+TakeOver = Annotated[
+    bool,
+    typer.Option(
+        "--take-over", help=("Take ownership from another state directory. Use only if that directory is lost.")
+    ),
+]
 
 
 @contextmanager
@@ -83,6 +88,6 @@ def exit_with(code: int, name: str) -> None:
     from headrace.spark.pipeline.restarting import TAKEN_OVER
 
     if code == TAKEN_OVER:
-        fail(f"another copy of {name} has taken over", "stop that one first")
+        fail(f"another instance of {name} has taken over", "stop that one first")
     if code:
         raise typer.Exit(code)

@@ -113,7 +113,7 @@ def plots(rows: Sequence[tuple[dict[str, Any], list[dict[str, Any]]]]) -> "Rende
     table = Table.grid(padding=(0, 2))
     for row, recent in rows:
         progress = row["progress"] or {}
-        lag = f"lag {progress.get('lag_s', 0)} s, {progress.get('dead_letters_total', 0)} dead letters in all"
+        lag = f"lag {progress.get('lag_s', 0)} s, {progress.get('dead_letters_total', 0)} dead letters in total"
         table.add_row(row["pipeline"], _said(row), f"batch {progress.get('batch', '-')}", lag)
         for label, field in PLOTS:
             course = [float(one.get(field, 0)) for one in recent]

@@ -11,16 +11,16 @@ class Template(StrEnum):
 
 
 YAML = """\
-# What flows from where to where. `headrace pipeline check {file}` tells what is wrong with it,
+# Sources, query and sink. `headrace pipeline check {file}` reports errors,
 # `headrace pipeline run {file}` runs it here, `headrace pipeline start {file}` keeps it running.
 pipeline: {name}
 sources:
-  orders:                      # the name that the SQL knows it by
+  orders:                      # the table name in the SQL
     topic: orders
     format: json               # json, csv, avro, protobuf, text or raw
     schema: id bigint, customer string, amount double, at timestamp
     watermark: at 10 seconds   # how late a record may be
-    reject:                    # rows that go to the dead letters
+    reject:                    # rows that become dead-letter records
       the amount is negative: amount < 0
 sql: |
   select window.start as minute, customer, sum(amount) as total
@@ -121,4 +121,4 @@ def next_step(template: Template, name: str) -> str:
     if template is Template.SDP:
         return f"`cd {name} && {SDP_COMMAND}` runs it"
     suffix = "yaml" if template is Template.YAML else "py"
-    return f"`headrace pipeline check {name}.{suffix}` looks at it"
+    return f"`headrace pipeline check {name}.{suffix}` shows it"

@@ -52,7 +52,7 @@ def produce(
     tombstone: Annotated[bool, typer.Option("--tombstone", help="A null value: deletes --key.")] = False,
     acks: Annotated[str, typer.Option("--acks", help="all, 1 or 0.")] = "all",
     compression: Annotated[str, typer.Option("--compression", "-z", help="none, gzip, snappy, lz4 or zstd.")] = "none",
-    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Say nothing when all went well.")] = False,
+    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Print nothing on success.")] = False,
     bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
     timeout: Timeout = DEFAULT_TIMEOUT_S,
 ) -> None:
@@ -174,7 +174,7 @@ class Sender:
         if waiting:
             fail(
                 f"{plural(waiting, 'record')} of {self._sent:,} were not acknowledged in {timeout_s:g} s",
-                "look at the broker's log, or give it longer with --timeout",
+                "see the broker's log, or raise --timeout",
                 code=4,
             )
 

@@ -19,16 +19,16 @@ HTTP_KEYS, GRPC_KEYS = ("host", "port"), ("grpc.host", "grpc.port")
 _EXAMPLES = f"""\
 examples:
   headrace start                                  a broker on localhost:9092, REST on 8080, gRPC on 9090
-  headrace start --memory                         nothing touches the disk; gone when it stops
+  headrace start --memory                         nothing is written to disk; records are lost when it stops
   headrace start --listen 0.0.0.0:9092 --data-dir /var/lib/headrace
-  headrace start --http 0.0.0.0:8080              REST for other machines too
+  headrace start --http 0.0.0.0:8080              REST for other hosts, too
   headrace start --no-gateway                     the Kafka protocol only
   headrace start --no-gateway --metrics 127.0.0.1:9404
   headrace start --config headrace.yaml --set num.partitions=8
-  HEADRACE_NUM_PARTITIONS=8 headrace start        every key can come from the environment
+  HEADRACE_NUM_PARTITIONS=8 headrace start        every key can be an environment variable
 
-Flags win over the environment, the environment over the file. All keys: headrace config docs
-What is in force: headrace config show
+Flags override the environment, which overrides the file. All keys: headrace config docs
+Effective configuration: headrace config show
 
 {EXIT_CODES_HELP}
 """
@@ -52,7 +52,7 @@ def parser() -> argparse.ArgumentParser:
     made.add_argument("--http", metavar="HOST:PORT", help="where REST is served (default 127.0.0.1:8080)")
     made.add_argument("--port", metavar="PORT", help="the port of --http alone, as in the key `port`")
     made.add_argument(
-        "--metrics", metavar="HOST:PORT", help="where the broker itself answers /metrics (default: on --http only)"
+        "--metrics", metavar="HOST:PORT", help="where the broker itself serves /metrics (default: on --http only)"
     )
     made.add_argument("--no-gateway", action="store_true", help="serve the Kafka protocol only: no REST, no gRPC")
     made.add_argument(

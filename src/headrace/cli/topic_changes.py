@@ -42,7 +42,7 @@ def add_partitions(
 ) -> None:
     """Give a topic more partitions. Keys will map to other partitions than before."""
     if (total is None) == (more is None):
-        fail_usage("say either --total or --more", f"headrace topics add-partitions {topic} --total 12")
+        fail_usage("specify either --total or --more", f"headrace topics add-partitions {topic} --total 12")
     with failures_told(bootstrap):
         from confluent_kafka.cimpl import NewPartitions
 
@@ -62,7 +62,7 @@ def delete_records(
     partition: Annotated[
         list[int] | None, typer.Option("--partition", "-p", min=0, help="Only these; repeatable. Default: all.")
     ] = None,
-    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
+    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask for confirmation.")] = False,
     bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
     timeout: Timeout = DEFAULT_TIMEOUT_S,
 ) -> None:

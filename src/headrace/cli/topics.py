@@ -16,7 +16,7 @@ from headrace.model.errors import ErrorCode
 
 app = typer.Typer(
     name="topics",
-    help="Create, look at, change and delete topics.",
+    help="Create, describe, change and delete topics.",
     no_args_is_help=True,
     epilog=EXIT_CODES_HELP,
 )
@@ -134,7 +134,7 @@ def _numbers(numbers: list[int]) -> str:
 @app.command(epilog=examples("headrace topics delete orders payments --yes"))
 def delete(
     topics: Names,
-    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
+    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask for confirmation.")] = False,
     bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
     timeout: Timeout = DEFAULT_TIMEOUT_S,
 ) -> None:

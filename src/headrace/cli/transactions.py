@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 app = typer.Typer(
     name="transactions",
-    help="Look at transactions, and end those that nobody ends.",
+    help="List, describe and abort transactions, and find hanging ones.",
     no_args_is_help=True,
     epilog=EXIT_CODES_HELP,
 )
@@ -106,7 +106,7 @@ def abort(
     topic: Annotated[str | None, typer.Option("--topic", "-t", help="Where a hanging transaction is open.")] = None,
     partition: Annotated[int, typer.Option("--partition", "-p", min=0)] = 0,
     start: Annotated[int | None, typer.Option("--start", metavar="OFFSET", help="Where it begins.")] = None,
-    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
+    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask for confirmation.")] = False,
     bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
     timeout: Timeout = DEFAULT_TIMEOUT_S,
 ) -> None:
@@ -205,7 +205,7 @@ def _leader(admin: "AdminClient", topic: str, partition: int, timeout_s: float) 
         fail_not_found(f"there is no partition {topic}-{partition}", "`headrace topics list` shows what there is")
     leader = facts.brokers.get(found.leader)
     if leader is None:
-        fail(f"nobody leads {topic}-{partition} at the moment")
+        fail(f"no leader for {topic}-{partition} at the moment")
     with _connect(leader, timeout_s) as connection:
         yield connection
 

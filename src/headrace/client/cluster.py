@@ -181,7 +181,7 @@ class Cluster:
         broker = (await self.brokers()).get(facts.leader)
         if broker is None:
             self.forget(topic)
-            raise Refused(ErrorCode.LEADER_NOT_AVAILABLE, f"nobody leads {topic}-{partition} at the moment")
+            raise Refused(ErrorCode.LEADER_NOT_AVAILABLE, f"no leader for {topic}-{partition} at the moment")
         try:
             return await self._call((broker.host, broker.port), request, response_type, wait_s)
         except BrokerUnreachable:

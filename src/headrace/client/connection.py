@@ -36,7 +36,7 @@ class Connection:
         try:
             plain = socket.create_connection((host, port), timeout=timeout_s)
         except OSError as error:
-            raise BrokerUnreachable(f"no broker answers at {host}:{port} ({error.strerror or error})") from error
+            raise BrokerUnreachable(f"no broker responds at {host}:{port} ({error.strerror or error})") from error
         try:
             plain.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
             self._socket = security.wrap(plain, host) if security else plain
@@ -74,7 +74,7 @@ class Connection:
         try:
             response, _ = entity_reader(response_type)(body, 0)  # type: ignore[type-var]
         except (DecodeError, IndexError, ValueError) as error:
-            raise ProtocolError(f"the broker's answer makes no sense: {error}") from error
+            raise ProtocolError(f"malformed response: {error}") from error
         return response
 
     def exchange(self, request: Any, response_type: type[Any]) -> bytes:
@@ -88,9 +88,9 @@ class Connection:
         try:
             header, used = entity_reader(response_type.__header_schema__)(frame, 0)
         except (DecodeError, IndexError, ValueError) as error:
-            raise ProtocolError(f"the broker's answer makes no sense: {error}") from error
+            raise ProtocolError(f"malformed response: {error}") from error
         if header.correlation_id != self._correlation_id:
-            raise ProtocolError("the broker answered another request than was asked")
+            raise ProtocolError("the response has an unexpected correlation id")
         return frame[used:]
 
     def send(self, api_key: int, version: int, body: bytes) -> int:
@@ -107,7 +107,7 @@ class Connection:
         """The body of the answer to `send`; answers come in the order of the requests."""
         frame = self._read_frame()
         if len(frame) < _LENGTH.size or _LENGTH.unpack_from(frame)[0] != correlation_id:
-            raise ProtocolError("the broker answered another request than was asked")
+            raise ProtocolError("the response has an unexpected correlation id")
         return frame[_LENGTH.size :]
 
     def _read_frame(self) -> memoryview:
@@ -122,7 +122,7 @@ class Connection:
         while filled < count:
             received = self._socket.recv_into(view[filled:])
             if not received:
-                raise BrokerUnreachable("the broker closed the connection before it answered")
+                raise BrokerUnreachable("the broker closed the connection before it sent a response")
             filled += received
         return view
 

@@ -61,7 +61,7 @@ def check_reachable(bootstrap: str, timeout_s: float) -> None:
             failures.append(f"{host}:{port} ({reason})")
         else:
             return
-    raise BrokerUnreachable(f"no broker answers at {', '.join(failures)}")
+    raise BrokerUnreachable(f"no broker responds at {', '.join(failures)}")
 
 
 def make_admin(bootstrap: str, overrides: Overrides | None = None) -> "AdminClient":

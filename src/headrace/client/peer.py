@@ -53,7 +53,7 @@ class TcpPeer(asyncio.BufferedProtocol):
             async with asyncio.timeout(CONNECT_SECONDS_MAX):
                 _, peer = await asyncio.get_running_loop().create_connection(cls, host, port)
         except (OSError, TimeoutError) as error:
-            raise PeerLost(f"no broker answers at {host}:{port} ({error or 'timed out'})") from error
+            raise PeerLost(f"no broker responds at {host}:{port} ({error or 'timed out'})") from error
         return peer
 
     @property
@@ -93,7 +93,7 @@ class TcpPeer(asyncio.BufferedProtocol):
     def _begin_frame(self) -> None:
         (size,) = _SIZE.unpack(self._size)
         if not 0 < size <= RESPONSE_BYTES_MAX or not self._waiting:
-            self._reason = f"an answer of {size} bytes that nobody asked for: this is no broker"
+            self._reason = f"an answer of {size} bytes without a request: the peer is not a Kafka broker"
             self.close()
             return
         self._frame, self._filled = bytearray(size), 0

@@ -35,7 +35,7 @@ class Pool:
     async def borrowed(self, address: Address) -> AsyncIterator[AsyncConnection]:
         slots = self._slots.setdefault(address, asyncio.Semaphore(CONNECTIONS_PER_BROKER_MAX))
         if slots.locked():
-            raise TooBusy(f"{CONNECTIONS_PER_BROKER_MAX} requests to {address[0]}:{address[1]} are under way")
+            raise TooBusy(f"{CONNECTIONS_PER_BROKER_MAX} requests to {address[0]}:{address[1]} are in flight")
         async with slots:
             connection = self._take_idle(address) or await AsyncConnection.open(*address, CONNECT_TIMEOUT_S)
             try:

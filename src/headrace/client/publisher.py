@@ -204,7 +204,7 @@ class Publisher:
 
     async def polled(self) -> None:
         """Until the reports have been looked at once more. Something must be under way."""
-        assert self._under_way, "nothing is under way: nobody would ever look"
+        assert self._under_way, "nothing is in flight, so the poll timer would not run"
         if self._next_poll is None:
             self._next_poll = self._loop.create_future()
         await asyncio.shield(self._next_poll)  # others wait for it too

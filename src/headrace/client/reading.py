@@ -130,7 +130,7 @@ def readable_batches(fetched: Fetched) -> Iterator[Readable]:
         if header.is_transactional and header.producer_id in aborting:
             continue
         if header.crc != batch_crc(batch):
-            raise CorruptBatch(f"the batch at offset {header.base_offset} arrived damaged")
+            raise CorruptBatch(f"the batch at offset {header.base_offset} is corrupt on arrival")
         yield Readable(header, batch, header.next_offset)
 
 

@@ -34,17 +34,19 @@ class ScramClient:
         """The proof after the broker's challenge; None after its own proof, which is checked."""
         fields = dict(part.split("=", 1) for part in said.decode().split(",") if "=" in part)
         if "e" in fields:
-            raise ScramRefused(f"the broker refuses the password: {fields['e']}")
+            raise ScramRefused(f"authentication failed: {fields['e']}")
         if self._server_signature is None:
             return self._proof(said.decode(), fields)
         if not hmac.compare_digest(b64decode(fields.get("v", "")), self._server_signature):
-            raise ScramRefused("the broker does not know the password either: this is not the right broker")
+            raise ScramRefused(
+                "the server's signature is invalid: it does not know the password, so it is not the right broker"
+            )
         return None
 
     def _proof(self, challenge: str, fields: dict[str, str]) -> bytes:
         nonce, iterations = fields.get("r", ""), int(fields.get("i", "0"))
         if not nonce.startswith(self._nonce) or nonce == self._nonce:
-            raise ScramRefused("the broker answered another client's challenge")
+            raise ScramRefused("the server's nonce does not begin with the client's nonce")
         if not ITERATIONS_MIN <= iterations <= ITERATIONS_MAX:
             raise ScramRefused(
                 f"the broker asks for {iterations} iterations; {ITERATIONS_MIN} is the least that is safe"

@@ -55,7 +55,7 @@ class Watched:
     def refusal(self) -> Refused:
         names = ", ".join(sorted(self.ids))
         return Refused(
-            ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"{names} has been deleted; nothing is left to read: subscribe anew"
+            ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"{names} was deleted; no subscribed topic is left: subscribe again"
         )
 
 
@@ -82,7 +82,7 @@ class TopicWatch:
             try:
                 await self.look()
             except (BrokerUnreachable, Refused, Unanswered) as error:
-                log.debug("the topics that are read could not be looked for: %s", error)
+                log.debug("Cannot check whether the subscribed topics exist: %s", error)
         self._task = None
 
     async def look(self) -> None:

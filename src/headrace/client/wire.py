@@ -33,7 +33,7 @@ class AsyncConnection:
             async with asyncio.timeout(timeout_s):
                 reader, writer = await asyncio.open_connection(host, port, limit=_READ_BUFFER_BYTES)
         except OSError as error:  # TimeoutError is one
-            raise BrokerUnreachable(f"no broker answers at {where} ({error.strerror or 'no answer'})") from error
+            raise BrokerUnreachable(f"no broker responds at {where} ({error.strerror or 'no answer'})") from error
         return cls(reader, writer, where)
 
     async def call(self, client_id: str, request: Any, response_type: type[Response], timeout_s: float) -> Response:
@@ -51,14 +51,14 @@ class AsyncConnection:
                 self._writer.write(encode_request(request, self._correlation_id, client_id))
                 frame = await self._read_frame()
         except (OSError, asyncio.IncompleteReadError) as error:
-            raise ResponseLost(f"the broker at {self._where} did not answer") from error
+            raise ResponseLost(f"the broker at {self._where} did not respond") from error
         try:
             header, used = entity_reader(response_type.__header_schema__)(frame, 0)  # type: ignore[attr-defined]
             if header.correlation_id != self._correlation_id:
-                raise ProtocolError("the broker answered another request than was asked")
+                raise ProtocolError("the response has an unexpected correlation id")
             response, _ = entity_reader(response_type)(frame, used)  # type: ignore[type-var]
         except (DecodeError, IndexError, ValueError) as error:
-            raise ProtocolError(f"the broker's answer makes no sense: {error}") from error
+            raise ProtocolError(f"malformed response: {error}") from error
         self.usable = True
         return response
 

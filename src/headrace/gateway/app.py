@@ -53,10 +53,10 @@ FULL = (
 )
 
 _DESCRIPTION = """\
-Topics, messages and consumer groups over HTTP, in front of a Kafka-compatible broker.
+REST API for topics, messages and consumer groups of a Kafka-compatible broker.
 
-Everything lives under `/api/v1`; the calls that a first day needs are also there without it. Errors are
-[problem documents](https://www.rfc-editor.org/rfc/rfc9457) with Kafka's error code and whether trying again helps.
+All paths are under `/api/v1`; the most common ones also work without it. Errors are
+[problem documents](https://www.rfc-editor.org/rfc/rfc9457) with Kafka's error code and `retriable`.
 """
 
 

@@ -48,7 +48,7 @@ class Front:
         """The status of the answer."""
         try:
             if self._figures.under_way > REQUESTS_MAX:
-                raise Problem(503, f"{REQUESTS_MAX:,} requests are under way; try again a little later", retriable=True)
+                raise Problem(503, f"{REQUESTS_MAX:,} requests are in flight; retry later", retriable=True)
             if scope["method"] not in ("GET", "HEAD"):
                 check_origin(scope)
             hot = PRODUCE_PATH.fullmatch(scope["raw_path"]) if scope["method"] == "POST" else None

@@ -91,22 +91,22 @@ _STATUS: Mapping[ErrorCode, int] = {
     **dict.fromkeys(_TOO_MANY, 429),
 }
 _TITLES = {
-    400: "The request cannot be read",
-    403: "Not allowed",
+    400: "Bad request",
+    403: "Forbidden",
     404: "Not found",
-    405: "This path has no such method",
-    406: "No such representation",
-    408: "The request took too long",
-    409: "Not in this state",
-    412: "It has changed meanwhile",
-    413: "Too large",
-    415: "This content type is not understood here",
-    422: "The request makes no sense",
-    429: "Too many",
-    431: "The request's head is too large",
-    500: "The gateway has a bug",
-    502: "The broker's answer was not expected",
-    503: "Not at the moment",
+    405: "Method not allowed",
+    406: "Not acceptable",
+    408: "Request timeout",
+    409: "Conflict",
+    412: "Precondition failed",
+    413: "Content too large",
+    415: "Unsupported media type",
+    422: "Unprocessable request",
+    429: "Too many requests",
+    431: "Request header fields too large",
+    500: "Internal error",
+    502: "Unexpected response of the broker",
+    503: "Service unavailable",
 }
 
 
@@ -132,7 +132,7 @@ class Problem(HTTPException):
         kind = f"urn:headrace:{self.code.name.lower().replace('_', '-')}" if self.code is not None else "about:blank"
         document: dict[str, Any] = {
             "type": kind,
-            "title": _TITLES.get(self.status, "Refused"),
+            "title": _TITLES.get(self.status, "Error"),
             "status": self.status,
             "detail": self.detail,
             "instance": instance,
@@ -165,7 +165,7 @@ class Answer(NamedTuple):
 
 
 def problem_of(error: BaseException) -> Problem:
-    """The problem that an exception is; what nobody foresaw is logged and becomes a 500."""
+    """Returns the problem for an exception. An unexpected exception is logged and becomes a 500."""
     match error:
         case Problem():
             return error
@@ -176,12 +176,12 @@ def problem_of(error: BaseException) -> Problem:
         case Refused():
             return Problem(_STATUS.get(error.code, 502), str(error), code=error.code, retriable=error.passes)
         case BrokerUnreachable() | Unanswered():
-            return Problem(503, f"{error}; try again, or look at the broker's log", retriable=True)
+            return Problem(503, f"{error}; retry, or see the broker's log", retriable=True)
         case TooBusy():
-            return Problem(503, f"{error}; try again a little later", retriable=True)
+            return Problem(503, f"{error}; retry later", retriable=True)
         case HeadraceError():
             status = _STATUS.get(error.code, 502)
             return Problem(status, str(error), code=error.code, retriable=error.retriable)
         case _:
-            log.error("unforeseen %s", type(error).__name__, exc_info=error)
-            return Problem(500, f"unforeseen {type(error).__name__}; the gateway's log has the rest")
+            log.error("Unexpected %s", type(error).__name__, exc_info=error)
+            return Problem(500, f"Internal error ({type(error).__name__}). See the log of the REST server.")

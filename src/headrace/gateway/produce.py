@@ -118,7 +118,7 @@ def _shown_failure(error: BaseException) -> dict[str, Any]:
 def _media_type(scope: Scope) -> bytes:
     given = header(scope, b"content-type")
     if given is None:
-        raise Problem(415, "say what the body is, e.g. with -H 'Content-Type: application/json'")
+        raise Problem(415, "set the Content-Type, for example -H 'Content-Type: application/json'")
     return given.partition(b";")[0].strip().lower()
 
 

@@ -29,7 +29,7 @@ class LimitedProtocol(HttpToolsProtocol):
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
         if len(self.connections) > CONNECTIONS_MAX:
-            self._refuse(Problem(503, "too many connections; try again a little later", retriable=True))
+            self._refuse(Problem(503, "too many connections; retry later", retriable=True))
             return
         self._expect_head()
 

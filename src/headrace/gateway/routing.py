@@ -29,9 +29,9 @@ GroupId = Annotated[
     str,
     Path(min_length=1, max_length=255, pattern=r"^[^\x00-\x1f/]+$", examples=["my-group"], description="The group."),
 ]
-Limit = Annotated[int, Query(ge=1, le=1000, description="Most rows in one answer.")]
+Limit = Annotated[int, Query(ge=1, le=1000, description="Maximum rows of one response.")]
 After = Annotated[
-    str | None, Query(max_length=255, description="Go on behind this row: the `next` of the answer before.")
+    str | None, Query(max_length=255, description="Continue after this row: the `next` of the previous response.")
 ]
 
 PROBLEM: dict[int | str, dict[str, Any]] = {
@@ -40,18 +40,18 @@ PROBLEM: dict[int | str, dict[str, Any]] = {
         "content": {MEDIA_TYPE: {"schema": {"$ref": "#/components/schemas/ProblemDocument"}}},
     }
     for status, text in {
-        400: "The request cannot be read",
-        403: "Not allowed",
+        400: "Bad request",
+        403: "Forbidden",
         404: "No such topic, partition, group or member",
-        408: "The request took too long",
-        409: "Not in this state",
-        412: "If-Match or If-None-Match does not hold: it has changed since it was read",
-        413: "Too large",
-        415: "Content type not understood",
-        422: "The request makes no sense",
-        429: "Too many",
-        502: "The broker's answer was not expected",
-        503: "Not at the moment; trying again helps",
+        408: "Request timeout",
+        409: "Conflict",
+        412: "If-Match or If-None-Match failed: the resource has changed since it was read",
+        413: "Content too large",
+        415: "Unsupported media type",
+        422: "Unprocessable request",
+        429: "Too many requests",
+        502: "Unexpected response of the broker",
+        503: "Service unavailable; retry",
     }.items()
 }
 
@@ -127,7 +127,7 @@ async def blocking(client: Services, call: Callable[[], Value]) -> Value:
     from confluent_kafka import KafkaError, KafkaException
 
     if client.threads.locked():
-        raise TooBusy("too many admin requests are under way")
+        raise TooBusy("too many admin requests are in flight")
     async with client.threads:
         try:
             return await asyncio.to_thread(call)

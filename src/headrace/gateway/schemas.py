@@ -50,7 +50,7 @@ class NewTopic(_In):
         None, description="Default: the broker's. More than there are brokers becomes as many as there are."
     )
     configs: Configs = Field(default_factory=dict, description="Topic configs by Kafka's names.")
-    strict: bool = Field(False, description="Refuse a replication factor that the cluster cannot give.")
+    strict: bool = Field(False, description="Reject a replication factor that exceeds the number of brokers.")
 
 
 class TopicRow(BaseModel):
@@ -171,7 +171,7 @@ class MessagesIn(_In):
 class Placed(BaseModel):
     topic: str
     partition: int
-    offset: int | None = Field(description="Null with acks=none: nobody was asked.")
+    offset: int | None = Field(description="Null with acks=none: the broker sends no offset.")
     timestamp: int | None
 
 
@@ -209,7 +209,7 @@ class Messages(BaseModel):
     topic: str
     partition: int
     messages: list[MessageOut]
-    next_offset: int = Field(description="Where to go on.")
+    next_offset: int = Field(description="Continue here.")
     high_watermark: int
     start_offset: int
 

@@ -49,7 +49,9 @@ class NodeTelemetry:
             if isinstance(answer, Told):
                 checks |= {f"{part}.{name}": check for name, check in answer.checks.items()}
             else:
-                checks[f"{part}.answers"] = Check(Status.DEGRADED, f"this process does not tell how it is: {answer}")
+                checks[f"{part}.answers"] = Check(
+                    Status.DEGRADED, f"this process does not report its metrics: {answer}"
+                )
         return checks
 
     async def _ask_all(self) -> dict[str, Told | Silent]:

@@ -50,10 +50,10 @@ class FactsFile:
             rows = self._db.execute("SELECT key, value, version, checksum FROM facts").fetchall()
             for key, value, version, checksum in rows:
                 if checksum != _checksum(key, value, version):
-                    raise CorruptLog(f"the fact {key} in {self._path} fails its checksum")
+                    raise CorruptLog(f"the metadata record {key} in {self._path} fails its checksum")
             revision, fact_count = self._db.execute("SELECT revision, fact_count FROM state").fetchone()
             if len(rows) != fact_count:
-                raise CorruptLog(f"{self._path} holds {len(rows)} facts instead of {fact_count}")
+                raise CorruptLog(f"{self._path} holds {len(rows)} records instead of {fact_count}")
             self._fact_count = fact_count
             orphans = {key for (key,) in self._db.execute("SELECT key FROM facts WHERE leased")}
             if orphans:
@@ -127,7 +127,7 @@ class FactsFile:
         """SQLite takes a damaged WAL for a torn one and drops what follows; committed facts may be in it."""
         _, recovered_frames, _ = db.execute("PRAGMA wal_checkpoint(PASSIVE)").fetchone()
         if commit_lost_after(max(0, recovered_frames), wal_before):
-            raise CorruptLog(f"{self._path}-wal is damaged: committed facts behind the damage are unreadable")
+            raise CorruptLog(f"{self._path}-wal is corrupt: metadata committed after the corruption is unreadable")
 
     def _write_one(self, key: str, value: bytes | None, version: int, leased: bool) -> int:
         """By how much the number of facts changes."""
@@ -166,7 +166,7 @@ class FactsFile:
         except sqlite3.Error as error:
             code = getattr(error, "sqlite_errorcode", None)
             if code == sqlite3.SQLITE_FULL:
-                raise DiskFull(f"no room to write {self._path}: free some space") from error
+                raise DiskFull(f"no disk space to write {self._path}: free some space") from error
             if code == sqlite3.SQLITE_BUSY:
                 raise StorageError(f"{self._path} is in use by another process") from error
             self._broken = True

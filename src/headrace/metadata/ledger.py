@@ -65,7 +65,7 @@ class Ledger:
 
     def apply(self, change: Change, lease: LeaseId | None = None) -> None:
         """Make a checked (and, where it matters, durable) change true."""
-        assert change.revision == self.revision + 1, "changes are applied in order, none is left out"
+        assert change.revision == self.revision + 1, "changes are applied in order, without gaps"
         self.revision = change.revision
         for key, value in change.writes.items():
             self._detach(key)
@@ -86,7 +86,7 @@ class Ledger:
             )
         if revision < self._history_starts_after:
             raise Compacted(
-                f"changes after revision {revision} are gone, the oldest kept is"
+                f"changes after revision {revision} are compacted, the oldest available is"
                 f" {self._history_starts_after + 1}; load again"
             )
         newest_first = []

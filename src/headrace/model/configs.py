@@ -181,7 +181,7 @@ def check_topic_configs(topic_overrides: Mapping[str, str], broker: Mapping[str,
             raise unknown_config(name, TOPIC_CONFIGS, "topic")
         value = definition.parse(text)
         if name == "remote.storage.enable" and value:
-            raise InvalidConfig("remote.storage.enable=true is refused: this broker has no remote storage")
+            raise InvalidConfig("remote.storage.enable=true is rejected: this broker has no remote storage")
     log = log_config(topic_overrides, broker)
     if log.min_compaction_lag_ms > log.max_compaction_lag_ms:
         raise InvalidConfig(

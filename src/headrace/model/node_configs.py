@@ -181,20 +181,20 @@ SAME_MEANING: tuple[tuple[str, ...], ...] = (
 # Kafka's names that mean nothing here, by their beginning, and why.
 _KAFKA_ONLY = (
     ("process.roles", "every headrace node is broker and controller"),
-    ("controller.", "headrace has no separate controllers; leave it out"),
-    ("zookeeper.", "headrace needs no ZooKeeper; leave it out"),
-    ("metadata.", "headrace keeps cluster facts in its own store; leave it out"),
-    ("num.network.threads", "a node runs on one event loop; leave it out"),
-    ("num.io.threads", "a node runs on one event loop; leave it out"),
-    ("background.threads", "a node runs on one event loop; leave it out"),
+    ("controller.", "headrace has no separate controllers; remove the key"),
+    ("zookeeper.", "headrace needs no ZooKeeper; remove the key"),
+    ("metadata.", "headrace stores cluster metadata in its own store; remove the key"),
+    ("num.network.threads", "a node runs on one event loop; remove the key"),
+    ("num.io.threads", "a node runs on one event loop; remove the key"),
+    ("background.threads", "a node runs on one event loop; remove the key"),
     ("remote.log.", "headrace does not tier to remote storage yet"),
     ("ssl.", "this version speaks PLAINTEXT only"),
     ("sasl.", "this version speaks PLAINTEXT only"),
     ("security.", "this version speaks PLAINTEXT only"),
     ("authorizer.", "this version allows every request"),
-    ("metric", "headrace has no JVM metrics reporters; leave it out"),
-    ("kafka.metrics.", "headrace has no JVM metrics reporters; leave it out"),
-    ("group.streams.", "headrace does not coordinate streams groups; leave it out"),
+    ("metric", "headrace has no JVM metrics reporters; remove the key"),
+    ("kafka.metrics.", "headrace has no JVM metrics reporters; remove the key"),
+    ("group.streams.", "headrace does not coordinate streams groups; remove the key"),
 )
 
 

@@ -186,7 +186,7 @@ class Settings:
         text = self.broker_configs.get(name)
         value = definition.default if text is None else definition.parse(text)
         if value is None:
-            raise InvalidConfig(f"{name} is not set and has no default; use `is_set` or ask for its synonyms")
+            raise InvalidConfig(f"{name} is not set and has no default; use `is_set` or its synonyms")
         return value
 
     def integer(self, name: str) -> int:

@@ -47,7 +47,7 @@ class RequestHeader(NamedTuple):
 def parse_request_header(frame: memoryview) -> tuple[RequestHeader, Reader]:
     """The header, and a reader that stands at the body."""
     if len(frame) < REQUEST_HEADER.size:
-        raise ProtocolError(f"a request of {len(frame)} bytes has no room for its header")
+        raise ProtocolError(f"a request of {len(frame)} bytes is too short for its header")
     key, version, correlation_id = REQUEST_HEADER.unpack_from(frame)
     known = _BY_NUMBER.get(key)
     if known is None:

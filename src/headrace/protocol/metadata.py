@@ -119,7 +119,7 @@ def _decode_topic(reader: FrugalReader, version: int) -> str | UUID:
         reader.skip_tags()
         if topic_id != _NO_ID:
             if version < BY_ID_FROM:
-                raise ProtocolError(f"Metadata v{version} cannot ask by topic id")
+                raise ProtocolError(f"Metadata v{version} does not support topic ids")
             return UUID(bytes=topic_id)
     if name is None:
         raise ProtocolError("a topic with neither name nor id")

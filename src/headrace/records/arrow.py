@@ -174,7 +174,7 @@ def _header_lists(section: bytes, spans: Spans) -> Any:
     try:
         counts, position = varints(data, spans.headers_at)
         if (counts < 0).any() or (counts > spans.end - position).any():
-            raise CorruptBatch("a record claims more headers than it has room for")
+            raise CorruptBatch("a record has a header count larger than its bytes")
         rows, edges, has_value, position = _header_edges(data, counts, position)
     except IndexError:
         raise CorruptBatch("the records end inside a header") from None

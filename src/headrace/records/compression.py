@@ -124,11 +124,11 @@ def _gunzip(data: memoryview, limit: int) -> bytes:
         while not member.eof:
             piece = data[position : position + feed_bytes]
             if not piece:
-                raise CorruptBatch("the gzip data of the batch is cut short")
+                raise CorruptBatch("the gzip data of the batch is truncated")
             try:
                 plain += member.decompress(piece, limit + 1 - len(plain))
             except zlib.error as error:
-                raise CorruptBatch(f"the gzip data of the batch is damaged: {error}") from None
+                raise CorruptBatch(f"the gzip data of the batch is corrupt: {error}") from None
             if len(plain) > limit:
                 return _too_large(limit)
             position += len(piece)
@@ -153,7 +153,7 @@ def _unsnap(data: memoryview, limit: int) -> bytes:
                 raise CorruptBatch(f"{len(block)} bytes of snappy cannot hold the {claimed} that they claim")
             plain += snappy.decompress_raw(block)
     except DecompressionError as error:
-        raise CorruptBatch(f"the snappy data of the batch is damaged: {error}") from None
+        raise CorruptBatch(f"the snappy data of the batch is corrupt: {error}") from None
     return bytes(plain)
 
 
@@ -190,11 +190,11 @@ def _unlz4(data: memoryview, limit: int) -> bytes:
     try:
         plain: bytes = frame.decompress(data, max_length=room)
     except RuntimeError as error:
-        raise CorruptBatch(f"the lz4 data of the batch is damaged: {error}") from None
+        raise CorruptBatch(f"the lz4 data of the batch is corrupt: {error}") from None
     if len(plain) > limit:
         return _too_large(limit)
     if not frame.eof:
-        raise CorruptBatch("the lz4 frame of the batch is cut short")
+        raise CorruptBatch("the lz4 frame of the batch is truncated")
     if frame.unused_data:
         raise CorruptBatch("bytes follow the lz4 frame of the batch")
     return plain
@@ -222,7 +222,7 @@ def _unzstd(data: memoryview, limit: int) -> bytes:
         # Windows beyond 128 MiB are refused by the library, and a window is only paid for as it is filled.
         plain = ZstdDecompressor().stream_reader(data, read_across_frames=True).read(room)
     except ZstdError as error:
-        raise CorruptBatch(f"the zstd data of the batch is damaged: {error}") from None
+        raise CorruptBatch(f"the zstd data of the batch is corrupt: {error}") from None
     return plain if len(plain) <= limit else _too_large(limit)
 
 
@@ -248,8 +248,8 @@ def _zstd_bytes_bound(data: memoryview) -> int:
             position += 3 + (1 if kind == _ZSTD_RLE_BLOCK else block_bytes)
             blocks += 1
             if position > size:
-                raise CorruptBatch("the zstd data of the batch is cut short")
+                raise CorruptBatch("the zstd data of the batch is truncated")
         position += _ZSTD_CHECKSUM_BYTES if has_checksum else 0
         if position > size:
-            raise CorruptBatch("the zstd checksum of the batch is cut short")
+            raise CorruptBatch("the zstd checksum of the batch is truncated")
     return blocks * _ZSTD_BLOCK_BYTES_MAX

@@ -94,7 +94,7 @@ def _stream(clients: Clients, serve: Stream, read: Read, counting: Counting) -> 
 
 
 def _too_late() -> Failed:
-    message = "the deadline of the call has passed; what became of it is not known"
+    message = "the deadline of the call has passed; its outcome is unknown"
     return Failed(
         Status.DEADLINE_EXCEEDED, ErrorCode.REQUEST_TIMED_OUT.name, message, ErrorCode.REQUEST_TIMED_OUT, True
     )

@@ -117,17 +117,17 @@ class Failed(Exception):
 
 
 def invalid(message: str) -> Failed:
-    """The caller's request makes no sense; the message says which field, and what it may be."""
+    """Returns INVALID_ARGUMENT; the message names the field and its valid values."""
     return Failed(Status.INVALID_ARGUMENT, ErrorCode.INVALID_REQUEST.name, message, ErrorCode.INVALID_REQUEST)
 
 
 def stopping() -> Failed:
-    message = "the server is being stopped; connect again"
+    message = "the server is stopping; reconnect"
     return Failed(Status.UNAVAILABLE, "SERVER_STOPPING", message, ErrorCode.BROKER_NOT_AVAILABLE, retriable=True)
 
 
 def failed(error: BaseException) -> Failed:
-    """What an exception means for a caller; what nobody foresaw is logged and is INTERNAL."""
+    """Returns the status for an exception. An unexpected exception is logged and becomes INTERNAL."""
     match error:
         case Failed():
             return error
@@ -135,10 +135,10 @@ def failed(error: BaseException) -> Failed:
             status = Status.UNAVAILABLE if isinstance(error, PartitionGone) else _STATUS.get(error.code, Status.UNKNOWN)
             return Failed(status, error.code.name, str(error), error.code, error.passes)
         case BrokerUnreachable() | Unanswered():
-            message = f"{error}; try again, or look at the broker's log"
+            message = f"{error}; retry, or see the broker's log"
             return Failed(Status.UNAVAILABLE, "NO_ANSWER", message, ErrorCode.NETWORK_EXCEPTION, retriable=True)
         case TooBusy():
-            message = f"{error}; try again a little later"
+            message = f"{error}; retry later"
             return Failed(Status.RESOURCE_EXHAUSTED, "TOO_BUSY", message, retriable=True)
         case HeadraceError():
             status = _STATUS.get(error.code, Status.UNKNOWN)
@@ -146,8 +146,8 @@ def failed(error: BaseException) -> Failed:
         case BaseExceptionGroup():
             return failed(_first(error))
         case _:
-            log.error("unforeseen %s", type(error).__name__, exc_info=error)
-            return Failed(Status.INTERNAL, "BUG", f"unforeseen {type(error).__name__}; the server's log has the rest")
+            log.error("Unexpected %s", type(error).__name__, exc_info=error)
+            return Failed(Status.INTERNAL, "BUG", f"Internal error ({type(error).__name__}). See the server log.")
 
 
 def _first(group: BaseExceptionGroup[BaseException]) -> BaseException:

@@ -66,7 +66,9 @@ async def join_group(clients: Clients, request: pb.JoinGroupRequest) -> pb.JoinG
 def _protocols(request: pb.JoinGroupRequest, protocol_type: str) -> list[Protocol]:
     if request.protocols:
         if request.topics:
-            raise invalid("topics and protocols exclude each other: the protocols' metadata says what is wanted")
+            raise invalid(
+                "topics and protocols are mutually exclusive: the metadata of the protocols has the subscription"
+            )
         return [Protocol(short("protocols.name", one.name), one.metadata) for one in request.protocols]
     if protocol_type != PROTOCOL_TYPE:
         raise invalid(f"protocols is empty: a group of type {protocol_type} needs at least one")

@@ -97,7 +97,7 @@ async def _send_batch(
     if request.records:
         raise invalid("records and record_batch exclude each other: send one of them")
     if partition == ANY_PARTITION:
-        raise invalid("partition is missing: a record batch is not opened, so nobody can choose one for it")
+        raise invalid("partition is missing: a record batch is not decoded, so no partitioner can choose one")
     if acks is Acks.NONE:
         raise invalid("acks is ACKS_NONE: a record batch is sent with ACKS_ALL or ACKS_LEADER")
     level = ACKS_LEADER if acks is Acks.LEADER else ACKS_ALL

@@ -88,8 +88,8 @@ class HeadraceBatchReader(DataSourceReader):
         for one in sorted(ends):
             if starts[one] > ends[one]:
                 raise InvalidConfig(
-                    f"startingOffsets: {one} starts at {starts[one]} and ends at {ends[one]}, before that; mend one of "
-                    "the two, or look whether the topic was deleted and made anew"
+                    f"startingOffsets: {one} starts at {starts[one]} and ends at {ends[one]}, before that; correct one "
+                    "of the two, or check whether the topic was deleted and re-created"
                 )
 
     def read(self, partition: InputPartition) -> Iterator[Any]:

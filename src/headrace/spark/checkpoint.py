@@ -84,8 +84,8 @@ def _mismatch(sink: str, committed: CommittedBatch, checkpoint: str) -> Checkpoi
     begin = f" {committed.ends[:SHOWN_MAX]}, a source for each entry," if committed.ends else ""
     return CheckpointMismatch(
         f"{sink} has batch {committed.number} of this query{_up_to(committed.ends)}; the checkpoint {checkpoint}. It "
-        "is older than what was written, as after a restore from a backup, and going on would lose records. Nothing "
-        "was written. Put the newer checkpoint back; or begin with a new one (`headrace pipeline reset NAME`) and set"
+        "is older than what was written, as after a restore from a backup, and continuing would lose records. Nothing "
+        "was written. Restore the newer checkpoint, or begin with a new one (`headrace pipeline reset NAME`) and set"
         f" startingOffsets (`starting` in a pipeline's file) to the offsets{begin} up to which the sink was written"
     )
 

@@ -101,7 +101,7 @@ def newest(cluster: Cluster, key: str) -> str | None:
 
 def _edge(cluster: Cluster, time: int) -> int:
     return cluster.patiently(
-        f"asking for the edges of {PARTITION}",
+        f"requesting the offsets of {PARTITION}",
         lambda: list_offsets(cluster, {PARTITION: time}, read_committed=False)[PARTITION] or 0,
     )
 
@@ -142,4 +142,4 @@ def _next_sequence(cluster: Cluster, owner: Owner) -> int:
         last = next((int(one.last_sequence) for one in mine if one.producer_epoch == owner.epoch), -1)
         return last + 1 if last >= 0 else 0
 
-    return cluster.patiently(f"asking for the producers of {PARTITION}", attempt)
+    return cluster.patiently(f"requesting the producers of {PARTITION}", attempt)

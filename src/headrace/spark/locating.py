@@ -52,7 +52,7 @@ class Locator:
         if missing and all_named:
             raise TopicMissing(
                 f"{', '.join(missing)}: no such topic or partition at {self._cluster.settings.bootstrap}; "
-                "create it, or mend the option that names it"
+                "create it, or correct the option that names it"
             )
         return sorted(found)
 
@@ -76,7 +76,7 @@ class Locator:
             return {}
         try:
             return self._cluster.patiently(
-                "asking for offsets",
+                "requesting offsets",
                 lambda: list_offsets(self._cluster, times, read_committed=self._read_committed),
             )
         except Refused as refusal:

@@ -68,5 +68,5 @@ def _positions(by_topic: Mapping[str, Mapping[str, int]]) -> Positions:
         }
     except (AttributeError, TypeError, ValueError):
         raise InvalidConfig(
-            f"the checkpoint holds {by_topic!r} where offsets should be: it belongs to another source, or is damaged"
+            f"the checkpoint holds {by_topic!r} where offsets should be: it belongs to another source, or is corrupt"
         ) from None

@@ -65,7 +65,7 @@ class NotCommittedYet(HeadraceError):
         super().__init__(
             f"{wanted.partition}: the leader's high watermark is {high_watermark}, and offsets {position} to "
             f"{wanted.end - 1} were planned. No record came for {waited_s:.0f} s. Nothing is skipped; the read is "
-            "tried again. If this goes on, see `headrace topics describe` for replicas that are missing"
+            "retried. If this persists, `headrace topics describe` shows missing replicas"
         )
         self.position = position
 
@@ -158,9 +158,9 @@ def _after_loss(
     lost_until = min(first, wanted.end) if position < first else wanted.end
     if plan.fail_on_data_loss:
         raise DataLost(
-            f"{wanted.partition}: offsets {position} to {lost_until - 1} are gone, there are {first} to {last - 1}. "
+            f"{wanted.partition}: offsets {position} to {lost_until - 1} were deleted, {first} to {last - 1} are left. "
             "Retention, DeleteRecords or a new topic of that name removed them before they were read. "
-            "Set failOnDataLoss to false to go on without them."
+            "Set failOnDataLoss to false to continue without them."
         )
     return lost_until
 
@@ -180,7 +180,7 @@ def _edges(cluster: Cluster, partition: TopicPartition) -> tuple[int, int]:
     def ask(time: int) -> int:
         return list_offsets(cluster, {partition: time}, read_committed=False)[partition] or 0
 
-    return cluster.patiently(f"asking for the edges of {partition}", lambda: (ask(EARLIEST), ask(LATEST)))
+    return cluster.patiently(f"requesting the offsets of {partition}", lambda: (ask(EARLIEST), ask(LATEST)))
 
 
 class _RowBatches:

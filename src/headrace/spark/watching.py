@@ -69,7 +69,7 @@ class TopicWatch:
             if name not in ids:
                 self._lost(f"the topic {name} is gone")
             elif old_ids.get(name, ids[name]) != ids[name]:
-                self._lost(f"the topic {name} was deleted and made anew")
+                self._lost(f"the topic {name} was deleted and re-created")
             else:
                 continue
             known = {one: position for one, position in known.items() if one.topic != name}
@@ -88,6 +88,6 @@ class TopicWatch:
     def _lost(self, what: str) -> None:
         if self._options.fail_on_data_loss:
             raise DataLost(
-                f"{what}: what the query had not read of it is lost. Set failOnDataLoss to false to go on with what "
+                f"{what}: what the query had not read of it is lost. Set failOnDataLoss to false to continue with what "
                 "is there now, or start the query with a new checkpoint."
             )

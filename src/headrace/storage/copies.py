@@ -31,7 +31,7 @@ def append_copy(log: Log, batch: memoryview, header: BatchHeader, now_ms: int) -
     """One batch, of whatever kind."""
     if header.base_offset < log.log_end_offset:
         raise OffsetOutOfRange(
-            f"{log.directory} ends at {log.log_end_offset}: no place for a batch from {header.base_offset} on"
+            f"{log.directory} ends at {log.log_end_offset}: cannot append a batch from {header.base_offset} on"
         )
     segment = log.segment_for(header, now_ms)
     if header.leader_epoch > log.epochs.latest:

@@ -50,7 +50,7 @@ def confirmed_epochs(
         if unsynced_from is not None:
             _add_unsynced(epochs, segments, unsynced_from)
         return epochs
-    log.error("%s/%s does not fit the batches; it is written anew from what they say", directory, FILE_NAME)
+    log.error("%s/%s contradicts the batches; rebuilding it from them", directory, FILE_NAME)
     write_rows(files, f"{directory}/{FILE_NAME}", (f"{epoch} {start}" for epoch, start in _from_batches(segments)))
     return LeaderEpochs(files, directory)
 

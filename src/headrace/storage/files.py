@@ -161,7 +161,7 @@ def as_sync_error(error: OSError, path: str) -> StorageError:
 
 def as_storage_error(error: OSError, path: str) -> StorageError:
     if error.errno in NO_ROOM:
-        return DiskFull(f"no room left for {path}: free some space or lower the topic's retention")
+        return DiskFull(f"no disk space for {path}: free some space or lower the topic's retention")
     if error.errno in NO_RESOURCES:
         return ResourceShortage(f"{path}: {error.strerror}; raise the limit with `ulimit -n`, or free memory")
     if error.errno in (errno.ENOENT, errno.ENOTDIR):
@@ -189,7 +189,7 @@ class OsFile:
         except OSError as error:
             self._forget_partial_write()
             if error.errno in NO_ROOM:
-                raise DiskFull(f"no room left for {self.path}") from error
+                raise DiskFull(f"no disk space for {self.path}") from error
             raise StorageError(f"cannot write {self.path}: {error.strerror}") from error
         self.size += length
 

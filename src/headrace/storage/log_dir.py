@@ -336,7 +336,7 @@ class LogDir:
             if told is not None and told != _checksum(rows):
                 raise CorruptLog(f"{self._named(name)}: the checksum is wrong")
         except CorruptLog as damage:
-            log.error("%s; going on without it: every log is checked, and deleted records may show up again", damage)
+            log.error("%s; continuing without it: every log is checked, and deleted records may reappear", damage)
             return {}
         return rows
 
@@ -359,7 +359,7 @@ class LogDir:
         try:
             return checkpoints.read_registrations(self.files, self.path)
         except CorruptLog as damage:
-            log.error("%s; the data directory is treated as an older copy", damage)
+            log.error("%s; treating the data directory as an older copy", damage)
             return 0
 
     def count_registration(self, known: int) -> int:
@@ -374,7 +374,7 @@ class LogDir:
             self.registrations = count
         except PassingStorageError as error:
             log.warning(
-                "Registration not counted; an older copy of the data directory might not be recognised: %s", error
+                "Registration not counted; an older copy of the data directory might not be detected: %s", error
             )
         return self.registrations
 

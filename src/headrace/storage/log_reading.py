@@ -89,7 +89,7 @@ def _slice(segment: Segment, position: int, end: int, offset: int, bytes_max: in
     cold = segment.checked.end_from(position)
     good = segment.check(cold, min(end, cold + CHECK_BYTES_MAX))
     if good <= position:
-        raise CorruptLog(f"{segment.path}: offset {offset} cannot be read: its batch is damaged")
+        raise CorruptLog(f"{segment.path}: offset {offset} cannot be read: its batch is corrupt")
     return LogSlice(segment.file, position, min(end, good) - position, good - cold)
 
 

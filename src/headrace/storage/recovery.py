@@ -139,7 +139,7 @@ def _open(files: Files, directory: str, config: LogConfig, checkpoint: Checkpoin
 def _empty_log(files: Files, directory: str, config: LogConfig, checkpoint: Checkpoint, now_ms: int) -> Log:
     # Offsets that were handed out once are never handed out again, even when their bytes are lost.
     base = max(checkpoint.recovery_point, checkpoint.log_start_offset)
-    lost = Hole(0, 0, checkpoint.log_start_offset, base, "its segments are gone")
+    lost = Hole(0, 0, checkpoint.log_start_offset, base, "its segments are missing")
     fresh = _segment_after(files, directory, base, config, now_ms)
     remove_snapshots(files, directory, after=-1)  # of records that are gone: they must not describe the next ones
     return Log(
@@ -221,7 +221,7 @@ def _trust(segment: Segment, checkpoint: Checkpoint, following: int | None, *, m
         return
     if _loads(segment) and (end in (UNKNOWN, segment.next_offset) or (may_have_gaps and segment.next_offset < end)):
         return
-    log.warning("%s: checking it and building its indexes anew", segment.path)
+    log.warning("%s: checking it and rebuilding its indexes", segment.path)
     check_segment(segment, Bounds(end, end, may_be_cut=False, may_end_in_gap=may_have_gaps))
     if following is not None:
         _note_lost_end(segment, following, may_have_gaps=may_have_gaps)

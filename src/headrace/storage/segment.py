@@ -1,7 +1,7 @@
 """One segment of a log: a file of batches with its two indexes.
 
 Appends go to the end, lookups start from the sparse index and hop from header to header. A segment does not know
-about leaders, watermarks or retention; it knows which bytes hold which offsets, and which bytes it has checked.
+about leaders, watermarks or retention; known keys: which bytes hold which offsets, and which bytes it has checked.
 
 An index is a hint: an entry that was read from a file is believed once the batch that it names has been seen there.
 """
@@ -318,13 +318,13 @@ class Segment:
         return False
 
     def reindex(self) -> None:
-        """Build both indexes from the batches. What is damaged in them comes to light here, too.
+        """Build both indexes from the batches. Corruption in them is found here, too.
 
         Raises IndexRebuilding if that would take long on the event loop of a broker: a thread does it.
         """
         if self.rebuilder is not None and self.size > REINDEX_AT_ONCE_BYTES:
             self.rebuilder.request(self)
-        log.warning("%s: an index does not fit; building it anew", self.path)
+        log.warning("%s: an index does not match its segment; rebuilding it", self.path)
         end = self.next_offset
         segment_check.check_segment(self, Bounds(end, end, may_be_cut=False))
         self.next_offset = end

@@ -240,14 +240,14 @@ def _is_last_write(segment: "Segment", hole: Hole, bounds: Bounds) -> bool:
 def _cut(segment: "Segment", position: int, reason: str) -> None:
     # Room that a crash has left is nothing to worry about.
     level, what = (logging.DEBUG, "room") if is_room(segment.file, position) else (logging.WARNING, reason)
-    log.log(level, "%s: cut %d bytes at byte %d: %s", segment.path, segment.size - position, position, what)
+    log.log(level, "%s: truncated %d bytes at byte %d: %s", segment.path, segment.size - position, position, what)
     segment.truncate(position, segment.next_offset)
     segment.persist_indexes()
 
 
 def say_damaged(segment: "Segment", hole: Hole) -> None:
     log.error(
-        "%s: offsets %d to %d are damaged (%s); they are kept and not served",
+        "%s: offsets %d to %d are corrupt (%s); they are kept and not served",
         segment.path,
         hole.base_offset,
         hole.next_offset - 1,

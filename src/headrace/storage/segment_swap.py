@@ -261,7 +261,7 @@ def _end_of_swap(files: Files, directory: str, base: int) -> int:
         for _, header in segment.headers():
             end = header.next_offset
     except CorruptLog as damage:
-        raise CorruptLog(f"{segment.path}{SWAP} should replace older segments and is damaged: {damage}") from damage
+        raise CorruptLog(f"{segment.path}{SWAP} should replace older segments and is corrupt: {damage}") from damage
     finally:
         segment.close()
     return end

@@ -110,7 +110,7 @@ def _youngest_record(log: Log) -> Task[FoundOffset | None]:
         found = yield from off_loop(partial(max_timestamp_record, batch, header))
         _check_unchanged(log, youngest, at, header)
         return _found(log, *found) if found is not None else None
-    raise CorruptLog(f"{youngest.path}: the batch with the highest timestamp is damaged")
+    raise CorruptLog(f"{youngest.path}: the batch with the highest timestamp is corrupt")
 
 
 def _check_unchanged(log: Log, segment: Segment, position: int, header: BatchHeader) -> None:

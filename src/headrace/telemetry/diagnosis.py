@@ -208,7 +208,7 @@ def replication(interval: Interval) -> Iterator[Diagnosis]:
     lag = interval.now("headrace_replica_lag_records_max")
     if refusing or behind:
         found = f"{behind:.0f} partitions have replicas out of sync, up to {lag:,.0f} records"
-        found += f"; {refusing:.0f} refuse acks=all" if refusing else ""
+        found += f"; {refusing:.0f} reject acks=all" if refusing else ""
         advice = "is a broker down? Else compare disk and event loop of the brokers: the slowest one delays acks=all"
         yield Diagnosis("replication", "problem" if refusing else "warning", found, advice)
 

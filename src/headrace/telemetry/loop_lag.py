@@ -49,7 +49,7 @@ class LoopLag:
         worst = self.worst_lately
         if worst >= LATE_S:
             return Check(
-                Status.DEGRADED, f"the event loop was {worst:.2f} s late: the machine or the process is too busy"
+                Status.DEGRADED, f"the event loop was {worst:.2f} s late: the host or the process is overloaded"
             )
         return Check(Status.OK, f"at most {worst * 1000:.0f} ms late")
 

@@ -23,7 +23,7 @@ class Told(NamedTuple):
 
 
 class Silent(Exception):
-    """It did not answer: it is starting, gone, or held up."""
+    """It did not respond: it is starting, gone, or held up."""
 
 
 async def ask(name: str) -> Told:
@@ -37,7 +37,7 @@ async def ask(name: str) -> Told:
             finally:
                 writer.close()
     except TimeoutError:
-        raise Silent(f"no answer within {ANSWER_SECONDS_MAX:.0f} s") from None
+        raise Silent(f"no response within {ANSWER_SECONDS_MAX:.0f} s") from None
     except OSError as error:
         raise Silent(error.strerror or str(error)) from error
     head, _, body = answer.partition(b"\r\n\r\n")
@@ -69,5 +69,5 @@ async def _read_all(reader: asyncio.StreamReader) -> bytes:
         pieces.append(piece)
         size += len(piece)
         if size > DOCUMENT_BYTES_MAX:
-            raise Silent(f"its figures have more than {DOCUMENT_BYTES_MAX} bytes")
+            raise Silent(f"its metrics have more than {DOCUMENT_BYTES_MAX} bytes")
     return b"".join(pieces)

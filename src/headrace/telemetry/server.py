@@ -95,7 +95,7 @@ class TelemetryServer:
         try:
             return words[0] == "HEAD", await self._page(words[1].partition("?")[0], accept)
         except Exception:
-            log.exception("%s could not be told", words[1])
+            log.exception("%s could not be reported", words[1])
             return False, FAILED
 
     async def _page(self, path: str, accept: str) -> Answer:

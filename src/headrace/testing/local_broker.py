@@ -65,7 +65,7 @@ class LocalBroker:
         are where it listens for other brokers, and where they are told that it does.
         """
         if gateway and in_process:
-            raise ValueError("a gateway stands beside a broker that is a process; leave one of the two out")
+            raise ValueError("the gateway needs a broker in a process of its own: use either gateway or in_process")
         if memory and data_dir is not None:
             raise ValueError("a broker in memory has no data_dir; leave one of the two out")
         self._memory = data_dir is None if memory is None else memory

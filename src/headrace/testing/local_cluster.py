@@ -157,7 +157,7 @@ class LocalCluster:
 
     def _cuttable(self) -> Links:
         if self._links is None:
-            raise RuntimeError("brokers have wires that can be cut only in LocalCluster(links=True)")
+            raise RuntimeError("partitioning brokers needs LocalCluster(links=True)")
         return self._links
 
     def kill_etcd(self, member: int) -> None:
@@ -170,7 +170,7 @@ class LocalCluster:
 
     def _members(self) -> LocalEtcd:
         if self._etcd is None:
-            raise RuntimeError("the facts are in etcd only in LocalCluster(etcd=…)")
+            raise RuntimeError("the metadata is in etcd only with LocalCluster(etcd=…)")
         return self._etcd
 
     def disk_full(self, node_id: int) -> None:

@@ -69,7 +69,7 @@ class StoreConnection:
         if self._closed:
             raise StoreClosed("the connection to the metadata store is closed")
         if self._is_cut:
-            raise Unavailable("the connection to the metadata store is cut")
+            raise Unavailable("the metadata store is partitioned from this broker")
 
     def _disturb(self) -> None:
         disturbed, self._disturbed = self._disturbed, asyncio.Event()
@@ -84,7 +84,7 @@ class StoreConnection:
             if not disturbed.done():
                 return news.result()
             if not self._closed:
-                raise Unavailable("the connection to the metadata store was cut")
+                raise Unavailable("the metadata store was partitioned from this broker")
             return None
         finally:
             disturbed.cancel()

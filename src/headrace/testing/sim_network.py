@@ -278,4 +278,4 @@ class SimReply:
         self._connection.answered()
 
     def abandon(self) -> None:
-        self._connection.close("a request could not be answered")
+        self._connection.close("A request failed")

@@ -113,7 +113,7 @@ class SimStoreHandle:
         old = self._store.random.random() < OLD_LOAD_PROBABILITY
         found = self._store.random.choice(snapshots) if old else snapshots[-1]
         if not await self._back():
-            raise Unavailable("the store did not answer")
+            raise Unavailable("the store did not respond")
         self._shown = max(self._shown, found.revision)
         entries = {key: entry for key, entry in found.entries.items() if key.startswith(prefix)}
         return Snapshot(entries, found.revision)
@@ -125,7 +125,7 @@ class SimStoreHandle:
         await self._there()
         revision = self._store.commit(expect, writes, lease)
         if not await self._back():
-            raise OutcomeUnknown("the store did not answer")
+            raise OutcomeUnknown("the store did not respond")
         self._shown = max(self._shown, revision)
         return revision
 
@@ -150,7 +150,7 @@ class SimStoreHandle:
         await self._there()
         lease = self._store.ledger.grant(ttl_ms, self._store.now_ms())
         if not await self._back():
-            raise Unavailable("the store did not answer")
+            raise Unavailable("the store did not respond")
         return lease
 
     async def keep_alive(self, lease: LeaseId) -> None:
@@ -158,13 +158,13 @@ class SimStoreHandle:
         self._store.expire()
         self._store.ledger.keep_alive(lease, self._store.now_ms())
         if not await self._back():
-            raise Unavailable("the store did not answer")
+            raise Unavailable("the store did not respond")
 
     async def revoke(self, lease: LeaseId) -> None:
         await self._there()
         self._store.end([lease])
         if not await self._back():
-            raise Unavailable("the store did not answer")
+            raise Unavailable("the store did not respond")
 
     async def close(self) -> None:
         """The store belongs to everybody."""

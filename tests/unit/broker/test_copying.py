@@ -95,7 +95,7 @@ def test_what_comes_before_a_damaged_batch_is_kept() -> None:
     damaged[-1] ^= 1
     runs = checked_runs(memoryview(damaged), FRESH)
     assert len(next(runs).headers) == 1
-    with pytest.raises(CorruptBatch, match="offset 2 arrived damaged"):
+    with pytest.raises(CorruptBatch, match="offset 2 is corrupt on arrival"):
         next(runs)
 
 

@@ -76,7 +76,7 @@ def test_help_works_for_every_command(path):
 def test_a_missing_broker_is_told_at_once_with_what_to_do(words, capfd):
     assert main([*words, "--bootstrap", NOBODY]) == UNREACHABLE
     error = capfd.readouterr().err
-    assert f"no broker answers at {NOBODY} (Connection refused)" in error
+    assert f"no broker responds at {NOBODY} (Connection refused)" in error
     assert "headrace start" in error
 
 
@@ -90,13 +90,13 @@ def test_a_missing_broker_is_told_at_once_with_what_to_do(words, capfd):
         (["topics", "alter", "x"], "nothing to change"),
         (["topics", "delete", "x"], "add --yes"),
         (["topics", "delete-records", "x", "--before", "5"], "add --yes"),
-        (["topics", "add-partitions", "x"], "say either --total or --more"),
-        (["topics", "add-partitions", "x", "--total", "3", "--more", "1"], "say either --total or --more"),
+        (["topics", "add-partitions", "x"], "specify either --total or --more"),
+        (["topics", "add-partitions", "x", "--total", "3", "--more", "1"], "specify either --total or --more"),
         (["produce", "x", "--tombstone"], "a tombstone has a key and no value"),
         (["produce", "x", "v", "--acks", "2"], "acks cannot be '2'"),
         (["produce", "x", "v", "--header", "h"], "write NAME=VALUE"),
         (["produce", "x", "v", "--timestamp", "soon"], "is not a time"),
-        (["consume", "x", "--offset", "1", "--from-time", "5m"], "more than one place to begin"),
+        (["consume", "x", "--offset", "1", "--from-time", "5m"], "more than one start position"),
         (["consume", "x", "--json", "-v"], "more than one way to print"),
         (["consume", "x", "--format", "{nope}"], "no field 'nope'"),
         (["configs", "list"], "whose configs?"),

@@ -161,7 +161,7 @@ async def test_a_lost_fact_is_noticed(path: Path) -> None:
     await store.commit({}, {"/a": b"1", "/b": b"2"})
     await store.close()
     _edit(path, "DELETE FROM facts WHERE key = '/a'")
-    with pytest.raises(CorruptLog, match="1 facts instead of 2"):
+    with pytest.raises(CorruptLog, match="1 records instead of 2"):
         await open_store(path)
 
 

@@ -151,7 +151,7 @@ def test_record_without_a_not_null_column_is_an_error() -> None:
     values = [b'{"id":1}', b'{"id":null}', b"{}", b'{"id":1,"s":{}}', b'{"id":1,"s":null}', b'{"id":1,"s":{"a":2}}']
     decoded = text_decoder("json", fields, STRICT).decode(values)
     assert [row and row["id"] for row in decoded.rows.to_pylist()] == [1, None, None, None, 1, 1]
-    assert decoded.errors.to_pylist()[3] == "s.a: is null or missing, and the schema says NOT NULL"
+    assert decoded.errors.to_pylist()[3] == "s.a: is null or missing, and the schema has NOT NULL"
 
 
 @pytest.mark.parametrize(

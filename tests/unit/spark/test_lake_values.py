@@ -136,7 +136,7 @@ def test_another_partitioning_than_the_tables_is_refused(kind: str, tmp_path: Pa
     table = open_table(kind, tmp_path / "t", TEXTS, ["text"])
     check_partitioning(table, [])
     check_partitioning(table, ["text"])
-    with pytest.raises(SchemaMismatch, match="is partitioned by text, the sink says partition_by: id"):
+    with pytest.raises(SchemaMismatch, match="is partitioned by text, the sink has partition_by: id"):
         check_partitioning(table, ["id"])
 
 

@@ -33,7 +33,9 @@ class Addresses:
 def peer_url(settings: Settings, rpc_addr: str) -> str:
     host, port = split_address(rpc_addr)
     if host in EVERY_INTERFACE or not port:
-        raise InvalidConfig(f"rpc_addr: the other nodes cannot connect to {rpc_addr}; name this machine and a port")
+        raise InvalidConfig(
+            f"rpc_addr: the other nodes cannot connect to {rpc_addr}; set it to an address of this host with a port"
+        )
     return f"{_scheme(settings)}://{join_address(host, port)}"
 
 

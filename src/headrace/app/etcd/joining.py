@@ -104,7 +104,7 @@ async def _join(settings: Settings, answer: Answer | None) -> Beginning:
             " cluster, or name members of the one to join"
         )
     if answer is None:
-        log.info("waiting for a member of the cluster to answer at %s", ", ".join(others))
+        log.info("Waiting for a response of a cluster member at %s", ", ".join(others))
     while answer is None:
         await asyncio.sleep(ASK_AGAIN_SECONDS)
         answer = await _first_answer(others, settings)
@@ -133,7 +133,7 @@ def found_with(settings: Settings, known: Sequence[Known], own_url: str) -> Begi
     mark = own.name.rpartition("-")[2]
     if own.client_urls:
         raise InvalidConfig(
-            f"node {settings.node_id} was an etcd member at {settings.cluster.rpc_addr} before, and its data are gone;"
+            f"node {settings.node_id} was an etcd member at {settings.cluster.rpc_addr} before, and its data are lost;"
             " remove that member (etcdctl member list, etcdctl member remove ID) and start this node again"
         )
     if not own.name:  # it was added and died before it could begin

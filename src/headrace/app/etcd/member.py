@@ -89,7 +89,7 @@ class EtcdMember:
             self._watching.cancel()
             await asyncio.wait((self._watching,))
         if self._process is not None and not await stop_child(self._process, STOP_SECONDS_MAX):
-            log.info("etcd found nobody to hand over to within %.0f s and was killed", STOP_SECONDS_MAX)
+            log.info("etcd did not hand over leadership within %.0f s and was killed", STOP_SECONDS_MAX)
         self._let_go()
 
     async def _watch_over(self) -> None:
@@ -189,7 +189,7 @@ class EtcdMember:
                 lines = file.read().decode(errors="replace").splitlines()
         except OSError as error:
             return f"no log: {error}"
-        return "; ".join(_in_short(line) for line in lines[-LOG_SHOWN_LINES:]) or "it said nothing"
+        return "; ".join(_in_short(line) for line in lines[-LOG_SHOWN_LINES:]) or "it printed nothing"
 
 
 def _in_short(line: str) -> str:
@@ -215,7 +215,7 @@ async def check_program(program: str) -> None:
     said, _ = await process.communicate()
     found = re.search(rb"etcd Version: (\d+)\.(\d+)", said)
     if found is None:
-        raise InvalidConfig(f"etcd.program: {program} is not etcd: it answers --version with {said[:200]!r}")
+        raise InvalidConfig(f"etcd.program: {program} is not etcd: its --version prints {said[:200]!r}")
     version = int(found[1]), int(found[2])
     if version < VERSION_MIN:
         raise InvalidConfig(
@@ -245,7 +245,7 @@ def check_identity(folder: str, settings: Settings) -> str:
     if rpc_addr != settings.cluster.rpc_addr:
         raise StorageError(
             f"{folder} is the etcd member at {rpc_addr}, but rpc_addr is {settings.cluster.rpc_addr}; set it back,"
-            f" or tell etcd first (etcdctl member update) and then change the address in {path}"
+            f" or update etcd first (etcdctl member update) and then change the address in {path}"
         )
     return name
 
@@ -265,8 +265,8 @@ def _warn_if_open_to_strangers(settings: Settings) -> None:
     host, _ = split_address(settings.cluster.rpc_addr)
     if not settings.etcd.cert_file and host not in ("localhost", "::1") and not host.startswith("127."):
         log.warning(
-            "etcd on %s takes anybody who can connect: set etcd.ca_file, etcd.cert_file and etcd.key_file, or keep"
-            " strangers off that network",
+            "etcd on %s accepts every connection: set etcd.ca_file, etcd.cert_file and etcd.key_file, or keep"
+            " untrusted clients off that network",
             settings.cluster.rpc_addr,
         )
 
@@ -290,5 +290,5 @@ async def _number_of(host: str) -> str:
     try:
         found = await asyncio.get_running_loop().getaddrinfo(host, None, type=socket.SOCK_STREAM)
     except OSError as error:
-        raise InvalidConfig(f"{host} is not an address of this machine: {error.strerror}") from None
+        raise InvalidConfig(f"{host} is not an address of this host: {error.strerror}") from None
     return str(found[0][4][0])

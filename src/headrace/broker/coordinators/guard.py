@@ -66,10 +66,10 @@ def refusal(code: ErrorCode) -> HeadraceError:
         case ErrorCode.CONCURRENT_TRANSACTIONS:
             return ConcurrentTransactions("the transaction before is being completed")
         case ErrorCode.NOT_COORDINATOR | ErrorCode.COORDINATOR_NOT_AVAILABLE | ErrorCode.COORDINATOR_LOAD_IN_PROGRESS:
-            return NotCoordinator("the coordinator cannot say now")
+            return NotCoordinator("the transaction coordinator is not available")
         case ErrorCode.TRANSACTION_ABORTABLE | ErrorCode.INVALID_TXN_STATE:
-            return PartitionNotInTransaction("the coordinator knows of no open transaction with this partition")
-    return RefusedElsewhere(code, f"the coordinator refuses: {code.name}")
+            return PartitionNotInTransaction("the transaction coordinator has no open transaction with this partition")
+    return RefusedElsewhere(code, f"the transaction coordinator rejected the verification: {code.name}")
 
 
 class TransactionGuard:
@@ -148,13 +148,13 @@ class TransactionGuard:
                 verify_only=version < ADDS_PARTITIONS_FROM,
             )
         except HeadraceError as error:
-            log.info("broker %d did not say whether %s may write: %s", coordinator, transactional_id, error)
+            log.info("Broker %d did not verify the transaction of %s: %s", coordinator, transactional_id, error)
         return {(owner, place): Answered(codes.get(place, ErrorCode.NOT_COORDINATOR), seen[place]) for place in places}
 
     def _check_answer(self, answers: Answers, owner: ProducerIdentity, place: TopicPartition) -> None:
         answered = answers.get((owner, place))
         if answered is None or answered.seen != known_in(self._broker, owner, place):
-            raise NotCoordinator("the transaction may have ended since its coordinator was asked")
+            raise NotCoordinator("the transaction may have ended since it was verified")
         if answered.code != ErrorCode.NONE:
             raise refusal(answered.code)
 
@@ -170,7 +170,7 @@ class TransactionGuard:
     ) -> None:
         """Raise what the producer is to be told, unless its transaction covers the partition."""
         if transactional_id is None:
-            raise TransactionalIdDenied("a batch of a transaction needs the transactional id beside it")
+            raise TransactionalIdDenied("a transactional batch needs the transactional id in the request")
         header = parse_header(records)
         if version >= ADDS_PARTITIONS_FROM:
             _check_first_sequence(partition, header)

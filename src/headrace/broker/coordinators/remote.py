@@ -72,7 +72,7 @@ async def add_partitions_at(
     request = messages.AddPartitionsToTxnRequest(transactions=(transaction,))
     response = await broker.peers.call(node_id, request, AddPartitionsToTxnResponse)
     if response.error_code:
-        raise RefusedElsewhere(response.error_code, f"broker {node_id} refuses to look after {transactional_id}")
+        raise RefusedElsewhere(response.error_code, f"broker {node_id} does not coordinate {transactional_id}")
     return {
         TopicPartition(topic.name, row.partition_index): ErrorCode(row.partition_error_code)
         for result in response.results_by_transaction

@@ -165,7 +165,7 @@ class TransactionCoordinator:
         before = known_in(self._broker, owner, place)
         await self._ask(elsewhere, transactional_id, owner, place, verify_only=True)
         if known_in(self._broker, owner, place) != before:
-            raise NotCoordinator("the transaction may have ended since its coordinator was asked")
+            raise NotCoordinator("the transaction may have ended since it was verified")
 
     async def _ask(
         self,

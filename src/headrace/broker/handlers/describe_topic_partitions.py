@@ -63,7 +63,7 @@ def _page(request: DescribeTopicPartitionsRequest, call: Call) -> tuple[Iterator
         if cursor.partition_index < 0:
             raise RequestError(f"the cursor's partition {cursor.partition_index} does not exist")
         if asked and cursor.topic_name not in asked:
-            raise RequestError(f"the cursor's topic {cursor.topic_name} is not among the topics asked for")
+            raise RequestError(f"the cursor's topic {cursor.topic_name} is not among the requested topics")
     start = cursor.topic_name if cursor is not None else ""
     candidates = sorted(name for name in (asked or call.broker.image.topics) if name >= start)
     denied = [name for name in candidates if asked and not allows(call, DESCRIBE_TOPIC, name)]

@@ -114,7 +114,7 @@ class FetchWait:
                 self._answer(rows)
         except Exception:
             log.exception("a parked fetch of %s failed", self._connection.client_host)
-            self._connection.close("a request could not be answered")
+            self._connection.close("A request failed")
 
     def _answer(self, rows: Rows) -> None:
         reply = self._reply
@@ -218,7 +218,7 @@ class FetchHandler:
             except HeadraceError as error:
                 row, failed = PartitionRow(one.partition, error.code), True
             except Exception:
-                log.exception("Fetch of %s-%d failed; its other partitions are answered", topic, one.partition)
+                log.exception("Fetch of %s-%d failed; the response has the other partitions", topic, one.partition)
                 row, failed = PartitionRow(one.partition, ErrorCode.UNKNOWN_SERVER_ERROR), True
             else:
                 if isinstance(row.records, LogSlice):
@@ -286,7 +286,7 @@ class FetchHandler:
         partition.check_follows(wanted.current_leader_epoch)
         membership = self._broker.membership
         if membership is None or membership.may_be_fenced or wanted.fetch_offset > partition.log_end_offset:
-            raise NotLeader(f"{partition} is not kept up here: ask its leader")
+            raise NotLeader(f"{partition} is not up to date on this broker: fetch from its leader")
 
     def _refused(self, header: RequestHeader, error: ErrorCode) -> Parts:
         self._errors[error] += 1

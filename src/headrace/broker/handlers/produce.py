@@ -124,7 +124,7 @@ class ProduceHandler:
                 return
             except Exception:
                 log.exception("a Produce of %s failed", connection.client_host)
-                connection.close("a request could not be answered")
+                connection.close("A request failed")
                 return
             if parts is not None:
                 reply.send(parts)

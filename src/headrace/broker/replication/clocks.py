@@ -39,7 +39,7 @@ def check_ahead(ahead_ms: Mapping[int, int], limit_ms: int) -> None:
     if abs(middle_ms) > limit_ms:
         off = f"{abs(middle_ms) / 1000:.0f} s {'ahead of' if middle_ms > 0 else 'behind'}"
         raise InvalidConfig(
-            f"the clock of this machine is {off} that of brokers {', '.join(map(str, sorted(ahead_ms)))}; set it right"
+            f"the clock of this host is {off} that of brokers {', '.join(map(str, sorted(ahead_ms)))}; set it right"
             f" (timedatectl, chronyc makestep), or allow more by broker.clock.skew.max.ms, which is {limit_ms}"
         )
 

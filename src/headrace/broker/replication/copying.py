@@ -105,7 +105,7 @@ def _checked(records: memoryview, expected: Expected) -> Iterator[tuple[int, Bat
     offset, epoch = expected.offset, expected.epoch
     for position, header in walk(records):
         if header.crc != crc32c(records[position + CRC_START : position + header.total_bytes]):
-            raise CorruptBatch(f"the batch at offset {header.base_offset} arrived damaged")
+            raise CorruptBatch(f"the batch at offset {header.base_offset} is corrupt on arrival")
         if (header.base_offset, header.leader_epoch, header.magic) != (offset, epoch, FORMAT_VERSION):
             expected._replace(offset=offset, epoch=epoch).check(header)
         yield position, header

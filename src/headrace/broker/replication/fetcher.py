@@ -205,7 +205,7 @@ class Fetcher:
             return
         fetched = await self._fetch(wanted)
         if fetched.error == ErrorCode.STALE_BROKER_EPOCH:
-            raise PeerLost("it has not heard of this broker's registration yet")
+            raise PeerLost("it has not received this broker's registration yet")
         if fetched.error:
             log.info("broker %d ends the fetch session: error %d", self._leader, fetched.error)
             self._session.forget()
@@ -220,7 +220,7 @@ class Fetcher:
         if not await self._broker.partitions.cut_damage(partition):
             return
         partition.copied_anew_in = None
-        log.warning("%s is copied anew from offset %d on", partition, partition.log_end_offset)
+        log.warning("Re-replicating %s from offset %d", partition, partition.log_end_offset)
 
     async def _settle(self) -> None:
         """What was written in an earlier role may not be on disk yet: it does not count before it is."""
@@ -268,7 +268,7 @@ class Fetcher:
             async with asyncio.timeout(self._timeout_s):
                 return decode_response(await self._peer.exchange(encode_request(request, 0, CLIENT_ID)))
         except TimeoutError:
-            raise PeerLost(f"no answer for {self._timeout_s:.0f} s") from None
+            raise PeerLost(f"no response for {self._timeout_s:.0f} s") from None
 
     def _patience_ms(self) -> int:
         """How long the leader may wait for news: until it is the turn of a partition that is not asked for now."""

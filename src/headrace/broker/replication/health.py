@@ -60,7 +60,7 @@ class Health:
                     await self._late.look()
                 await self.look_at_disk()
             except HeadraceError as error:
-                log.warning("the others cannot be told how this broker is: %s", error)
+                log.warning("Cannot report the state of this broker to the controller: %s", error)
             except Exception:
                 log.exception("this broker cannot look after itself")
 
@@ -104,7 +104,7 @@ class Health:
             partition.copied_anew_in = None
             return False
         if partition.copied_anew_in is None:
-            log.error("%s is damaged from offset %d on; copying it anew from another replica", partition, damaged)
+            log.error("%s is corrupt from offset %d; re-replicating it from another replica", partition, damaged)
             partition.copied_anew_in = partition.leader_epoch + 1
         return partition.counts or partition.leader_epoch < partition.copied_anew_in
 

@@ -89,7 +89,7 @@ class Neighbours:
                 rest_s = REFUSAL_REST_S
             await asyncio.sleep(rest_s)
             rest_s = min(2 * rest_s, LOOK_S)
-        log.warning("broker %d is gone: its port refuses connections; ending its session", neighbour.node_id)
+        log.warning("Broker %d refuses connections; ending its session", neighbour.node_id)
         while not await self._session_ended(neighbour) and await _refuses(*address):
             pass
 
@@ -116,7 +116,7 @@ class Neighbours:
     def _tell_known(self, node_id: int) -> None:
         if node_id not in self._known:
             self._known.add(node_id)
-            log.info("this broker knows its neighbours: %s", ", ".join(str(one) for one in sorted(self._known)))
+            log.info("Connected to peer brokers: %s", ", ".join(str(one) for one in sorted(self._known)))
 
     async def _session_ended(self, neighbour: BrokerInfo) -> bool:
         """False if the store could not be asked: etcd's leader may have died with the broker."""

@@ -144,7 +144,7 @@ class Cluster:
 
     def broker_connection(self, node_id: int) -> Connection:
         if node_id not in self._nodes:
-            raise Refused(ErrorCode.REPLICA_NOT_AVAILABLE, f"nobody knows where broker {node_id} is")
+            raise Refused(ErrorCode.REPLICA_NOT_AVAILABLE, f"unknown address of broker {node_id} is")
         return self.connection(self._nodes[node_id])
 
     def leader_connection(self, partition: TopicPartition) -> Connection:
@@ -159,7 +159,7 @@ class Cluster:
             raise Refused(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"there is no partition {partition}")
         if leader not in self._nodes:
             self._topics.clear()
-            raise Refused(ErrorCode.LEADER_NOT_AVAILABLE, f"nobody leads {partition}")
+            raise Refused(ErrorCode.LEADER_NOT_AVAILABLE, f"no leader for {partition}")
         return self._nodes[leader]
 
     def by_leader(self, partitions: Iterable[TopicPartition]) -> dict[Address, list[TopicPartition]]:

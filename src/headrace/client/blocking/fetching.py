@@ -176,7 +176,7 @@ def _parse(body: memoryview, partition: TopicPartition, position: int, end: int,
         reader.string()
         for _ in reader.array(_ROW.size):
             return _parse_row(reader, partition, position, end, read_committed)
-    raise Refused(ErrorCode.UNKNOWN_SERVER_ERROR, f"fetching {partition}: the answer does not mention it")
+    raise Refused(ErrorCode.UNKNOWN_SERVER_ERROR, f"fetching {partition}: it is missing in the response")
 
 
 def _parse_row(reader: Reader, partition: TopicPartition, position: int, end: int, read_committed: bool) -> Fetched:

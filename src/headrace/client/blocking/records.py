@@ -28,5 +28,5 @@ def committed_records(cluster: Cluster, topic: str) -> Iterator[tuple[TopicParti
 
 def _edges(cluster: Cluster, partitions: list[TopicPartition], time: int) -> Mapping[TopicPartition, int]:
     asked = dict.fromkeys(partitions, time)
-    found = cluster.patiently("asking for offsets", lambda: list_offsets(cluster, asked, read_committed=True))
+    found = cluster.patiently("requesting offsets", lambda: list_offsets(cluster, asked, read_committed=True))
     return {partition: offset or 0 for partition, offset in found.items()}

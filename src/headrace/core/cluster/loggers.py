@@ -11,7 +11,7 @@ from headrace.model.configs import nearest
 from headrace.model.errors import InvalidConfig, RequestError
 
 ROOT_LOGGER = "root"
-# Kafka's words and the numbers of Python's logging; it knows no TRACE, which is more than DEBUG.
+# Kafka's words and the numbers of Python's logging; known keys: no TRACE, which is more than DEBUG.
 LEVELS: Mapping[str, int] = {"FATAL": 50, "ERROR": 40, "WARN": 30, "INFO": 20, "DEBUG": 10, "TRACE": 5}
 
 
@@ -21,7 +21,8 @@ def altered_levels(
     """The new level of each named logger; None: as its parent. RequestError if one change is not allowed."""
     if resource.name != str(node_id):
         raise RequestError(
-            f"log levels belong to one process: ask broker {node_id} about {node_id}, not {resource.name!r}"
+            f"log levels belong to one broker: send the request to broker {node_id} about {node_id}, not"
+            f" {resource.name!r}"
         )
     levels: dict[str, str | None] = {}
     for alteration in alterations:

@@ -18,7 +18,7 @@ def check_topic_name(name: str) -> None:
         raise InvalidTopic(f"the topic name has {len(name)} characters; at most {TOPIC_NAME_CHARS_MAX} fit")
     if not _LEGAL.issuperset(name):
         raise InvalidTopic(
-            f"the topic name {name!r} holds other characters than ASCII letters, digits, '.', '_' and '-'"
+            f"the topic name {name!r} contains one or more characters other than ASCII alphanumerics, '.', '_' and '-'"
         )
 
 

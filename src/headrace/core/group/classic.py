@@ -85,7 +85,7 @@ class ClassicGroups:
             case GroupState.PREPARING:
                 raise RebalanceInProgress("members are joining again")
             case GroupState.COMPLETING:
-                draft.answer(member.syncing, RebalanceInProgress("a newer request has taken this one's place"))
+                draft.answer(member.syncing, RebalanceInProgress("a newer request of the member replaced this one"))
                 draft.members[member.member_id] = replace(member, syncing=ticket)
                 draft.set_timer(SESSION, None, member.member_id)
                 draft.synced(member.member_id)
@@ -185,7 +185,7 @@ class ClassicGroups:
         if len(group.members) > self._limits.members_max:
             draft.prepare_rebalance("the group has more members than it may have now")
         elif group.members and group.leader is None:
-            draft.prepare_rebalance("it was of the new protocol, and nobody has shared the partitions out since")
+            draft.prepare_rebalance("the group was downgraded from the consumer protocol and has no assignment yet")
         return draft.decision()
 
     def expire(self, timer: str, now: Moment) -> ClassicDecision:

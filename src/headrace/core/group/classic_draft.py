@@ -127,7 +127,9 @@ class Draft:
 
     def rejoin(self, member: Member) -> None:
         """A member that is known joins again, perhaps with another subscription."""
-        self.release(self.members[member.member_id], RebalanceInProgress("a newer request has taken this one's place"))
+        self.release(
+            self.members[member.member_id], RebalanceInProgress("a newer request of the member replaced this one")
+        )
         self.members[member.member_id] = member
         self.set_timer(SESSION, NEW_MEMBER_JOIN_MS if member.is_new else None, member.member_id)
 

@@ -51,7 +51,7 @@ def _turned_away(
     draft.answer(ticket, GroupFull(f"group {group.group_id} has {limits.members_max} members"))
     if member_id in group.members:
         draft.remove(member_id)  # nobody has to wait for it
-        draft.members_left(f"there is no place for {member_id} any more")
+        draft.members_left(f"the group is full: no place for {member_id} any more")
     return draft.decision()
 
 
@@ -81,7 +81,7 @@ def _join_again(draft: Draft, group: ClassicGroup, request: JoinRequest, ticket:
     known = checked_member(group, member_id, request.instance_id)
     same = known.protocols == request.protocols
     if group.state is GroupState.EMPTY:
-        raise UnknownMember(f"group {group.group_id} has begun anew")
+        raise UnknownMember(f"group {group.group_id} has restarted")
     is_current = group.state is GroupState.COMPLETING or (
         group.state is GroupState.STABLE and group.leader != member_id
     )

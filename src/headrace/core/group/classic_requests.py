@@ -57,7 +57,7 @@ def checked_member(group: ClassicGroup, member_id: str, instance_id: str | None)
         if current is None:
             raise UnknownMember(f"no member of {group.group_id} has the instance id {instance_id}")
         if current != member_id:
-            raise FencedInstance(f"{instance_id} has joined {group.group_id} as somebody else")
+            raise FencedInstance(f"{instance_id} has joined {group.group_id} with another member id")
     member = group.members.get(member_id)
     if member is None:
         raise UnknownMember(f"{member_id} is not a member of {group.group_id}")
@@ -92,7 +92,7 @@ def leaving_member(draft: Draft, leaving: Leaving) -> str:
         raise UnknownMember(f"no member of {draft.group_id} has the instance id {leaving.instance_id}")
     # An administrator removes a static member by its instance id alone.
     if leaving.member_id and leaving.member_id != current:
-        raise FencedInstance(f"{leaving.instance_id} has joined {draft.group_id} as somebody else")
+        raise FencedInstance(f"{leaving.instance_id} has joined {draft.group_id} with another member id")
     return current
 
 

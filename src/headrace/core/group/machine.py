@@ -259,7 +259,7 @@ class GroupMachine:
         if family is not None and not family.is_empty(group_id):
             subscribed = family.subscribed_topics(group_id)
             if subscribed is None:
-                raise NonEmptyGroup(f"group {group_id} has members, and nobody knows what they read")
+                raise NonEmptyGroup(f"group {group_id} has members, and their subscriptions are unknown")
             in_use = subscribed
         known, unstable = self.offsets.of_group(group_id), self.offsets.unstable(group_id)
         outcomes: Outcomes = {}

@@ -39,7 +39,7 @@ def take_over(
         raise ConcurrentTransactions("the transaction before is being completed")
     if known.state is TransactionState.ONGOING:
         if expected is not None and expected != known.owner:
-            raise ProducerFenced(f"{transactional_id!r} has gone on since")  # a request that was held up on its way
+            raise ProducerFenced(f"{transactional_id!r} has changed since")  # a request that was held up on its way
         # The owner itself comes back for the new epoch; that its old one counts as its last lets it through then.
         return known.fenced(last_epoch=NO_EPOCH if expected is None else expected.epoch, now_ms=now_ms)
     return _next_owner(known, timeout_ms, expected, fresh_id, now_ms)

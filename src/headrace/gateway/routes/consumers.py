@@ -35,7 +35,7 @@ class Joining(BaseModel):
 
     topics: Annotated[list[schemas.Name], Field(min_length=1, max_length=100)]
     id: Annotated[str, Field(pattern=CONSUMER_PATTERN)] | None = Field(
-        None, description="Default: made up. A name that is already taken is refused."
+        None, description="Default: generated. A name that is in use is rejected."
     )
     offset_reset: Annotated[str, Field(pattern="^(earliest|latest)$")] = Field(
         "earliest", description="Where to begin when the group has committed nothing."

@@ -85,7 +85,7 @@ class Reset(BaseModel):
     def wish(self) -> Wish:
         given = [one for one in (self.to, self.offset, self.timestamp, self.by) if one is not None]
         if len(given) != 1:
-            raise Problem(422, "say where to with exactly one of to, offset, timestamp and by")
+            raise Problem(422, "specify exactly one of to, offset, timestamp and by")
         return Wish(self.to == "earliest", self.to == "latest", self.offset, self.timestamp, self.by)
 
 
@@ -205,7 +205,7 @@ async def _places(client: Services, wanted: Reset, before: dict[Place, int]) -> 
     topic = wanted.topic_name
     if topic is None:
         if wanted.partitions is not None:
-            raise Problem(422, "partitions are those of a topic; say topic_name too")
+            raise Problem(422, "partitions needs topic_name")
         return sorted(before)
     facts = await client.cluster.patiently(lambda: client.cluster.topic(topic))
     known = [one.partition for one in facts.partitions]

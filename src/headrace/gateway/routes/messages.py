@@ -24,7 +24,7 @@ WAIT_MS_MAX = 60_000
 
 Isolation = Annotated[
     Literal["read_committed", "read_uncommitted"],
-    Query(description="Whether records of transactions that are open or were aborted are left out."),
+    Query(description="read_committed skips records of open and aborted transactions."),
 ]
 Shape = Annotated[
     Format, Query(alias="format", description="`auto`: text, or base64 where it is none; `json`: parsed; `base64`.")
@@ -89,12 +89,12 @@ async def fetch_messages(
     timestamp: StartTime = None,
     max_records: Annotated[
         int | None,
-        Query(ge=1, le=1_000_000_000, description="Most messages; an answer has `max_poll_records` at most."),
+        Query(ge=1, le=1_000_000_000, description="Maximum messages; a response has at most `max_poll_records`."),
     ] = None,
     wait_ms: Annotated[int, Query(ge=0, le=WAIT_MS_MAX, description="Wait this long if there is none yet.")] = 0,
     isolation: Isolation = "read_committed",
     shape: Shape = "auto",
-    follow: Annotated[bool, Query(description="For streams: go on when the end is reached.")] = False,
+    follow: Annotated[bool, Query(description="For streams: continue at the end of the topic.")] = False,
 ) -> Response:
     """Read a partition from an offset or a time on.
 
@@ -179,4 +179,4 @@ async def download_messages(
 
 def _one_of(offset: int | None, timestamp: int | None) -> None:
     if offset is not None and timestamp is not None:
-        raise Problem(422, "say offset or timestamp, not both")
+        raise Problem(422, "specify offset or timestamp, not both")

@@ -44,7 +44,10 @@ async def describe_pipeline(client: Client, name: PipelineName) -> Response:
     """One pipeline's last report."""
     report = (await client.pipelines.reports()).get(name)
     if report is None:
-        raise Problem(404, f"no pipeline {name} has reported here; `headrace pipeline list` shows those of its machine")
+        raise Problem(
+            404,
+            f"no pipeline {name} has reported to this cluster; `headrace pipeline list` shows the pipelines of a host",
+        )
     return document(_shown(report))
 
 

@@ -24,13 +24,13 @@ full = make_router("streams")
 _TOPIC = Annotated[str, Query(pattern=TOPIC_PATTERN)]
 _EVENTS: dict[int | str, dict[str, Any]] = {
     200: {
-        "description": "Events until the client hangs up",
+        "description": "Events until the client closes the connection",
         "content": {"text/event-stream": {"schema": {"type": "string"}}},
     }
 }
 LastEventId = Annotated[
     str | None,
-    Header(max_length=EVENT_ID_BYTES_MAX, description="The id of the last event that was seen: go on behind it."),
+    Header(max_length=EVENT_ID_BYTES_MAX, description="Id of the last event received: continue after it."),
 ]
 Reset = Annotated[
     Literal["earliest", "latest"], Query(description="Where to begin when the group has committed nothing.")

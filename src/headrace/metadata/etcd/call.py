@@ -113,7 +113,7 @@ class Call:
     def take_end(self) -> None:
         failure = failure_in(self._answer)
         if failure is None and not self._splitter.is_between_messages:
-            failure = CallFailed(Status.INTERNAL, "the answer ends in the middle of a message")
+            failure = CallFailed(Status.INTERNAL, "the response ends in the middle of a message")
         self.finish(failure)
 
     def finish(self, failure: CallFailed | None) -> None:
@@ -126,7 +126,7 @@ class Call:
         self._carrier.forget(self)
 
     def _expire(self, seconds: float) -> None:
-        details = f"no answer within {seconds:g} s"
+        details = f"no response within {seconds:g} s"
         self.finish(CallFailed(Status.DEADLINE_EXCEEDED, details, may_have_begun=self.has_begun))
 
     def _wake(self) -> None:

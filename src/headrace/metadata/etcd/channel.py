@@ -132,7 +132,7 @@ class Channel(asyncio.Protocol):
             for call in self._calls.values():
                 self._send(call)
         except H2Error as error:  # the numbers of streams are used up
-            self._lose(f"{self.target} cannot be asked on this connection any more: {error}")
+            self._lose(f"{self.target}: the connection accepts no more requests: {error}")
         self._flush()
 
     def welcome_more(self, call: Call) -> None:

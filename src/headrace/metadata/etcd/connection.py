@@ -87,9 +87,7 @@ class Endpoint:
         """Nobody asks it any more. Calls under way may still be answered; watches would wait for ever."""
         self._is_given_up = True
         for call in tuple(self._watches):
-            call.cancel(
-                CallFailed(Status.UNAVAILABLE, f"the watch through {self.target} is given up: it does not answer")
-            )
+            call.cancel(CallFailed(Status.UNAVAILABLE, f"the watch through {self.target} is closed: no response"))
 
     async def close(self, grace_seconds: float) -> None:
         if self._channel is not None:
@@ -133,7 +131,7 @@ class Connection:
 
     async def attempt(self, work: Callable[[Endpoint], Awaitable[bytes]], *, changes: bool = False) -> bytes:
         """Ask one member after the other until one answers or the time is over."""
-        trouble: Exception = Unavailable("etcd was not asked")
+        trouble: Exception = Unavailable("the request was not sent to etcd")
         logged_in_again = False
         deadline = asyncio.get_running_loop().time() + CALL_SECONDS_MAX
         tries = 0
@@ -234,7 +232,7 @@ class Connection:
         if self.closed and isinstance(error, ChannelClosed):
             return Next.RAISE, StoreClosed("the metadata store is closed")
         if not error.may_have_begun:
-            return Next.MOVE_ON, Unavailable(f"etcd was not asked: {error.details}")
+            return Next.MOVE_ON, Unavailable(f"the request was not sent to etcd: {error.details}")
         return judge(error.status, error.details)
 
 
@@ -242,7 +240,7 @@ def _refuse_older(endpoint: Endpoint, header: messages.Header, seen: int) -> Non
     """What was seen before the request was sent must be in the answer."""
     if header.revision < seen:
         raise Unavailable(
-            f"{endpoint.target} answers with revision {header.revision} after {seen} was seen: it is behind;"
+            f"{endpoint.target} responds with revision {header.revision} after {seen} was seen: it is behind;"
             " if etcd was restored from a backup, restart this node"
         )
 

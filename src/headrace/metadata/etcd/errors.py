@@ -13,10 +13,10 @@ from headrace.model.errors import DiskFull, HeadraceError, StorageError
 class Next(Enum):
     """What to do after a failed attempt."""
 
-    RAISE = "the answer is an error that another member would give as well"
+    RAISE = "the response is an error that every member would return"
     LOG_IN = "the token is not valid any more; nothing was done"
     MOVE_ON = "this member cannot serve now; nothing was done"
-    UNCERTAIN = "no answer: it may have been done, or be done still"
+    UNCERTAIN = "no response: the request may have been or may still be executed"
 
 
 # Said before a request is put before the other members, so nothing can have come of it.
@@ -28,7 +28,7 @@ _NOT_BEGUN = (
 )
 _TOKEN = ("etcdserver: invalid auth token", "etcdserver: revision of auth store is old")
 _ACCESS = {
-    "etcdserver: user name is empty": "etcd asks for a user; set etcd.user and etcd.password_file",
+    "etcdserver: user name is empty": "etcd requires a user: set etcd.user and etcd.password_file",
     "etcdserver: authentication failed": "etcd does not accept etcd.user with this password",
     "etcdserver: authentication is not enabled": "etcd has no users; remove etcd.user",
     "etcdserver: permission denied": "etcd.user may not read and write there; grant it readwrite on the prefix",
@@ -51,5 +51,5 @@ def judge(status: Status, details: str) -> tuple[Next, HeadraceError]:
     if details.startswith(_NOT_BEGUN):
         return Next.MOVE_ON, Unavailable(f"etcd cannot serve now: {details}")
     if status in (Status.INVALID_ARGUMENT, Status.FAILED_PRECONDITION, Status.UNIMPLEMENTED, Status.PERMISSION_DENIED):
-        return Next.RAISE, StorageError(f"etcd refused a request: {details}")
-    return Next.UNCERTAIN, Unavailable(f"etcd did not answer: {details or status.name}")
+        return Next.RAISE, StorageError(f"etcd rejected a request: {details}")
+    return Next.UNCERTAIN, Unavailable(f"etcd did not respond: {details or status.name}")

@@ -45,6 +45,6 @@ class Pulse:
 
     def _judge(self, heard_before: float) -> None:
         if self._heard_at == heard_before:
-            self._give_up(f"no answer to a ping for {self._answer_seconds_max:g} s")
+            self._give_up(f"no response to a ping for {self._answer_seconds_max:g} s")
         else:
             self._look()

@@ -75,7 +75,7 @@ def failure_in(headers: Mapping[bytes, bytes]) -> CallFailed | None:
 
 def _without_status(http: int) -> tuple[Status, str]:
     if http == HTTP_OK:
-        return Status.UNKNOWN, "the answer has no gRPC status"
+        return Status.UNKNOWN, "the response has no gRPC status"
     return _OF_HTTP.get(http, Status.UNKNOWN), f"HTTP status {http}"
 
 

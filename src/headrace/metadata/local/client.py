@@ -98,7 +98,7 @@ class LocalStore:
         if message is None:
             if self._closed:
                 raise StoreClosed("the metadata store is closed")
-            lost = f"the metadata store at {self._path} did not answer"
+            lost = f"the metadata store at {self._path} did not respond"
             raise OutcomeUnknown(lost) if changes else Unavailable(lost)
         if message.word == "error":
             raise wire.error_from_json(message.content)
@@ -129,7 +129,7 @@ class _Connection:
         try:
             return cls(*await asyncio.open_unix_connection(path))
         except OSError as error:
-            raise Unavailable(f"nobody serves metadata at {path} ({error.strerror}); is the cluster up?") from None
+            raise Unavailable(f"no metadata server listens at {path} ({error.strerror}); is the cluster up?") from None
 
     def ask(self, word: str, content: Any) -> tuple[int, Answers]:
         self._last_number += 1

@@ -57,7 +57,7 @@ class LocalStoreServer:
         try:
             await self._serve(reader, writer)
         except ProtocolError as error:
-            log.warning("a stranger on the metadata socket: %s", error)
+            log.warning("Malformed message on the metadata socket; closing the connection: %s", error)
         except (asyncio.CancelledError, ConnectionError):
             pass  # the server closes, or the broker is gone
         finally:

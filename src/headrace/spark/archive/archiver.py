@@ -105,7 +105,7 @@ class Archiver:
             found = list_offsets(self._cluster, asked, read_committed=True)
             return {partition.partition: offset or 0 for partition, offset in found.items()}
 
-        return self._cluster.patiently(f"asking for the edges of {topic.name}", lambda: (ask(EARLIEST), ask(LATEST)))
+        return self._cluster.patiently(f"requesting the offsets of {topic.name}", lambda: (ask(EARLIEST), ask(LATEST)))
 
     def _written(self, positions: dict[int, int], log_ends: dict[int, int]) -> tuple[FileWriter, dict[int, int]]:
         """A file with what follows the positions, the partition with most of it first, and up to where that is."""
@@ -161,6 +161,6 @@ class Archiver:
             missed = count - before.lost.get(one, 0)
             if missed:
                 log.error(
-                    "%s-%d: %d offsets were gone before they were archived; archive.before.delete=true would have "
+                    "%s-%d: %d offsets were deleted before they were archived; archive.before.delete=true would have "
                     "kept retention from removing them", self.settings.topic, one, missed,
                 )  # fmt: skip

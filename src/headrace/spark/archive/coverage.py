@@ -39,7 +39,7 @@ class Coverage:
         try:
             return cls(*(_loaded(notes[name]) for name in ("from", "until", "lost")))
         except (KeyError, TypeError, ValueError, AttributeError):
-            raise InvalidConfig(f"the table's last commit says {dict(notes)!r}, which no archive would") from None
+            raise InvalidConfig(f"the table's last commit has {dict(notes)!r}, which no archive would") from None
 
 
 def _dumped(numbers: Mapping[int, int]) -> str:

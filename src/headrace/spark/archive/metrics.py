@@ -15,7 +15,10 @@ OF_PARTITION = {
     "until": Metric("headrace_archive_offset", Kind.GAUGE, "The archive holds what is below.", _OF_PARTITION),
     "lag": Metric("headrace_archive_lag_records", Kind.GAUGE, "Offsets that wait to be archived.", _OF_PARTITION),
     "lost": Metric(
-        "headrace_archive_lost_total", Kind.COUNTER, "Offsets that were gone before they were archived.", _OF_PARTITION
+        "headrace_archive_lost_total",
+        Kind.COUNTER,
+        "Offsets that were deleted before they were archived.",
+        _OF_PARTITION,
     ),
     "retention_may_remove_below": Metric(
         "headrace_archive_guard_offset", Kind.GAUGE, "Retention keeps everything from here on.", _OF_PARTITION

@@ -47,7 +47,7 @@ class Runner:
             try:
                 is_behind = self.visit_all(stop)
             except (OSError, Refused) as error:
-                log.error("the cluster does not answer, it is asked again: %s", error)
+                log.error("The cluster does not respond; retrying: %s", error)
                 is_behind = False
             if not is_behind:
                 stop.wait(interval_s)
@@ -97,7 +97,7 @@ class Runner:
         topic: TopicView = topic_view(self._cluster, settings.topic)
         if str(topic.topic_id) != settings.topic_id:
             self._looked_at = float("-inf")
-            raise HeadraceError(f"the topic {settings.topic} was made anew; its archive is looked up again")
+            raise HeadraceError(f"the topic {settings.topic} was re-created; reading its archive configuration again")
         archiver = self._archivers.get(settings.topic)
         if archiver is None or not _is_same(archiver.settings, settings):
             archiver = self._archivers[settings.topic] = Archiver(self._cluster, settings, self._upkeep, self._grace_s)

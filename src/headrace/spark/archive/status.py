@@ -15,7 +15,7 @@ def standing(cluster: Cluster, settings: ArchiveSettings) -> dict[str, Any]:
     view = table.view() if table is not None else View([], Coverage(), 0)
     coverage = view.coverage
     asked = {TopicPartition(settings.topic, one): LATEST for one in topic_view(cluster, settings.topic).leaders}
-    found = cluster.patiently("asking for offsets", lambda: list_offsets(cluster, asked, read_committed=True))
+    found = cluster.patiently("requesting offsets", lambda: list_offsets(cluster, asked, read_committed=True))
     ends = {partition.partition: offset or 0 for partition, offset in found.items()}
     partitions = [
         {

@@ -54,7 +54,7 @@ class ArchiveTable:
         if files:
             raise InvalidConfig(
                 f"{self.location} holds rows that are not of the topic {self.settings.topic} as it is now (was it "
-                "deleted and made anew?); archive it to another path"
+                "deleted and re-created?); archive it to another path"
             )
 
     def new_file(self) -> FileWriter:

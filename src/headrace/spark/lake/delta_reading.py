@@ -60,7 +60,7 @@ def _check_readable(place: str, table: DeltaTable) -> None:
     mode = table.metadata().configuration.get(_MAPPING, "none")
     if mode != "none":
         raise UnreadableTable(
-            f"{place} maps its columns ({_MAPPING} = {mode}), which headrace cannot read; copy it to a table without"
+            f"{place} maps its columns ({_MAPPING} = {mode}), which headrace cannot read; copy it to a table without it"
         )
     unknown = set(table.protocol().reader_features or []) - READ_FEATURES - {"columnMapping"}
     if unknown:

@@ -68,5 +68,5 @@ def _folder_of(target: str) -> Path | None:
         return None
     folder = Path(target.removeprefix("file://")).absolute()
     if folder.exists() and not folder.is_dir():
-        raise InvalidConfig(f"{folder} is a file; an Iceberg table needs a folder")
+        raise InvalidConfig(f"{folder} is a file; an Iceberg table needs a directory")
     return folder

@@ -126,7 +126,8 @@ def check_fits(there: "pa.Schema", rows: "pa.Schema", location: str) -> list[str
         other = by_lower_case.get(field.name.lower(), field.name)
         if other != field.name:
             raise SchemaMismatch(
-                f"column {field.name} is {other} in {location}, and readers do not tell the two apart; write it alike"
+                f"column {field.name} is {other} in {location}, and readers do not distinguish the two; use the"
+                f" same case"
             )
         if field.name in known and known[field.name].type != field.type:
             raise SchemaMismatch(
@@ -144,6 +145,6 @@ def check_partitioning(table: LakeTable, wanted: Sequence[str]) -> None:
     if wanted and list(table.partition_by) != list(wanted):
         now = f"is partitioned by {', '.join(table.partition_by)}" if table.partition_by else "is not partitioned"
         raise SchemaMismatch(
-            f"{table.location} {now}, the sink says partition_by: {', '.join(wanted)}; say the same, or write to "
+            f"{table.location} {now}, the sink has partition_by: {', '.join(wanted)}; use the same, or write to "
             "another table"
         )

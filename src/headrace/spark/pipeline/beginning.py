@@ -135,7 +135,7 @@ def _ends(main: PipelineState, source: str, locator: Locator, partitions: list[T
 
 def _between(locator: Locator, bound: Bound, partitions: list[TopicPartition]) -> Positions:
     if bound.word == "latest":
-        raise InvalidConfig("--from: history begins before its end; say earliest, or offsets as JSON")
+        raise InvalidConfig("--from: the backfill needs a start before the end; use earliest, or offsets as JSON")
     firsts, given = locator.earliest(partitions), locator.resolve(bound, partitions)
     return {one: max(given[one], firsts[one]) for one in partitions}
 
@@ -143,14 +143,16 @@ def _between(locator: Locator, bound: Bound, partitions: list[TopicPartition]) -
 def check_backfill_apart(main: PipelineState, pipeline: Pipeline) -> None:
     """Whether history can be read by a second query although the stream runs already."""
     if main.read(STARTS) is None:
-        raise InvalidConfig(f"{pipeline.name}: nobody wrote down where it began; reset it, then backfill it")
+        raise InvalidConfig(f"{pipeline.name}: its start offsets are unknown; reset it, then backfill it")
     if (main.checkpoint / "state").is_dir():
         raise InvalidConfig(
             f"{pipeline.name} keeps state (windows, joins, distinct rows), and history cannot be put into it "
             f"afterwards: `headrace pipeline reset {pipeline.name}`, then backfill, which reads everything in order"
         )
     if pipeline.sink.kind is SinkKind.PARQUET:
-        raise InvalidConfig("a Parquet folder takes one query only; backfill before the first start, or use delta")
+        raise InvalidConfig(
+            "a Parquet directory supports one query only; backfill before the first start, or use delta"
+        )
 
 
 @contextmanager

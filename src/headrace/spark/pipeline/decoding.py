@@ -94,7 +94,7 @@ def _schema(source: Source) -> str:
     decoding = source.decoding
     if decoding.schema is not None:
         return decoding.schema
-    assert decoding.registry is not None, "a file without either is refused"
+    assert decoding.registry is not None, "a file without either is rejected"
     with concerning("sources", source.name, "registry"):
         return _registered_schema(source, decoding.registry)
 
@@ -112,7 +112,7 @@ def _subject(source: Source) -> str:
         return named
     if len(source.topics) != 1:
         raise InvalidConfig(
-            f"source {source.name}: which subject of the registry has its schema? Say it: "
+            f"source {source.name}: the subject in the registry is unknown. Set "
             "`decode_options: {subject: orders-value}`, or give a schema"
         )
     return f"{source.topics[0]}-value"  # as Confluent's clients name them

@@ -76,14 +76,15 @@ def check_owner(cluster: Cluster, owner: Owner) -> None:
     assert owner.transactional_id is not None
     known = describe(cluster, owner.transactional_id)
     if known is not None and (known.producer_id, known.producer_epoch) != (owner.producer_id, owner.epoch):
-        raise Fenced(f"{owner.transactional_id.removeprefix(PREFIX)}: another copy of the pipeline has taken over")
+        raise Fenced(f"{owner.transactional_id.removeprefix(PREFIX)}: another instance of the pipeline has taken over")
 
 
 def holder(cluster: Cluster, pipeline: str) -> Copy | None:
     """The copy that claimed the pipeline last, running or not."""
     group = PREFIX + pipeline
     found = cluster.patiently(
-        f"asking who runs {pipeline}", lambda: committed_offsets(cluster, group, [PLACE], stable=True).get(PLACE)
+        f"requesting the owner of {pipeline}",
+        lambda: committed_offsets(cluster, group, [PLACE], stable=True).get(PLACE),
     )
     if found is None:  # never claimed, or so long ago that the group has expired
         text = newest(cluster, _key(pipeline))
@@ -110,7 +111,7 @@ def claim(cluster: Cluster, pipeline: str, copy: Copy, *, take_over: bool = Fals
         add_group_offsets(cluster, owner, PREFIX + pipeline, {PLACE: Committed(copy.since_ms, reference)})
         end_transaction(cluster, owner, commit=True)
     except Refused as refusal:
-        raise Fenced(f"{pipeline}: another copy started at the same moment ({refusal})") from refusal
+        raise Fenced(f"{pipeline}: another instance started at the same moment ({refusal})") from refusal
     return Claim(cluster, pipeline, copy, owner)
 
 
@@ -118,6 +119,7 @@ def _check_folder(pipeline: str, known: Copy | None, copy: Copy, *, take_over: b
     if known is None or known.folder_id == copy.folder_id or take_over:
         return
     raise BelongsElsewhere(
-        f"{pipeline} belongs to the folder {known.folder} at {known.host}, with its checkpoint: a second one would "
-        "write everything again. Run it there, give this one another name, or say --take-over if that folder is gone"
+        f"{pipeline} belongs to the state directory {known.folder} at {known.host}, with its checkpoint: a second "
+        "instance would write everything again. Run it there, give this one another name, or use --take-over if that "
+        "directory is lost"
     )

@@ -92,7 +92,7 @@ def _stopped_by_errors(pipeline: Pipeline, rows: "DataFrame") -> "DataFrame":
     where = f.concat_ws(
         " ", f.col("_topic"), f.lit("partition"), f.col("_partition"), f.lit("offset"), f.col("_offset")
     )
-    advice = f"; name a topic for such records: `dead_letters: {pipeline.name}.dead`"
+    advice = f"; configure a topic for such records: `dead_letters: {pipeline.name}.dead`"
     stop = f.raise_error(f.concat(where, f.lit(": "), f.col(ERROR), f.lit(advice)))
     return rows.where(f.when(f.col(ERROR).isNull(), True).otherwise(stop.cast("boolean")))
 

@@ -124,7 +124,8 @@ class DeadLetters:
             producer.commit_transaction(WAIT_S)
         except KafkaException as error:
             raise RetryFailed(
-                f"{sent} letters were sent, then: {error.args[0].str()}. Nothing else was; run it again for the rest"
+                f"{sent} dead letters were sent, then: {error.args[0].str()}. Nothing else was; run it again for"
+                f" the rest"
             ) from error
 
     @staticmethod

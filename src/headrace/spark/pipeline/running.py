@@ -108,7 +108,7 @@ class Running:
             except Exception as error:
                 if attempt == STARTS_MAX or SOURCE_TOO_SLOW not in str(error):
                     raise
-                log.warning("the machine is too busy for Spark to start the source in time; once more")
+                log.warning("the host is too busy for Spark to start the source in time; retrying")
             else:
                 return
 

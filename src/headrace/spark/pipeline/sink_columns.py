@@ -81,7 +81,8 @@ def _check_type(sink: SinkKind, column: str, kind: "DataType") -> None:
     if _name_of(kind) in (STORED | PARQUET_TOO if sink is SinkKind.PARQUET else STORED):
         return
     raise InvalidConfig(
-        f"column {column} is {kind.simpleString()}, which {sink} cannot store; cast it in the query, say to string"
+        f"column {column} is {kind.simpleString()}, which {sink} cannot store; cast it in the query, for example to"
+        f" string"
     )
 
 
@@ -96,7 +97,7 @@ def _check_partitions(sink: SinkKind, partition_by: "Sequence[str]", schema: "St
                 "strings, booleans, dates and timestamps"
             )
     if partition_by and sink is not SinkKind.ICEBERG and not set(schema.names) - set(partition_by):
-        raise InvalidConfig(f"partition_by: {sink} needs a column beside those that it is partitioned by")
+        raise InvalidConfig(f"partition_by: {sink} needs a column that it is not partitioned by")
     if len(set(partition_by)) != len(partition_by):
         raise InvalidConfig("partition_by names a column twice")
 

@@ -66,7 +66,9 @@ class Teller:
             report()
         except Exception as error:
             if not self._has_failed:
-                log.warning("cannot report progress of %s; the pipeline goes on", self._state.name, exc_info=error)
+                log.warning(
+                    "Cannot report the progress of %s; the pipeline continues", self._state.name, exc_info=error
+                )
             self._has_failed = True
         else:
             self._has_failed = False

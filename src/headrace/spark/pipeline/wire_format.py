@@ -42,7 +42,7 @@ def _zigzag(data: bytes, at: int) -> tuple[int, int]:
     value = shift = 0
     while True:
         if at >= len(data) or shift > 63:
-            raise DoesNotDecode("the message indexes behind the schema id are cut short")
+            raise DoesNotDecode("the message indexes after the schema id are truncated")
         value |= (data[at] & 0x7F) << shift
         at, shift = at + 1, shift + 7
         if data[at - 1] < 0x80:

@@ -70,7 +70,7 @@ def _look_for_newer(settings: ClientSettings, owner: Owner) -> None:
     try:
         check_owner(cluster, owner)
     except (OSError, Refused) as error:
-        log.warning("could not ask whether another copy runs: %s", error)
+        log.warning("Cannot check whether another instance runs: %s", error)
     finally:
         cluster.close()
 
@@ -82,7 +82,7 @@ def ended(claimed: Claim, error: Exception, *, was_asked: bool) -> int:
         signal.signal(number, signal.SIG_DFL)
     newer = None if was_asked else claimed.lost_to()
     if newer is not None:
-        log.error("another copy has taken over: %s", newer)
+        log.error("Another instance has taken over: %s", newer)
         return TAKEN_OVER
     if isinstance(error, (HeadraceError, Fenced)):
         log.error("%s", error)

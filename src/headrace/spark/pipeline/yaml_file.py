@@ -145,7 +145,7 @@ class _Reader:
         """Without SQL everything is passed on, if there is no doubt about what everything is."""
         if len(sources) == 1:
             return f"select * from {sources[0].name}"
-        top.problem("with several sources a pipeline needs `sql` to say what becomes of them")
+        top.problem("a pipeline with several sources needs `sql`")
         return None
 
     @staticmethod
@@ -157,9 +157,11 @@ class _Reader:
         if written in read:
             top.problem(f"{written} is both read and written: the pipeline would feed itself for ever", key="sink")
         if pipeline.dead_letters in read:
-            top.problem(f"{pipeline.dead_letters} is read: its dead letters would come back", key="dead_letters")
+            top.problem(
+                f"{pipeline.dead_letters} is a source: its dead letters would be read again", key="dead_letters"
+            )
         if pipeline.retry_topic is not None and pipeline.dead_letters is None:
-            top.problem("retry_topic needs `dead_letters`: it takes what is sent again of them", key="retry_topic")
+            top.problem("retry_topic needs `dead_letters`: it receives the retried ones", key="retry_topic")
         if pipeline.retry_topic is not None and pipeline.retry_topic in {*read, written, pipeline.dead_letters}:
             top.problem(
                 f"{pipeline.retry_topic} has another duty: retry_topic is a topic of its own", key="retry_topic"
@@ -213,7 +215,7 @@ class _Reader:
         if format_ is Format.PROTOBUF and message is None and registry is None:
             one.problem("format protobuf needs `message`: which message of the .proto a record is", key="format")
         if registry is not None and format_ not in (Format.AVRO, Format.PROTOBUF, Format.JSON):
-            one.problem(f"a registry knows Avro, Protobuf and JSON, not {format_}", key="registry")
+            one.problem(f"a registry supports Avro, Protobuf and JSON, not {format_}", key="registry")
         if registry is not None and not registry.startswith(("http://", "https://")):
             one.problem(f"a registry has an address such as http://localhost:8081, not {registry!r}", key="registry")
         return Decoding(
@@ -228,7 +230,7 @@ class _Reader:
     def _schema(self, one: Section) -> str | None:
         schema, file = one.text("schema"), one.text("schema_file")
         if schema is not None and file is not None:
-            one.problem("schema and schema_file say the same thing twice", key="schema_file")
+            one.problem("schema and schema_file are mutually exclusive", key="schema_file")
         if file is None:
             return schema
         try:

@@ -87,7 +87,7 @@ class Section:
                 self.problem(f"a name in {what} must be text, not a list or a mapping", key)
                 continue
             if key.value in self._values:
-                self.problem(f"{key.value} is said twice in {what}", key)
+                self.problem(f"{key.value} appears twice in {what}", key)
             self._values[key.value] = value
             self._key_lines[key.value] = _line(key)
 
@@ -201,7 +201,7 @@ def _as_option(text: str) -> str:
 
 def _did_you_mean(name: str, known: Iterable[str]) -> str:
     close = nearest(name, sorted(known))
-    return f"; did you mean {close!r}?" if close else f"; it knows {', '.join(sorted(known))}"
+    return f"; did you mean {close!r}?" if close else f"; known keys: {', '.join(sorted(known))}"
 
 
 def _line(node: yaml.Node) -> int:

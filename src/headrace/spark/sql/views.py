@@ -38,7 +38,7 @@ def mentioned(query: str, names: Iterable[str]) -> list[str]:
     found = [name for name in names if re.search(rf"(?<![\w`-]){re.escape(name)}(?![\w-])|`{re.escape(name)}`", query)]
     for one, other in pairwise(sorted(found, key=str.lower)):
         if one.lower() == other.lower():
-            raise InvalidConfig(f"{one} and {other} are one name to SQL; ask about one of them at a time")
+            raise InvalidConfig(f"{one} and {other} are one name in SQL; query one of them at a time")
     return sorted(found)
 
 

@@ -102,7 +102,7 @@ class Struct:
         if field.required and None in found:
             for value, one, row in zip(values, found, rows, strict=True):
                 if value is not None and one is None:
-                    misfits.add(row, name, "is null or missing, and the schema says NOT NULL")
+                    misfits.add(row, name, "is null or missing, and the schema has NOT NULL")
         return field.column.build(found, rows, name, misfits)
 
 

@@ -180,7 +180,7 @@ def _no_text(value: Any) -> Any:
 
 def _no_unit(value: Any) -> Any:
     if type(value) in (int, float, Number):
-        raise Misfit(f"{shown(value)} is a number, not ISO 8601 text; say its unit, as in timestamps: milliseconds")
+        raise Misfit(f"{shown(value)} is a number, not ISO 8601 text; set its unit, as in timestamps: milliseconds")
     return refuse(value)
 
 

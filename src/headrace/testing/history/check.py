@@ -77,7 +77,7 @@ def _strangers(found: Digest) -> Iterator[Problem]:
     for seen in sorted(found.polled):
         write = found.writes.get(seen.value)
         if write is None:
-            yield Problem(Anomaly.STRANGER, f"{seen.value} at {seen.place}@{seen.offset} was sent by nobody")
+            yield Problem(Anomaly.STRANGER, f"{seen.value} at {seen.place}@{seen.offset} was not sent by any producer")
         elif write.place != seen.place:
             yield Problem(Anomaly.STRANGER, f"{seen.value} was sent to {write.place}, and read from {seen.place}")
 

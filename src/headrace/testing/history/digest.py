@@ -116,7 +116,7 @@ def _add_place(found: Digest, seen: Seen) -> None:
 
 def _write(found: Digest, value: int) -> Write:
     if value not in found.writes:
-        raise ValueError(f"value {value} has an outcome before anybody sent it")
+        raise ValueError(f"value {value} has an outcome before it was sent")
     return found.writes[value]
 
 

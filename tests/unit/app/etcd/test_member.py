@@ -79,7 +79,7 @@ def no_pause(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.parametrize(
     "failure",
     [
-        InvalidConfig("broker-1 is not an address of this machine: Temporary failure in name resolution"),
+        InvalidConfig("broker-1 is not an address of this host: Temporary failure in name resolution"),
         OSError(11, "Resource temporarily unavailable"),
         RuntimeError("a failure that no code expects"),
     ],
@@ -110,7 +110,7 @@ def test_unresolvable_name_does_not_end_the_watch(tmp_path: Path, monkeypatch: p
 
     async def flaky(host: str) -> str:
         if next(failures, False):
-            raise InvalidConfig(f"{host} is not an address of this machine: Name or service not known")
+            raise InvalidConfig(f"{host} is not an address of this host: Name or service not known")
         return await resolve(host)
 
     monkeypatch.setattr(member_module, "_number_of", flaky)
@@ -148,7 +148,7 @@ def test_pauses_double_while_starts_fail(tmp_path: Path, monkeypatch: pytest.Mon
     assert pauses == [0.2, 0.4, 0.8, 1.6, 3.2, 6.4, 10.0, 10.0]
 
 
-@pytest.mark.parametrize(("written", "shown"), [(b"removed\n", "removed"), (b"", "it said nothing")])
+@pytest.mark.parametrize(("written", "shown"), [(b"removed\n", "removed"), (b"", "it printed nothing")])
 def test_error_of_a_run_shows_only_its_own_lines(tmp_path: Path, written: bytes, shown: str) -> None:
     member = EtcdMember(settings(tmp_path))
     path = Path(member._log_path())

@@ -67,7 +67,7 @@ def _said(request: JoinRequest) -> EmbeddedSubscription:
     try:
         return read_subscription(request.protocols[0].metadata)
     except ProtocolError:
-        raise InconsistentProtocol("what the member says is not a consumer's subscription") from None
+        raise InconsistentProtocol("the member's metadata is not a consumer subscription") from None
 
 
 def sync(group: Group, request: SyncRequest, topics: Topics, now: Moment) -> tuple[SyncReply, Timer]:

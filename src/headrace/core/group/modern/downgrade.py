@@ -22,7 +22,7 @@ from headrace.core.group.values import (
     Protocol,
 )
 
-CAUSE = "the last member of the new protocol has gone"
+CAUSE = "the last member with the consumer protocol left"
 
 
 def changed_back(draft: Draft, topics: Topics, now: Moment) -> Decision[Any] | None:

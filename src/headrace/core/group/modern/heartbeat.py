@@ -108,7 +108,7 @@ def _subscribe(draft: Draft, request: Heartbeat, topics: Topics, may_describe: M
     if (before.topics, before.regex) != (after.topics, after.regex):
         return f"member {request.member_id} changed its subscription"
     if before.assignor != after.assignor:
-        return f"member {request.member_id} asks for another assignor"
+        return f"member {request.member_id} selected another assignor"
     return f"the expression {after.regex!r} means other topics" if resolved_anew else None
 
 
