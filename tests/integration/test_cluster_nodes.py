@@ -235,7 +235,7 @@ async def test_a_second_founder_and_a_member_without_its_data_are_refused(files:
         error = await refused(files.settings(1, cluster=founder_again, storage_path=elsewhere))
         assert "set it to false" in str(error)
         error = await refused(files.settings(1, storage_path=elsewhere))
-        assert "its data are gone" in str(error)
+        assert "its data are lost" in str(error)
 
 
 async def test_a_data_directory_knows_its_node(files: NodeFiles) -> None:
@@ -247,7 +247,7 @@ async def test_a_data_directory_knows_its_node(files: NodeFiles) -> None:
     assert "not this node's" in str(await refused(files.settings(0, storage_path=str(files.folder / "copy"))))
     moved = files.node(0)
     moved["cluster"]["initial_members"][0]["rpc_addr"] = moved["rpc_addr"] = "127.0.0.1:1"
-    assert "set it back" in str(await refused(files.settings(0, **moved)))
+    assert "restore it" in str(await refused(files.settings(0, **moved)))
 
 
 def test_two_nodes_cannot_share_a_data_directory(one_file: NodeFiles) -> None:

@@ -145,7 +145,7 @@ async def test_only_this_user_may_connect(server: Server) -> None:
 
 
 async def test_nobody_there_and_a_path_too_long_are_said_plainly(tmp_path: Path) -> None:
-    with pytest.raises(Unavailable, match="nobody serves"):
+    with pytest.raises(Unavailable, match="no metadata server listens"):
         await LocalStore.connect("/tmp/headrace-nobody.sock")
     with pytest.raises(InvalidConfig, match="shorter path"):
         await LocalStore.connect(str(tmp_path / ("x" * 120)))

@@ -45,7 +45,7 @@ def test_the_newest_copy_of_a_folder_fences_the_others(cluster, name):
 
 def test_a_copy_with_another_checkpoint_is_refused_and_fences_nobody(cluster, name):
     owning = claim(cluster, name, copy("one"))
-    with pytest.raises(BelongsElsewhere, match=r"the folder /one at here.*--take-over"):
+    with pytest.raises(BelongsElsewhere, match=r"the state directory /one at here.*--take-over"):
         claim(cluster, name, copy("two"))
     check_owner(cluster, owning.owner)
     other = claim(cluster, name, copy("two"), take_over=True)

@@ -222,7 +222,7 @@ def test_a_topic_made_anew_is_loss_unless_that_is_allowed(stage, seen_in_between
     stage.create()
     stage.send(range(100, 150))  # more than there were: the end alone would not betray the change
     time.sleep(REFRESH_S)
-    with pytest.raises(DataLost, match=r"deleted and made anew.*failOnDataLoss"):
+    with pytest.raises(DataLost, match=r"deleted and re-created.*failOnDataLoss"):
         strict.plan()
     assert lenient.catch_up() == [*range(10), *range(100, 150)]
     strict.restart(failOnDataLoss="false")
@@ -237,7 +237,7 @@ def test_retention_that_passes_the_position(stage):
     stage.send(range(10, 30))
     stage.trim(15)
     query.plan()
-    with pytest.raises(DataLost, match="offsets 10 to 14 are gone, there are 15 to 29"):
+    with pytest.raises(DataLost, match="offsets 10 to 14 were deleted, 15 to 29 are left"):
         query.run()
     query.restart(failOnDataLoss="false")
     assert query.catch_up() == [*range(10), *range(15, 30)]

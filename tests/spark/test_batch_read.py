@@ -216,7 +216,7 @@ def test_offsets_that_retention_removed(kit):
     kit.numbers(topic, range(100))
     delete_records(kit, topic, 40)
     from_start = json.dumps({topic: {"0": 10}})
-    with pytest.raises(Exception, match=r"offsets 10 to 39 are gone.*failOnDataLoss"):
+    with pytest.raises(Exception, match=r"offsets 10 to 39 were deleted.*failOnDataLoss"):
         kit.values(topic, startingOffsets=from_start)
     rows = kit.values(topic, startingOffsets=from_start, failOnDataLoss="false")
     assert [int(value) for value in rows] == list(range(40, 100))

@@ -251,7 +251,7 @@ def test_a_parquet_folder_of_another_checkpoint_is_not_written_to_in_vain(kit: S
     state = run(kit, pipeline, tmp_path)
     assert kit.session.read.parquet(str(tmp_path / "table")).count() == 1
     state.forget()
-    with pytest.raises(InvalidConfig, match="whose checkpoint is gone"):
+    with pytest.raises(InvalidConfig, match="whose checkpoint is missing"):
         run(kit, pipeline, tmp_path)
 
 

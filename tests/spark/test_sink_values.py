@@ -115,7 +115,7 @@ WRONG = [
     ("delta iceberg parquet", "select id, 1.5D as a from keys", "a", "a is double"),
     ("delta iceberg parquet", "select id, binary('a') as a from keys", "a", "a is binary"),
     ("delta iceberg parquet", "select id, array(1) as a from keys", "a", "a is array<int>"),
-    ("delta parquet", "select id from keys", "id", "needs a column beside"),
+    ("delta parquet", "select id from keys", "id", "needs a column that"),
     ("delta iceberg parquet", "select id, 1 as a from keys", "a, a", "twice"),
 ]
 

@@ -190,7 +190,7 @@ async def test_d5_a_flipped_bit_in_the_topic_id_costs_nothing(
     run = Run(files, topic())
     assert values_of(run.partitions.get("t", 0)) == values(4)
     if byte != 9:  # a later version of the file is read as this one
-        assert "damaged" in caplog.text
+        assert "corrupt" in caplog.text
         assert files.read(f"{DATA}/t-0/{METADATA_FILE}") == sound
 
 
@@ -201,7 +201,7 @@ async def test_a_folder_of_another_topic_is_kept_aside(files: SimFiles, caplog: 
     run = Run(files, topic(number=0xABCDEF))
     assert run.partitions.get("t", 0).log_end_offset == 0
     assert [name for name in files.list(DATA) if name.endswith("-stray")]
-    assert "no topic claims" in caplog.text
+    assert "belongs to no topic" in caplog.text
 
 
 async def test_the_folder_of_a_topic_that_was_deleted_during_the_crash_is_removed(files: SimFiles) -> None:

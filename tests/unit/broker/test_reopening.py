@@ -11,7 +11,7 @@ from headrace.broker.reopening import SHORT_LOOKS_PER_ATTEMPT, Reopening
 from headrace.broker.report import LogTotals
 from headrace.core.cluster import facts
 from headrace.model.errors import DiskFull, StorageError
-from headrace.telemetry.broker_metrics import OFFLINE
+from headrace.telemetry.broker_metrics import OFFLINE_REPLICAS
 from headrace.telemetry.health import Status
 from headrace.testing import SimFiles
 from tests.unit.broker.start_kit import ENDS, Machine
@@ -41,7 +41,7 @@ def reported_offline(broker: Broker) -> object:
     totals = LogTotals(broker.node_id, unopened=len(broker.partitions.unopened()))
     for _ in totals.look_at(broker.partitions.all()):
         pass
-    return next(one.samples[0][1] for one in totals.families() if one.metric is OFFLINE)
+    return next(one.samples[0][1] for one in totals.families() if one.metric is OFFLINE_REPLICAS)
 
 
 @pytest.mark.parametrize("is_clustered", [False, True])

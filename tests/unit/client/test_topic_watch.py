@@ -39,7 +39,7 @@ async def test_a_reader_is_told_when_its_topic_was_missed_twice(world):
     await watch.look()
     (refusal,) = told
     assert isinstance(refusal, Refused)
-    assert "a has been deleted" in str(refusal)
+    assert "a was deleted" in str(refusal)
     await watch.look()
     assert len(told) == 1, "once is enough"
     await watch.close()

@@ -102,7 +102,7 @@ def test_values_become_columns_of_their_types() -> None:
             b'{"at":"2026-01-02T03:04:05.1234567Z"}',
             "at: '2026-01-02T03:04:05.1234567Z' has digits behind the microsecond",
         ),
-        (b'{"at":1767323045123}', "at: 1767323045123 is a number, not ISO 8601 text; say its unit, as in timestamps"),
+        (b'{"at":1767323045123}', "at: 1767323045123 is a number, not ISO 8601 text; set its unit, as in timestamps"),
         (b'{"at":"0000-01-01T00:00:00Z"}', "at: '0000-01-01T00:00:00Z' is outside of the years 1 to 9999"),
         (b"\xff", "not JSON"),
     ],

@@ -72,10 +72,10 @@ def test_a_schema_may_stand_in_a_file_beside_the_pipeline(tmp_path: Path) -> Non
         (("format: json", "format: jsn"), 5, "did you mean 'json'?"),
         (("    schema: id bigint, customer string, amount double, at timestamp\n", ""), 5, "needs a schema"),
         (("format: json", "format: json\n    registry: localhost:8081"), 6, "such as http://localhost:8081"),
-        (("format: json", "format: csv\n    registry: http://localhost:8081"), 6, "a registry knows Avro"),
+        (("format: json", "format: csv\n    registry: http://localhost:8081"), 6, "a registry supports Avro"),
         (("at 10 seconds", "10 seconds"), 7, "a column and a delay"),
         (("  topic: totals", "  topic: orders"), 14, "feed itself"),
-        (("dead_letters: orders.dead", "dead_letters: orders"), 17, "would come back"),
+        (("dead_letters: orders.dead", "dead_letters: orders"), 17, "would be read again"),
         (("dead_letters: orders.dead", "retry_topic: orders.retry"), 17, "needs `dead_letters`"),
         (("output_mode: update", "output_mode: update\nretry_topic: orders.dead"), 19, "a topic of its own"),
         (("output_mode: update", "output_mode: update\nretry_topic: orders"), 19, "a topic of its own"),
@@ -112,7 +112,7 @@ def test_all_mistakes_are_said_at_once() -> None:
         ("", "is empty"),
         ("- a\n- b\n", "must be a mapping"),
         ("pipeline: [", "is not YAML"),
-        ("pipeline: p\npipeline: q\nsources: {a: {topic: in}}\nsink: {console: yes}\n", "said twice"),
+        ("pipeline: p\npipeline: q\nsources: {a: {topic: in}}\nsink: {console: yes}\n", "appears twice"),
     ],
 )
 def test_what_is_no_pipeline_at_all_is_refused(text: str, said: str) -> None:

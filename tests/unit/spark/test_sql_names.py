@@ -24,6 +24,6 @@ def test_names_of_topics_are_found_in_queries(query: str, found: list[str]) -> N
 
 
 def test_names_that_sql_cannot_tell_apart_are_refused() -> None:
-    with pytest.raises(InvalidConfig, match="one name to SQL"):
+    with pytest.raises(InvalidConfig, match="one name in SQL"):
         mentioned("select * from Orders join orders", ["orders", "Orders"])
     assert mentioned("select * from Orders", ["orders", "Orders"]) == ["Orders"]

@@ -71,7 +71,7 @@ def test_d5_flipped_bit_behind_the_last_sync_is_a_hole_after_a_process_crash(
             assert damaged_from(log) == number, f"byte {byte}"
             assert log.log_end_offset == BATCHES
             assert readable(log) == [f"value {one}" for one in range(BATCHES) if one != number], f"byte {byte}"
-            assert "damaged" in caplog.text
+            assert "corrupt" in caplog.text
             assert append(log, "next").base_offset == BATCHES
 
 
@@ -132,7 +132,7 @@ def test_d5_hole_and_torn_write_are_told_apart(caplog: pytest.LogCaptureFixture)
         with caplog.at_level(logging.WARNING):
             again = open_log(files, DIRECTORY, CONFIG, CRASHED, now_ms=0)
         assert (damaged_from(again), again.log_end_offset) == (4, BATCHES - 1)
-        assert "cut 50 bytes" in caplog.text
+        assert "truncated 50 bytes" in caplog.text
 
 
 @pytest.mark.parametrize("number", [0, 1])

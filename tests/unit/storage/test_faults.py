@@ -96,9 +96,10 @@ KINDS = (
     ".kafka_cleanshutdown",
 )
 DAMAGE_SAID = (
-    "damaged",
+    "corrupt",
     "checksum",
-    "anew",
+    "again",
+    "rebuilding",
     "cannot be read",
     "lost",
     "version",

@@ -89,7 +89,7 @@ def test_another_segments_batches_are_damage_where_they_do_not_belong(caplog: py
     log = reopen(files, clean=True, recovery_point=20)
     behind = log.segments[-1].base_offset
     before = next(segment.base_offset for segment in log.segments if segment.path == second)
-    assert f"offsets {before} to {behind - 1} are damaged" in caplog.text
+    assert f"offsets {before} to {behind - 1} are corrupt" in caplog.text
     assert read_values(log, behind) == values[behind:]
     assert read_values(log, limit=before) == values[:before]
     with pytest.raises(CorruptLog):
@@ -135,7 +135,7 @@ def test_a_torn_tail_is_cut_and_said_so(torn_bytes: int, caplog: pytest.LogCaptu
     with caplog.at_level(logging.WARNING):
         log = reopen(files, recovery_point=5)
     assert read_values(log) == values
-    assert "cut" in caplog.text
+    assert "truncated" in caplog.text
     assert append(log, "next").base_offset == 20
 
 

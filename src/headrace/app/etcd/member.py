@@ -244,7 +244,7 @@ def check_identity(folder: str, settings: Settings) -> str:
         )
     if rpc_addr != settings.cluster.rpc_addr:
         raise StorageError(
-            f"{folder} is the etcd member at {rpc_addr}, but rpc_addr is {settings.cluster.rpc_addr}; set it back,"
+            f"{folder} is the etcd member at {rpc_addr}, but rpc_addr is {settings.cluster.rpc_addr}; restore it,"
             f" or update etcd first (etcdctl member update) and then change the address in {path}"
         )
     return name

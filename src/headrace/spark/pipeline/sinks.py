@@ -86,8 +86,8 @@ def check_target(pipeline: Pipeline, place: Place) -> None:
     log = Path(pipeline.sink.target) / "_spark_metadata"
     if pipeline.sink.kind is SinkKind.PARQUET and log.is_dir() and not (Path(place.checkpoint) / "metadata").exists():
         raise InvalidConfig(
-            f"{pipeline.sink.target} was written by an earlier run whose checkpoint is gone: its batches would be "
-            "taken for ours. Name another folder, or remove this one"
+            f"{pipeline.sink.target} was written by an earlier run whose checkpoint is missing: its batches would be "
+            "taken for those of this run. Use another directory, or remove this one"
         )
 
 

@@ -36,7 +36,7 @@ def test_no_second_cluster_is_founded_beside_a_running_one() -> None:
 
 
 def test_a_member_that_was_started_before_does_not_come_back_without_its_data() -> None:
-    with pytest.raises(InvalidConfig, match="its data are gone"):
+    with pytest.raises(InvalidConfig, match="its data are lost"):
         found_with(node(2), known(started=(1, 2)), URLS[1])
 
 
