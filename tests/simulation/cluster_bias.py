@@ -77,6 +77,7 @@ CLONES = Bias(roles=(), faults=("clone_node", "clone_node", "_crash"))
 POLICIES = Bias(faults=("change_policy", "change_policy", "change_policy", *Bias().faults))
 ENDS = Bias(roles=(Ends,), faults=("leave_one", "leave_one", "_crash", "_stop_cleanly", "_crash_all"))
 FEW_IN_SYNC = Bias(roles=(Transactions, Groups), min_isr=2, faults=("leave_one", "leave_one", "_pause", "_heal"))
+RETURNS = Bias(roles=(), faults=("return_early", "return_early", "_crash"))
 TOPICS = Bias(
     roles=(Topics,),
     waits_for_disk=True,
@@ -108,6 +109,7 @@ FAULTS = {
     "changed policies": POLICIES,
     "lagging watermarks": ENDS,
     "too few in sync": FEW_IN_SYNC,
+    "late metadata": RETURNS,
     "topics created again": TOPICS,
     "deleted records": DELETIONS,
     "expiry": EXPIRY,

@@ -4,6 +4,7 @@ import asyncio
 from typing import TYPE_CHECKING
 
 from headrace.core.cluster.alter_configs import Alteration, Operation
+from headrace.core.cluster.events import Event
 from headrace.core.cluster.values import ConfigResource, ResourceType
 from tests.simulation.cluster_clients import PATIENCE_S, TOPIC
 from tests.simulation.cluster_node import LIFE, Life, SimNode
@@ -182,6 +183,33 @@ async def days_pass(trouble: "Trouble") -> None:
     world.wall_offset_ms += 3 * DAY_MS
     for node in trouble.nodes:
         node.advance_wall(3 * DAY_MS)
+
+
+async def return_early(trouble: "Trouble") -> None:
+    """A replica is removed, and added again as the preferred leader, before its broker learns of the removal."""
+    if not await trouble.all_well():
+        return
+    index = trouble.random.randrange(trouble.world.partition_count)
+    leader = trouble.world.leader_node(TOPIC, index)
+    late = trouble.random.choice([node for node in trouble.nodes if node is not leader])
+    if leader is None or leader.broker is None or late.broker is None:
+        return
+    trouble.note("removed and added", index, late.node_id)
+    may_learn = asyncio.Event()
+
+    async def wait(_: Event) -> None:
+        await may_learn.wait()
+
+    late.broker.controller._facts._delivery._listeners.insert(0, wait)
+    others = tuple(node.node_id for node in trouble.nodes if node is not late)
+    states = leader.broker.controller.states
+    for replicas in (others, (late.node_id, *others)):
+        await asyncio.gather(leader.run(states.reassign({TOPIC: {index: replicas}})), return_exceptions=True)
+        await asyncio.sleep(trouble.random.random() * 0.5)
+    if leader.broker is not None:
+        await asyncio.gather(leader.run(states.elect_leaders({TOPIC: [index]}, unclean=False)), return_exceptions=True)
+    may_learn.set()
+    await asyncio.sleep(trouble.random.random() * 2)
 
 
 async def leave_one(trouble: "Trouble") -> None:

@@ -11,7 +11,8 @@ from headrace.broker.lost_replicas import LostReplicas
 from headrace.broker.partition import Partition
 from headrace.broker.partition_dirs import PartitionDirs
 from headrace.broker.partitions import Partitions
-from headrace.core.cluster import brokers, restored, succession
+from headrace.core.cluster import brokers, elections, restored, succession
+from headrace.core.cluster.reassignment import begun
 from headrace.core.replica.leader import Leadership
 from headrace.core.transaction.machine import TransactionMachine
 from headrace.records.batch import BatchHeader
@@ -131,6 +132,14 @@ MUTANTS = [
         LOST,
         cluster_bias.LAST_DIRECTORIES,
         also=((LostReplicas, "_is_emptied", lambda self, partition: False),),
+    ),
+    Mutant(
+        "a replica is added in the leader epoch in which it was removed",
+        elections,
+        "begun",
+        lambda state, wanted: begun(state, wanted)._replace(leader_epoch=state.leader_epoch),
+        LOST,
+        cluster_bias.RETURNS,
     ),
     Mutant(
         "an older copy of a data directory counts as in sync",

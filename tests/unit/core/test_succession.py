@@ -174,13 +174,38 @@ def test_a_move_adds_first_and_removes_when_the_new_ones_are_in_sync() -> None:
 
 
 def test_a_leader_that_moves_away_hands_over() -> None:
-    done = settled(begun(STATE, (2, 3, 4))._replace(isr=(1, 2, 3, 4)))
-    assert (done.leader, done.leader_epoch, done.replicas) == (2, 6, (2, 3, 4))
+    moving = begun(STATE, (2, 3, 4))
+    done = settled(moving._replace(isr=(1, 2, 3, 4)))
+    assert (done.leader, done.leader_epoch, done.replicas) == (2, moving.leader_epoch + 1, (2, 3, 4))
 
 
 def test_a_move_can_be_taken_back() -> None:
     back = cancelled(begun(STATE, (1, 2, 4)))
     assert (back.replicas, back.adding, back.removing) == ((1, 2, 3), (), ())
+
+
+def test_replica_that_is_added_begins_in_a_new_leader_epoch() -> None:
+    """Its broker may still fetch with the log of an earlier replica, which it deletes when it learns of the removal."""
+    removed = begun(STATE, (1, 2))
+    assert removed.leader_epoch == STATE.leader_epoch
+    added = begun(removed, (3, 1, 2))
+    assert (added.leader, added.leader_epoch, added.adding) == (1, STATE.leader_epoch + 1, (3,))
+    more = begun(added, (3, 1, 2, 4))
+    assert more.leader_epoch == added.leader_epoch + 1
+    assert begun(more, (4, 3, 1, 2)).leader_epoch == more.leader_epoch, "both were added before"
+    assert begun(cancelled(added), (1, 2, 3)).leader_epoch == added.leader_epoch + 1
+
+
+@pytest.mark.parametrize("field", ["isr", "elr", "last_leader"])
+def test_cancelled_move_keeps_the_replica_that_has_all_records(field: str) -> None:
+    """The added replica was the last one in sync, and its broker is away: the others lack records."""
+    only = {"isr": (), "elr": (), "last_leader": NO_LEADER, field: 4 if field == "last_leader" else (4,)}
+    moving = begun(STATE, (4, 5))._replace(leader=4 if field == "isr" else NO_LEADER, **only)
+    back = cancelled(moving)
+    assert back.replicas == (1, 2, 3, 4)
+    assert (back.isr, back.elr, back.last_leader) == (moving.isr, moving.elr, moving.last_leader)
+    assert succeeded(back, live(1, 2, 3, 4), TWO).leader == 4
+    assert settled(back._replace(isr=(1, 4))).replicas == (1, 2, 3)
 
 
 def test_another_order_of_the_same_brokers_is_done_at_once() -> None:

@@ -1,13 +1,17 @@
 """Moving replicas: first the new ones are added and catch up, then the old ones leave.
 
-    (1 2 3)  → wanted (1 2 4) →  replicas (1 2 4 3), adding (4), removing (3)
+    (1 2 3)  → wanted (1 2 4) →  replicas (1 2 4 3), adding (4), removing (3), a new leader epoch
              → 4 is in sync   →  replicas (1 2 4)
+
+The new leader epoch is for a replica that was removed shortly before. Its broker may not know that yet: it fetches with
+the log that it is about to delete, and would join the ISR with it. The leader rejects those fetches by their epoch, and
+a broker that knows the new one has deleted the log.
 
 One partition's state in, its next state out. What may be wanted is `assignments.py`'s business.
 """
 
 from headrace.core.cluster.succession import changed
-from headrace.core.cluster.values import PartitionState
+from headrace.core.cluster.values import NO_LEADER, PartitionState
 
 
 def begun(state: PartitionState, wanted: tuple[int, ...]) -> PartitionState:
@@ -18,13 +22,25 @@ def begun(state: PartitionState, wanted: tuple[int, ...]) -> PartitionState:
     kept = (*wanted, *removing)
     isr = tuple(one for one in state.isr if one in kept)
     elr = tuple(one for one in state.elr if one in kept)
-    # Whoever drops out with an earlier move's additions may be the last in sync: then the move stands as it is.
+    # An addition of an earlier move that drops out may be the last one with all records: then it stays until another
+    # replica has them.
     if state.leader not in kept or not isr:
-        kept = (*kept, *(one for one in state.isr if one not in kept))
+        holding = dict.fromkeys((*state.isr, *state.elr, state.last_leader))
+        kept = (*kept, *(one for one in holding if one not in kept and one != NO_LEADER))
         removing = tuple(one for one in kept if one not in wanted)
         isr, elr = state.isr, state.elr
-    lost = tuple(one for one in state.lost if one in kept)
-    return settled(changed(state, replicas=kept, isr=isr, elr=elr, adding=adding, removing=removing, lost=lost))
+    new = changed(
+        state,
+        replicas=kept,
+        isr=isr,
+        elr=elr,
+        adding=adding,
+        removing=removing,
+        lost=tuple(one for one in state.lost if one in kept),
+    )
+    if state.leader != NO_LEADER and not set(adding) <= set(state.adding):
+        new = new._replace(leader_epoch=state.leader_epoch + 1)
+    return settled(new)
 
 
 def cancelled(state: PartitionState) -> PartitionState:
