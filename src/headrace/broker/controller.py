@@ -184,6 +184,10 @@ class Controller:
         """Load every committed change that the image lacks."""
         await self._facts.catch_up()
 
+    async def confirm(self) -> None:
+        """Return when the listeners have followed every change that was committed before this call, by any broker."""
+        await self._facts.confirm()
+
     async def follow(self) -> None:
         """Learn what other brokers commit, for as long as this is awaited."""
         await self._facts.follow()

@@ -101,6 +101,15 @@ class FactWriter:
         """Deliver events without a change, in order with those of changes; return when the listeners have followed."""
         await followed(self._delivery.deliver(events))
 
+    async def confirm(self) -> None:
+        """Return when the listeners have followed every change that was committed before this call, by any broker."""
+        revision = await self._store.commit({}, {})
+        await self.catch_up()
+        while self._image.revision < revision:  # a load may be old
+            await asyncio.sleep(FOLLOW_RETRY_S)
+            await self.catch_up()
+        await self.settled()
+
     async def settled(self) -> None:
         """Return when the listeners have followed everything that is in the image now."""
         await self._delivery.settled()

@@ -106,6 +106,7 @@ class TransactionRuntime(CoordinatorRuntime[TransactionMachine]):
 
     async def _complete_once(self, shard: Shard[TransactionMachine], prepared: Transaction, end_offset: int) -> None:
         await committed(shard.partition, end_offset)
+        await self._confirm_unknown(prepared)
         outcome = Outcome(
             Producer(prepared.producer_id, prepared.epoch),
             prepared.commits,
@@ -115,6 +116,15 @@ class TransactionRuntime(CoordinatorRuntime[TransactionMachine]):
         if prepared.partitions:
             await asyncio.gather(*(self._bring_marker(shard, one, outcome) for one in sorted(prepared.partitions)))
         await self._note_completed(shard, prepared)
+
+    async def _confirm_unknown(self, prepared: Transaction) -> None:
+        """Afterwards, a partition that this broker does not know was deleted. Its metadata may have been late before.
+
+        Any broker may add a new partition to the transaction; the records in it would stay open without a marker.
+        """
+        partitions = self._broker.partitions
+        if any(partitions.current_leader(place.topic, place.partition) is None for place in prepared.partitions):
+            await self._broker.controller.confirm()
 
     async def _note_completed(self, shard: Shard[TransactionMachine], prepared: Transaction) -> None:
         """Append COMPLETE. The markers are written, so only this append is retried."""

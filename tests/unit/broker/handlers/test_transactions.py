@@ -1,16 +1,21 @@
 """Transactions through the handlers, in every version: what clients are told, and what lies in the partitions then."""
 
+import asyncio
 from typing import Any
 
 import pytest
 
+from headrace.broker.controller import Controller
 from headrace.broker.coordinators import transaction
 from headrace.broker.coordinators.guard import TransactionGuard
+from headrace.core.cluster.events import Event
+from headrace.core.cluster.topics import NewTopic
 from headrace.core.transaction.values import TransactionState
 from headrace.model.errors import ErrorCode, HeadraceError, OutOfOrderSequence
 from headrace.model.ids import TopicPartition
 from headrace.protocol.api import SERVED, ApiKey
 from headrace.records.builder import NewRecord, build_batch
+from tests.unit.broker.connection_kit import until
 from tests.unit.broker.handlers.handler_kit import DenyAll, HandlerKit
 
 TX = "tx"
@@ -118,6 +123,45 @@ async def test_an_end_brings_a_marker_into_every_partition(kit: HandlerKit, vers
     records = partition.read(0, 1_000, read_committed=True)
     aborted = partition.aborted_transactions(0, records)
     assert [one.producer_id for one in aborted] == ([] if commit else [owner[0]])
+
+
+async def test_marker_waits_until_its_new_topic_is_followed(kit: HandlerKit) -> None:
+    _, *identity = await init(kit)
+    owner, may_follow = (identity[0], identity[1]), asyncio.Event()
+
+    async def wait(_: Event) -> None:
+        await may_follow.wait()
+
+    kit.controller._facts._delivery._listeners.insert(0, wait)
+    creating = asyncio.create_task(kit.create("t"))
+    await until(lambda: "t" in kit.image.topics)
+    assert await add(kit, owner, ("t", 0)) == {("t", 0): 0}
+    assert (await end(kit, owner))[0] == 0
+    for _ in range(100):
+        await asyncio.sleep(0)
+    assert kit.transactions.describe(TX).state is TransactionState.PREPARE_COMMIT
+    may_follow.set()
+    await creating
+    assert await completed(kit) is TransactionState.COMPLETE_COMMIT
+    assert kit.partition("t").log_end_offset == 1, "the marker"
+
+
+@pytest.mark.parametrize("is_deleted", [False, True])
+async def test_marker_of_a_topic_that_another_broker_created(kit: HandlerKit, is_deleted: bool) -> None:
+    """Its leader adds the partition, and this broker learns of the topic later."""
+    _, *identity = await init(kit)
+    owner = (identity[0], identity[1])
+    other = Controller(kit.store, kit.settings, kit.clock)
+    await other.catch_up()
+    await other.create_topics([NewTopic(name="t", partitions=1)])
+    assert await add(kit, owner, ("t", 0), version=5) == {("t", 0): 0}
+    if is_deleted:
+        await other.delete_topics(["t"])
+    assert "t" not in kit.image.topics
+    assert (await end(kit, owner))[0] == 0
+    assert await completed(kit) is TransactionState.COMPLETE_COMMIT
+    assert ("t" in kit.image.topics) is not is_deleted
+    assert is_deleted or kit.partition("t").log_end_offset == 1, "the marker"
 
 
 @pytest.mark.parametrize(("version", "code"), [(0, 47), (1, 47), (2, 90), (5, 90)])
