@@ -128,7 +128,7 @@ MUTANTS = [
         "a replica without files counts as new",
         LostReplicas,
         "_had_records",
-        lambda self, missing, configs: False,
+        lambda self, missing: False,
         LOST,
         cluster_bias.LAST_DIRECTORIES,
         also=((LostReplicas, "_is_emptied", lambda self, partition: False),),

@@ -3,7 +3,8 @@
 A replica that has had records on this disk (`storage/held_replicas.py`) and has no segments now is lost: other replicas
 would truncate their records to follow its empty log. It gets a hole, so that it leaves the partition to them before
 this broker has a session (`replication/health.py`). One that never had a record there is new, or it is an empty log of
-which a power failure took the directory: it leads on.
+which a power failure took the directory. It leaves the partition to others in sync, too: they may hold more. The
+last one stays: if all replicas are empty, it leads on.
 """
 
 import logging
@@ -30,6 +31,7 @@ class Missing(NamedTuple):
     topic: TopicImage
     partition: int
     state: PartitionState
+    acked_unsynced: bool  # whether the last process acknowledged records of the topic before they were synced
 
     @property
     def replica(self) -> ReplicaId:
@@ -42,6 +44,7 @@ class LostReplicas:
         self._held = log_dir.replicas
         self._node_id = node_id
         self._missing: dict[ReplicaId, Missing] = {}
+        self._doubtful: list[Partition] = []  # as of the start: those with a hole that are not lost
 
     def look(self, image: ClusterImage, broker_configs: Mapping[str, str]) -> None:
         """Call before a directory is created, a segment made or a checkpoint row removed."""
@@ -49,32 +52,40 @@ class LostReplicas:
             for index, state in enumerate(topic.partitions):
                 is_replicated = self._node_id in state.replicas and len(state.replicas) > 1
                 if is_replicated and not self._log_dir.has_segments(TopicPartition(topic.name, index)):
-                    missing = Missing(topic, index, state)
+                    missing = Missing(topic, index, state, self._acked_unsynced(topic, broker_configs))
                     self._missing[missing.replica] = missing
-                    if self._had_records(missing, broker_configs):
+                    if self._had_records(missing):
                         self._held.note(missing.replica, Known.LOST)
         try:
             self._held.write()
         except StorageError as error:
             log.error("Lost replicas not recorded; a start that follows a crash may not recognize them: %s", error)
 
-    def _had_records(self, missing: Missing, broker_configs: Mapping[str, str]) -> bool:
-        topic, state, held = missing.topic, missing.state, self._held
+    def _acked_unsynced(self, topic: TopicImage, broker_configs: Mapping[str, str]) -> bool:
+        recorded = self._log_dir.acked_unsynced_before(topic.topic_id)
+        if recorded is None:
+            return not syncs_before_ack(log_config(topic.configs, broker_configs))
+        return recorded
+
+    def _had_records(self, missing: Missing) -> bool:
+        state, held = missing.state, self._held
         if held.was_corrupt or held.is_held(missing.replica) or held.is_lost(missing.replica):
             return True
-        name = TopicPartition(topic.name, missing.partition)
+        name = TopicPartition(missing.topic.name, missing.partition)
         if not held.was_recorded and self._log_dir.was_named(name):
             return True
-        if not (state.relies_on(self._node_id) or state.last_leader == self._node_id):
+        if not (state.relies_on(self._node_id) or state.last_leader == self._node_id) or self._never_acked(missing):
             return False
         # A process that was killed or stopped leaves its directories. A host crash takes those that were never synced,
         # with records only if they were acknowledged before they were synced.
-        if self._log_dir.keeps_unsynced:
-            return True
-        recorded = self._log_dir.acked_unsynced_before(topic.topic_id)
-        if recorded is None:
-            recorded = not syncs_before_ack(log_config(topic.configs, broker_configs))
-        return recorded and not self._log_dir.was_clean
+        return self._log_dir.keeps_unsynced or (missing.acked_unsynced and not self._log_dir.was_clean)
+
+    def _never_acked(self, missing: Missing) -> bool:
+        """Whether the replica is new: each record that it acknowledged was synced, and the first one is on record.
+
+        It may have been killed before it created its directory.
+        """
+        return self._held.was_recorded and not missing.acked_unsynced
 
     def settle(self, partitions: Iterable[Partition], image: ClusterImage) -> None:
         """Call when the logs are open: a lost replica gets a hole, and what has records is known to be held."""
@@ -85,6 +96,8 @@ class LostReplicas:
                 self._held.note(replica, Known.LOST)
             elif opened.log_end_offset > 0 and (has_records or not self._held.is_lost(replica)):
                 self._held.note(replica, Known.HELD)
+            if not self._held.is_lost(replica) and self._is_doubtful(partition):
+                self._doubtful.append(partition)
             if self._held.is_lost(replica) or self._is_doubtful(partition):
                 start = partition.log_start_offset
                 opened.holes.append(Hole(0, 0, start, start, "its files are missing"))
@@ -93,6 +106,20 @@ class LostReplicas:
             self._held.rewrite(replicas.__contains__)
         except StorageError as error:
             log.error("Replicas with records not recorded; retrying with their next sync: %s", error)
+
+    def is_in_doubt(self, partition: Partition) -> bool:
+        """Whether the partition has a hole only because another replica may hold more."""
+        return partition in self._doubtful
+
+    def end_doubts(self, image: ClusterImage) -> None:
+        """Call when the replicas in doubt have left their partitions to others. Those that could not are complete."""
+        for partition in self._doubtful:
+            topic = image.topics.get(partition.topic)
+            is_known = topic is not None and topic.topic_id == partition.topic_id
+            if topic is not None and is_known and topic.partitions[partition.index].relies_on(self._node_id):
+                partition.log.holes.clear()
+                partition.copied_anew_in = None
+        self._doubtful.clear()
 
     def lacks_records(self, partition: Partition) -> bool:
         """Whether a partition that is opened late must not lead: before, it had more than is left."""

@@ -83,7 +83,12 @@ class PartitionStates:
         return [one for row in rows.values() if isinstance(row, IsrOutcome) for one in row.refused]
 
     async def resign(
-        self, wanted: Mapping[str, Collection[int]], *, to_copy_anew: bool = False, holds_nothing: bool = False
+        self,
+        wanted: Mapping[str, Collection[int]],
+        *,
+        to_copy_anew: bool = False,
+        holds_nothing: bool = False,
+        unless_last: bool = False,
     ) -> None:
         """This broker cannot use its copies: it neither leads nor counts as in sync, where others do."""
 
@@ -97,6 +102,7 @@ class PartitionStates:
                 self._rules_of,
                 to_copy_anew=to_copy_anew,
                 holds_nothing=holds_nothing,
+                unless_last=unless_last,
             )
 
         _raise_first((await self._facts.change_each(list(wanted.items()), decide)).values())

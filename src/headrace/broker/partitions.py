@@ -78,7 +78,7 @@ class Partitions:
         self._index_rebuilds = IndexRebuilds()
         self.removals = removals or Removals(log_dir)
         self._dirs = PartitionDirs(log_dir, clock, self.removals)
-        self._lost = LostReplicas(log_dir, node_id)
+        self.lost = LostReplicas(log_dir, node_id)
         self.flush_policies = FlushPolicies(self, log_dir, node_id, is_durable=group_commit is not None)
 
     # Looking up
@@ -187,14 +187,14 @@ class Partitions:
                 or not self._dirs.claim(folder, topic_id, topic.topic_id, was_deleted)
             ):
                 self._dirs.set_aside_unclaimed(folder, topic_id in was_deleted)
-        self._lost.look(image, broker_configs)
+        self.lost.look(image, broker_configs)
         self._settle_forgotten()
         self.flush_policies.record_now(image.topics.values(), broker_configs)
         for topic in image.topics.values():
             for _ in self.follow_topic(topic):
                 pass
         self._settle_forgotten()
-        self._lost.settle(self.all(), image)
+        self.lost.settle(self.all(), image)
         self._unopened_at_start = frozenset(self.unopened())
         self._is_loaded = True
 
@@ -350,7 +350,7 @@ class Partitions:
     def _is_behind_its_metadata(self, partition: Partition) -> bool:
         """Whether a partition that is opened late must not lead: its files or its metadata are from another time."""
         name = TopicPartition(partition.topic, partition.index)
-        lacks_records = name in self._unopened_at_start and self._lost.lacks_records(partition)
+        lacks_records = name in self._unopened_at_start and self.lost.lacks_records(partition)
         return lacks_records or partition.leader_epoch < partition.newest_log_epoch
 
     def fence(self) -> None:

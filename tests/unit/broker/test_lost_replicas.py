@@ -11,7 +11,7 @@ from uuid import UUID
 import pytest
 
 from headrace.core.cluster.events import TopicCreated, TopicDeleted
-from headrace.core.cluster.image import TopicImage
+from headrace.core.cluster.image import ClusterImage, TopicImage
 from headrace.core.cluster.values import NO_LEADER, PartitionState
 from headrace.storage import checkpoints
 from headrace.storage.damage import damaged_from
@@ -25,6 +25,7 @@ FOLDER = f"{DATA}/t-0"
 # A clean shutdown of a whole cluster leaves one replica alone in the ISR.
 ALONE = PartitionState(replicas=(1, 2), isr=(1,), leader=1, leader_epoch=0, partition_epoch=1)
 LAST_LEADER = ALONE._replace(isr=(), leader=NO_LEADER, last_leader=1)
+IN_SYNC = ALONE._replace(isr=(1, 2))
 FOLLOWER = ALONE._replace(isr=(2,), leader=2)
 STATES = {"alone": ALONE, "last leader": LAST_LEADER, "follower": FOLLOWER}
 
@@ -131,6 +132,48 @@ async def test_empty_replica_is_not_lost(files: SimFiles, end: Callable) -> None
         await end(run, files)
         run = Run(files, topic())
         assert not is_lost(run)
+
+
+@pytest.mark.parametrize("state", [ALONE, LAST_LEADER])
+@pytest.mark.parametrize("end", ENDS)
+@pytest.mark.parametrize("has_directory", [False, True])
+async def test_new_replica_is_not_lost(
+    files: SimFiles, end: Callable, state: PartitionState, has_directory: bool
+) -> None:
+    """Its broker ended before it created the directory, or the host crashed before the directory was durable."""
+    run = Run(files)
+    if has_directory:
+        await run.follow(TopicCreated(topic(ALONE)), topic(ALONE))
+    await end(run, files)
+    for _ in range(2):
+        run = Run(files, topic(state))
+        assert not is_lost(run)
+        await end(run, files)
+
+
+@pytest.mark.parametrize("end", ENDS)
+@pytest.mark.parametrize("is_last", [False, True])
+async def test_new_replica_leaves_its_partition_to_others_unless_it_is_the_last(
+    files: SimFiles, end: Callable, is_last: bool
+) -> None:
+    await end(Run(files), files)
+    run = Run(files, topic(IN_SYNC))
+    partition = run.partitions.get("t", 0)
+    assert is_lost(run)
+    assert run.partitions.lost.is_in_doubt(partition)
+    image = ClusterImage()
+    image._topics["t"] = topic(ALONE if is_last else FOLLOWER)
+    run.partitions.lost.end_doubts(image)
+    assert is_lost(run) is not is_last
+    assert not run.partitions.lost.is_in_doubt(partition)
+
+
+async def test_new_replica_is_lost_if_it_may_have_acked_unsynced_records(files: SimFiles) -> None:
+    relaxed = topic(IN_SYNC, **{"flush.policy": "replicated"})
+    run = Run(files)
+    await run.follow(TopicCreated(relaxed), relaxed)
+    files.lose_power()
+    assert is_lost(Run(files, relaxed))
 
 
 @pytest.mark.parametrize("end", ENDS)

@@ -5,6 +5,7 @@ run out of disk space and get some, shut down, followers leave and join the ISR,
 """
 
 from collections.abc import Iterator
+from itertools import permutations
 from typing import NamedTuple
 from uuid import UUID
 
@@ -94,6 +95,27 @@ def test_return_with_another_disk_concerns_every_replica() -> None:
     (value,) = outcome.writes.values()
     assert value is not None
     assert [(one.leader, one.lost) for one in facts.decode_block(value)] == [(2, (1,)), (NO_LEADER, (1,))]
+
+
+@pytest.mark.parametrize("order", list(permutations((1, 2, 3))))
+@pytest.mark.parametrize("rules", [ONE, TWO])
+def test_last_of_several_empty_replicas_leads(order: tuple[int, ...], rules: Rules) -> None:
+    """After a crash of all hosts, before the first record: none of them knows whether another one holds more."""
+    image, topic_id = ClusterImage(), UUID(int=1)
+    states = [PartitionState((1, 2, 3), (1, 2, 3), 1, 5, 7)]
+    writes = {facts.topic_key("t"): facts.encode_topic(topic_id, {}), **facts.block_writes(topic_id, states, [0])}
+    image.apply(1, writes)
+    for revision, broker in enumerate(order, 2):
+        rows = elections.resign(
+            {"t": [0]}, image, broker, live(), lambda _: rules, to_copy_anew=True, holds_nothing=True, unless_last=True
+        )
+        outcome = rows["t"]
+        assert isinstance(outcome, Decision)
+        image.apply(revision, outcome.writes)
+    (state,) = image.topics["t"].partitions
+    *left, last = order
+    assert set(state.lost) == set(left)
+    assert succeeded(state, live(1, 2, 3), rules).leader == last
 
 
 class World(NamedTuple):

@@ -84,15 +84,18 @@ class Health:
 
     async def leave_damaged(self) -> None:
         """Also called before this broker has a session: nobody shall elect it for a log that it does not have."""
-        leaving = [one for one in self._broker.partitions.all() if one.failure is None and self._has_to_go(one)]
-        for holds_nothing in (True, False):
-            wanted: dict[str, list[int]] = {}
-            for partition in leaving:
-                if (partition.log_start_offset == partition.log_end_offset) == holds_nothing:
-                    wanted.setdefault(partition.topic, []).append(partition.index)
-            if wanted:
-                states = self._broker.controller.states
-                await states.resign(wanted, to_copy_anew=True, holds_nothing=holds_nothing)
+        lost = self._broker.partitions.lost
+        wanted: dict[tuple[bool, bool], dict[str, list[int]]] = {}
+        for partition in self._broker.partitions.all():
+            if partition.failure is None and self._has_to_go(partition):
+                holds_nothing = partition.log_start_offset == partition.log_end_offset
+                kind = wanted.setdefault((holds_nothing, lost.is_in_doubt(partition)), {})
+                kind.setdefault(partition.topic, []).append(partition.index)
+        for (holds_nothing, unless_last), indexes in wanted.items():
+            await self._broker.controller.states.resign(
+                indexes, to_copy_anew=True, holds_nothing=holds_nothing, unless_last=unless_last
+            )
+        lost.end_doubts(self._broker.image)
 
     def _has_to_go(self, partition: Partition) -> bool:
         """Whether a damaged copy still counts, or may be taken for one that does."""

@@ -202,11 +202,14 @@ def resign(
     *,
     to_copy_anew: bool = False,
     holds_nothing: bool = False,
+    unless_last: bool = False,
 ) -> dict[str, Decision[int] | RequestError]:
     """A broker whose copies of these partitions are unusable leaves them to others, where there are others.
 
     Where there is nobody else that holds everything, it stays what it is: whoever repairs its disk loses nothing.
     Unless it holds nothing: then the others are waited for, because to follow its empty log they would truncate theirs.
+    With `unless_last` it stays if no other replica is in the ISR or ELR: it may hold nothing because there is nothing.
+    Of several replicas that decide so at the same time, one stays, because each compares the partition's state.
     A broker with a full disk does not resign in favor of another one with a full disk. Its replica may be complete,
     and unusable only until there is disk space.
     """
@@ -215,6 +218,8 @@ def resign(
     can_lead = others.can_lead if node_id in condition.full else others.can_lead_as_last_choice
 
     def resigned(state: PartitionState, to: Rules) -> PartitionState:
+        if unless_last and {*state.isr, *state.elr} <= {node_id}:
+            return state
         able = holds_nothing or any(map(can_lead, (*state.isr, *state.elr)))
         return leave(state, node_id, others, to) if able else state
 
