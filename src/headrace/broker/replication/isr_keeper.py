@@ -129,10 +129,14 @@ class IsrKeeper:
 
 
 def _is_over(partition: Partition, proposal: IsrProposal) -> bool:
-    """Whether the facts have moved past the state that the proposal was made for."""
+    """Whether the metadata has moved past the state that the proposal was made for.
+
+    A partition that was deleted, moved away or failed follows no metadata any more, and commits nothing.
+    """
     leadership = partition.leadership
     return (
-        leadership is None
+        partition.failure is not None
+        or leadership is None
         or leadership.state.leader_epoch != proposal.leader_epoch
         or leadership.state.partition_epoch != proposal.partition_epoch
     )
