@@ -9,6 +9,7 @@ from headrace.broker.coordinator_runtime import CoordinatorRuntime
 from headrace.broker.coordinators.shard import Shard
 from headrace.core.coordinator import Decision
 from headrace.core.group.machine import GroupMachine
+from headrace.core.group.offsets import REMOVED_MAX
 from headrace.core.internal_topics import OFFSETS_TOPIC
 from headrace.model.errors import HeadraceError
 
@@ -48,16 +49,28 @@ class GroupRuntime(CoordinatorRuntime[GroupMachine]):
     def _remove(self, index: int, decide: Removal, retry_s: float | None) -> None:
         """Append tombstones; with `retry_s`, until the partition takes them or is led elsewhere.
 
-        A partition that is loaded again meanwhile has another machine, which decides then.
+        A partition that is loaded again meanwhile has another machine, which decides then. What one decision leaves
+        over is removed in the next iteration of the event loop: requests and the broker's session do not wait for it.
         """
         shard = self.led_shard(index)
         if shard is None:
             return
+        removed = 0
+
+        def counted(machine: GroupMachine) -> Decision[Any]:
+            nonlocal removed
+            decision = decide(machine)
+            removed = len(decision.facts)
+            return decision
+
         try:
-            self.decide(shard, decide)
+            self.decide(shard, counted)
         except Exception as error:
             is_expected = isinstance(error, HeadraceError)
             log.error("%s: offsets could not be removed: %s", shard.partition, error, exc_info=not is_expected)
             if retry_s is not None:
                 next_s = min(2 * retry_s, REMOVAL_RETRY_S_MAX)
                 asyncio.get_running_loop().call_later(retry_s, self._remove, index, decide, next_s)
+            return
+        if removed >= REMOVED_MAX:
+            asyncio.get_running_loop().call_soon(self._remove, index, decide, retry_s)

@@ -24,6 +24,7 @@ from headrace.core.group.family import ClassicDoor, Committer, Family, OffsetsRu
 from headrace.core.group.history import History
 from headrace.core.group.offsets import (
     NO_PRODUCER,
+    REMOVED_MAX,
     OffsetCommitted,
     OffsetFact,
     OffsetForgotten,
@@ -279,6 +280,8 @@ class GroupMachine:
 
         Offsets with the id of a new topic of the same name stay. Those without an id, from older versions, stay if they
         were committed after `deleted_ms`.
+
+        A decision with at least REMOVED_MAX facts is to be taken again when it is applied: there may be more to remove.
         """
         present_id = self._topic_id_of(topic)
 
@@ -295,7 +298,11 @@ class GroupMachine:
 
     def remove_outdated(self) -> Decision[Any]:
         """`topic_created` for all topics: another broker may have been the coordinator when they were re-created."""
-        facts = [fact for topic in self.offsets.topics_with_ids() for fact in self._removal_for_another_topic(topic)]
+        facts: list[OffsetFact] = []
+        for topic in self.offsets.topics_with_ids():
+            facts += self._removal_for_another_topic(topic)
+            if len(facts) >= REMOVED_MAX:
+                break
         return Decision(facts=facts, is_divisible=True)
 
     def _removal_for_another_topic(self, topic: str) -> list[OffsetFact]:
@@ -308,11 +315,13 @@ class GroupMachine:
         return self.offsets.removal(topic, lambda committed: is_of_another_topic(committed.topic_id, present_id))
 
     def expire_offsets(self, now: Moment) -> Decision[Any]:
-        """Forget what no member has come back for in time, and groups that have nothing left."""
+        """Forget what no member has come back for in time, and groups that have nothing left; see `topic_deleted`."""
         facts: list[Any] = []
         groups = {listing.group_id for listing in self.listings()}
         for group_id in groups:
             facts += self._expired_facts(group_id, now.wall_ms)
+            if len(facts) >= REMOVED_MAX:
+                break
         # Offsets go before their group: after a crash in between, the group is found empty and expires next time.
         return Decision(facts=facts, is_divisible=True)
 
@@ -325,7 +334,9 @@ class GroupMachine:
             for partition, committed in known.items()
             if partition not in unstable and self._is_expired(partition, committed, rule, wall_ms)
         ]
-        facts: list[Any] = [OffsetForgotten(OffsetKey(group_id, partition)) for partition in gone]
+        facts: list[Any] = [OffsetForgotten(OffsetKey(group_id, partition)) for partition in gone[:REMOVED_MAX]]
+        if len(gone) > REMOVED_MAX:
+            return facts
         if family is not None and family.is_empty(group_id) and len(gone) == len(known) and not unstable:
             facts += family.forget(group_id)
             if self._history is not None:

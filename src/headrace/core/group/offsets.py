@@ -11,6 +11,9 @@ from headrace.core.group.records import CommittedOffset, OffsetKey
 from headrace.model.ids import TopicPartition
 
 NO_PRODUCER = -1
+# Offsets that one decision removes when they expire or their topic is deleted: some 50 ms of the event loop. Clients do
+# not wait for that, and half a million at once would take longer than the session of the broker.
+REMOVED_MAX = 5_000
 
 OffsetsOfGroup = dict[TopicPartition, CommittedOffset]
 
@@ -76,6 +79,7 @@ class Offsets:
 
         A tombstone removes every offset of a group's partition, so there is none while one of them is not outdated.
         An outdated pending offset beside a newer one never counts: the later record does.
+        At least REMOVED_MAX facts mean that there may be more: see `GroupMachine.topic_deleted`.
         """
         if topic not in self._topic_ids:
             return []
@@ -87,6 +91,8 @@ class Offsets:
                     facts.append(OffsetForgotten(OffsetKey(group_id, place)))
                 else:
                     remaining.update(committed.topic_id for committed in found)
+            if len(facts) >= REMOVED_MAX:
+                return facts
         return [*facts, TopicOffsetsRemoved(topic, frozenset(remaining))]
 
     def _by_place(self, group_id: str, topic: str) -> dict[TopicPartition, list[CommittedOffset]]:
