@@ -241,7 +241,11 @@ class Partitions:
         """As `follow_topic`; what waits for the disk waits in a thread."""
         await self.flush_policies.record((topic,), self._broker_configs)
         await self._prepare_to_hold(topic)
-        await in_slices(self.follow_topic(topic))
+        postponed: list[int] = []
+        await in_slices(self.follow_topic(topic, postponed))
+        if postponed:
+            await self._prepare_to_hold(topic)
+            await in_slices(self.follow_topic(topic))
         self._dirs.write_topic_ids()
         await self._settle_names()
         if self._may_end_recovery and not self._unopened and not self.log_dir.is_recovered:
@@ -278,8 +282,12 @@ class Partitions:
         if not self.log_dir.is_settled:
             await asyncio.to_thread(self._settle_forgotten)
 
-    def follow_topic(self, topic: TopicImage) -> Iterator[None]:
-        """Create what is missing, and take over states and configuration; a step for each partition."""
+    def follow_topic(self, topic: TopicImage, postponed: list[int] | None = None) -> Iterator[None]:
+        """Create what is missing, and take over states and configuration; a step for each partition.
+
+        With `postponed`, partitions whose creation would wait for the disk are added to it instead: a partition that
+        was dropped or truncated meanwhile has left checkpoint rows that are to be removed first.
+        """
         before = self._topics.get(topic.name)
         if before is not None and before.topic_id != topic.topic_id:
             self._names.pop(before.topic_id, None)
@@ -293,7 +301,13 @@ class Partitions:
                     self._drop(TopicPartition(topic.name, index), topic.topic_id)
                 continue
             try:
-                if partition is None:
+                if (
+                    partition is None
+                    and postponed is not None
+                    and self._waits_for_disk(TopicPartition(topic.name, index))
+                ):
+                    postponed.append(index)
+                elif partition is None:
                     self._hold(topic, index, config)
                 else:
                     partition.configure(config)
@@ -304,6 +318,9 @@ class Partitions:
             yield
         if first_error is not None:
             raise first_error
+
+    def _waits_for_disk(self, name: TopicPartition) -> bool:
+        return name not in self._opened and not self.log_dir.is_settled
 
     def _is_offline_until_restart(self, topic: TopicImage, index: int) -> bool:
         error = self._unopened.get((topic.topic_id, index))

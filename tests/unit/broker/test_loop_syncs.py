@@ -11,6 +11,7 @@ from headrace.app.clock import SystemClock
 from headrace.broker.broker import Broker
 from headrace.broker.log_keeper import LogKeeper
 from headrace.broker.partition import Partition
+from headrace.core.cluster.events import PartitionsChanged
 from headrace.core.cluster.topics import CreatedTopic, NewTopic
 from headrace.core.cluster.values import ConfigResource, PartitionState, ResourceType
 from headrace.metadata.memory import MemoryStore
@@ -122,6 +123,19 @@ async def test_topic_with_many_partitions_is_deleted(kit: Kit) -> None:
     assert kit.on_loop == []
     assert kit.off_loop.count("/data") < 5, "one sync of the data directory, not one a partition"
     await kit.create(partitions=50)
+    assert kit.on_loop == []
+
+
+async def test_replica_moves_away_while_another_one_is_added(kit: Kit) -> None:
+    await kit.write(await kit.create(partitions=2))
+    topic = kit.broker.image.topics["t"]
+    here, away = (PartitionState((broker,), (broker,), broker, 1, 1) for broker in (1, 2))
+    for states in ((here, away), (away, here)):
+        await kit.broker.partitions.follow(
+            PartitionsChanged(topic._replace(partitions=states), ()), kit.broker.image, {}
+        )
+    assert kit.broker.partitions.held("t", 0) is None
+    assert kit.broker.partitions.get("t", 1).log_end_offset == 0
     assert kit.on_loop == []
 
 
