@@ -186,6 +186,7 @@ class LogDir:
             log_start_offset=self._log_starts.get(partition, 0),
             clean=self.was_clean,
             keeps_unsynced=self.keeps_unsynced,
+            is_kafkas=not self._boot_before,
         )
         return self._preallocating(open_log(self.files, self._named(str(partition)), config, checkpoint, now_ms=now_ms))
 

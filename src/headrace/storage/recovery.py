@@ -43,6 +43,7 @@ class Checkpoint:
     log_start_offset: int = 0
     clean: bool = False
     keeps_unsynced: bool = True  # whether what the last process wrote without a sync is still there
+    is_kafkas: bool = False  # no headrace broker has used the directory: Kafka's compaction leaves gaps behind segments
 
 
 def open_log(files: Files, directory: str, config: LogConfig, checkpoint: Checkpoint, *, now_ms: int) -> Log:
@@ -204,7 +205,7 @@ def _load_segments(
         is_whole = check_segment(segment, bounds)
         if following is not None and checkpoint.keeps_unsynced:
             _note_lost_end(segment, following, may_have_gaps=may_have_gaps)
-        elif not is_whole or (segment.next_offset < end and not may_have_gaps):
+        elif not is_whole or (segment.next_offset < end and not (may_have_gaps and checkpoint.is_kafkas)):
             _drop_after(files, segments, number)
             return segments[: number + 1]
     return segments

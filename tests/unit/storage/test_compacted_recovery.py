@@ -1,0 +1,76 @@
+"""Recovery of compacted logs: a gap that compaction left, or records that a power loss took?"""
+
+import pytest
+
+from headrace.records.batch import parse_header
+from headrace.records.builder import NewRecord, build_batch
+from headrace.storage.copies import append_copy
+from headrace.storage.log import Log
+from headrace.storage.recovery import Checkpoint, open_log
+from headrace.testing import SimFiles
+from tests.unit.storage.compaction_kit import COMPACTED, DIRECTORY, clean, pairs, roll, sync, write
+
+SYNCED, UNSYNCED = 4, 3
+LOST_POWER = Checkpoint(keeps_unsynced=False)
+
+
+def compacted_log(files: SimFiles) -> Log:
+    files.make_dir(DIRECTORY)
+    files.sync_dir("/")
+    files.sync_dir("/data")
+    return Log.create(files, DIRECTORY, COMPACTED, now_ms=0)
+
+
+def copy(log: Log, offset: int) -> None:
+    batch = memoryview(bytearray(build_batch([NewRecord(1, b"k", b"v")], base_offset=offset, leader_epoch=0)))
+    append_copy(log, batch, parse_header(batch), 0)
+
+
+def lose_the_end_of_the_first_segment(files: SimFiles) -> None:
+    """The directory entry of the second segment reaches the disk before the last records of the first one do."""
+    log = compacted_log(files)
+    for number in range(SYNCED):
+        write(log, (f"key {number}", "synced"))
+    sync(log)
+    for number in range(UNSYNCED):
+        write(log, (f"key {number}", "not synced"))
+    roll(log)
+    files.sync_dir(DIRECTORY)
+    files.lose_power()
+
+
+def test_d3_compacted_log_ends_where_a_power_loss_took_records() -> None:
+    with SimFiles() as files:
+        lose_the_end_of_the_first_segment(files)
+        log = open_log(files, DIRECTORY, COMPACTED, LOST_POWER, now_ms=0)
+        # At a higher end, a follower would fetch what comes behind, and be in sync without the lost records.
+        assert log.log_end_offset == SYNCED
+        assert [segment.base_offset for segment in log.segments] == [0]
+        assert len(pairs(log)) == SYNCED
+
+
+@pytest.mark.parametrize("checkpoint", [LOST_POWER, Checkpoint()])
+def test_log_cleaned_above_the_recovery_point_is_whole(checkpoint: Checkpoint) -> None:
+    with SimFiles() as files:
+        log = compacted_log(files)
+        for _ in range(3):
+            write(log, ("key", "value"))
+            write(log, ("key", "value"))
+            roll(log)
+        copy(log, 20)  # a follower gets no record between 6 and 20
+        roll(log)
+        copy(log, 30)
+        sync(log)
+        clean(log)
+        before = pairs(log)
+        files.lose_power()
+        log = open_log(files, DIRECTORY, COMPACTED, checkpoint, now_ms=0)
+        assert log.log_end_offset == 31
+        assert pairs(log) == before
+
+
+def test_gap_at_the_end_of_a_segment_that_kafka_compacted_is_not_a_loss() -> None:
+    with SimFiles() as files:
+        lose_the_end_of_the_first_segment(files)
+        log = open_log(files, DIRECTORY, COMPACTED, Checkpoint(keeps_unsynced=False, is_kafkas=True), now_ms=0)
+        assert log.log_end_offset == SYNCED + UNSYNCED
