@@ -37,20 +37,26 @@ META_VERSION = 1
 NO_BROKER_EPOCH = -1
 
 
-def read_rows(files: Files, path: str, columns: int) -> list[list[str]]:
-    """The rows of a checkpoint: a line with the version, one with the count, then a line a row."""
+def read_rows(files: Files, path: str, columns: int, *, has_checksum: bool = True) -> list[list[str]]:
+    """The rows of a checkpoint: a line with the version, one with the count, then a line a row.
+
+    Without a checksum among the rows, the last one is only taken for whole if its line has an end.
+    """
     try:
-        lines = files.read(path).decode().splitlines()
+        text = files.read(path).decode()
     except FileNotFoundError:
         return []
     except UnicodeDecodeError as error:
         raise CorruptLog(f"{path} is not text") from error
+    lines = text.splitlines()
     if len(lines) < 2:
         if lines and lines[0] != str(CHECKPOINT_VERSION):
             raise CorruptLog(f"{path} has the unknown version {lines[0]!r}")
         return []  # Kafka creates the file empty and writes it later
     if lines[0] != str(CHECKPOINT_VERSION):
         raise CorruptLog(f"{path} has the unknown version {lines[0]!r}")
+    if not (has_checksum or text.endswith("\n")):
+        raise CorruptLog(f"{path} ends within a row")
     rows = [line.split() for line in lines[2:]]
     if lines[1] != str(len(rows)) or any(len(row) != columns for row in rows):
         raise CorruptLog(f"{path} should have {lines[1]!r} rows of {columns} columns, and has not")

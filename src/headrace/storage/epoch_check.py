@@ -104,7 +104,7 @@ def _is_behind(epochs: LeaderEpochs, segments: Sequence[Segment], log_start: int
 
 def _add_unsynced(epochs: LeaderEpochs, segments: Sequence[Segment], unsynced_from: int) -> None:
     """Adds the epochs of the last batches that recovery accepted: without them they would count as corrupt later."""
-    for epoch, start in list(_from_batches([segment for segment in segments if segment.checked])):
+    for epoch, start in list(_from_batches([one for one in segments if one.next_offset > unsynced_from])):
         if epoch > epochs.latest and start >= unsynced_from:
             for durable in epochs.assign(epoch, start):
                 durable.sync()

@@ -33,7 +33,8 @@ class LeaderEpochs:
         self._dirty = False
         self.latest = NO_EPOCH
         try:
-            rows = [(int(epoch), int(start)) for epoch, start in read_rows(files, self._path, columns=2)]
+            found = read_rows(files, self._path, columns=2, has_checksum=False)
+            rows = [(int(epoch), int(start)) for epoch, start in found]
         except ValueError as error:
             raise CorruptLog(f"{self._path} cannot be read: {error}") from error
         for epoch, start in rows:

@@ -71,6 +71,9 @@ def _names_of(files: Files, directory: str, checkpoint: Checkpoint) -> list[Dura
     names: list[Durable] = []
     if not checkpoint.clean or not checkpoint.recovery_point:
         names.append(NewName(files, directory))
+    epochs = f"{directory}/{EPOCHS_FILE}"
+    if not checkpoint.clean and files.exists(epochs):
+        names.append(NewFile(files, epochs))  # the batches that it describes count from now on
     if not checkpoint.recovery_point:
         names.append(NewName(files, os.path.dirname(directory)))
         metadata = f"{directory}/{METADATA_FILE}"
