@@ -57,14 +57,14 @@ def rebuild_producers(files: Files, directory: str, segments: list[Segment]) -> 
     end = segments[-1].next_offset
     remove_snapshots(files, directory, after=end)  # they speak of batches that were cut
     snapshot = newest_snapshot(files, directory, end, at_least=segments[0].base_offset)
-    bad = _bad_txn_indexes(segments, snapshot)
-    if bad:
+    while bad := _bad_txn_indexes(segments, snapshot):
         # For good, and before the indexes go: a later start that found one of them, and only a part of the new index on
         # disk, would take that for all of it.
         remove_snapshots(files, directory, after=bad[0].base_offset)
         files.sync_dir(directory)
         for segment in bad:
             segment.aborted.forget_from(segment.base_offset)
+        # Again: an older snapshot lists entries that compaction has removed since. It corrects the newest one only.
         snapshot = newest_snapshot(files, directory, end, at_least=segments[0].base_offset)
     states, since = _states_of(snapshot), snapshot.offset if snapshot else 0
     segments[-1].aborted.forget_past(end)  # entries whose marker a crash or a failed append left out of the log

@@ -86,7 +86,7 @@ class TxnIndex:
         while file is not None and number < len(self):
             chunk = file.read(number * ENTRY.size, min(READ_ENTRIES, len(self) - number) * ENTRY.size)
             for version, *fields in ENTRY.iter_unpack(chunk):
-                if version > VERSION:
+                if version != VERSION:
                     raise CorruptLog(f"{self.path} has an entry of the unknown version {version}")
                 yield AbortedTxn._make(fields)
             number += READ_ENTRIES

@@ -10,11 +10,14 @@ from headrace.storage.cleanable import cleanable
 from headrace.storage.compaction import Cleaner
 from headrace.storage.index_repair import rebuild_index
 from headrace.storage.log import Log
-from headrace.storage.producer_snapshot import snapshot_offsets
+from headrace.storage.producer_snapshot import snapshot_offsets, snapshot_path
 from headrace.storage.recovery import Checkpoint, open_log
 from headrace.storage.slices import run_through
 from headrace.storage.txn_index import ENTRY, READ_ENTRIES, AbortedTxn
 from headrace.testing import SimFiles
+from tests.unit.storage import compaction_kit
+from tests.unit.storage.compaction_kit import clean
+from tests.unit.storage.compaction_kit import write as keyed
 from tests.unit.storage.log_kit import CONFIG, append, new_log
 from tests.unit.storage.test_log_transactions import ABORT, COMMIT, end, write
 
@@ -101,6 +104,38 @@ def test_damaged_index_is_rebuilt_from_the_batches(damage: str, clean: bool, cap
             right = aborted(again)
             again.close()
             assert aborted(reopen(files, again, clean=True)) == right
+
+
+def test_index_with_a_negative_version_is_rebuilt() -> None:
+    with SimFiles() as files:
+        log = written_log(files)
+        right = aborted(log)
+        files.flip_bit(log.segments[0].path.replace(".log", ".txnindex"), byte=0, bit=7)
+        for offset in snapshot_offsets(files, DIRECTORY):
+            files.remove(snapshot_path(DIRECTORY, offset))
+        assert aborted(reopen(files, log, clean=False)) == right
+
+
+def test_index_that_compaction_changed_is_rebuilt_with_a_damaged_later_one() -> None:
+    """The snapshot before the damaged one still lists the entries that compaction has removed."""
+    config = replace(compaction_kit.COMPACTED, segment_bytes=1000)
+    with SimFiles() as files:
+        log = Log.create(files, DIRECTORY, config, now_ms=0)
+        for number, producer_id in enumerate((7, 8)):
+            keyed(log, (f"filler {number}", "x" * 600))
+            keyed(log, ("key", "value"), producer_id=producer_id, producer_epoch=0, base_sequence=0, transactional=True)
+            end(log, producer_id, ABORT)
+            log.roll(0)
+        keyed(log, ("key", "value"), producer_id=7, producer_epoch=0, base_sequence=1, transactional=True)
+        end(log, 7, COMMIT)
+        sync(log)
+        for _ in range(2):  # the first round removes the aborted record, the second one the entry
+            clean(log)
+        assert [len(segment.aborted.between(0, 1 << 60)[0]) for segment in log.segments] == [0, 1, 0]
+        files.flip_bit(log.segments[1].path.replace(".log", ".txnindex"), byte=3)
+        checkpoint = Checkpoint(recovery_point=log.log_end_offset)
+        again = open_log(files, DIRECTORY, config, checkpoint, now_ms=0)
+        assert [txn.producer_id for txn in aborted(again)] == [8]
 
 
 def test_all_indexes_are_damaged_at_once_and_rebuilt() -> None:
