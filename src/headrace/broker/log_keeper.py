@@ -149,6 +149,10 @@ class LogKeeper:
         except HeadraceError as error:
             self._exclude(partition, error)
             return
+        except Exception as error:
+            log.exception("Compaction of %s failed", partition)
+            self._exclude(partition, error)
+            return
         finally:
             self._remove_replaced_later(partition, cleaner.cleaned)
         log.info("%s: compacted %d bytes to %d", partition, cleaned.bytes_before, cleaned.bytes_after)
@@ -157,7 +161,7 @@ class LogKeeper:
         self._broker.log_dir.note_cleaned(TopicPartition(partition.topic, partition.index), cleaned.cleaned_to)
         await asyncio.to_thread(self._broker.log_dir.write_cleaned)
 
-    def _exclude(self, partition: Partition, cause: HeadraceError) -> None:
+    def _exclude(self, partition: Partition, cause: Exception) -> None:
         """Excludes the partition from compaction until the next start: it would be chosen first every time."""
         log.error("%s is excluded from compaction until this broker restarts: %s", partition, cause)
         self._uncleanable.add(partition)

@@ -31,6 +31,8 @@ from headrace.storage.producer_state import ProducerStates
 from headrace.storage.slices import Task, off_loop
 from headrace.storage.txn_index import AbortedTxn
 
+TIMESTAMP_MAX = 2**63 - 1
+
 
 class BatchFilter:
     """Fed with every batch of a log in order, up to where cleaning goes."""
@@ -48,7 +50,7 @@ class BatchFilter:
         self._transactions = transactions
         self._producers = producers
         self._now_ms = now_ms
-        self._horizon_ms = now_ms + delete_retention_ms
+        self._horizon_ms = min(now_ms + delete_retention_ms, TIMESTAMP_MAX)
 
     def filter(
         self,

@@ -133,6 +133,8 @@ class Cleaner:
         for segment in list(self._log.segments):
             if segment.next_offset <= first_offset:
                 continue
+            if segment not in self._log.segments:
+                continue  # the log's start has moved past it, and its index has another name
             found, complete = segment.aborted.between(first_offset, upper_bound)
             aborted += found
             if complete:

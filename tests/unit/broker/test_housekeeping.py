@@ -22,10 +22,11 @@ from headrace.records.builder import NewRecord, build_batch
 from headrace.records.compression import RATIO_FREE_BYTES, Codec
 from headrace.records.control import ControlType, EndMarker
 from headrace.storage.checkpoints import HIGH_WATERMARKS
-from headrace.storage.compaction import Cleaner
+from headrace.storage.compaction import Cleaned, Cleaner
 from headrace.storage.index_rebuild import IndexRebuilding
 from headrace.storage.log_dir import LogDir
 from headrace.storage.log_values import Producer
+from headrace.storage.slices import Task
 from headrace.testing import SimClock, SimFiles
 from tests.unit.broker.connection_kit import until
 from tests.unit.broker.partition_kit import CommitByHand, produce, state, values_of
@@ -296,6 +297,26 @@ async def test_batch_that_cannot_be_decompressed_excludes_only_its_partition(
     assert "t-0" in logged[0]
     assert "offset 3" in logged[0]
     assert cause in logged[0]
+
+
+async def test_unexpected_error_excludes_only_its_partition(
+    files: SimFiles, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    kit = Kit(files, {"cleanup.policy": "compact", "min.cleanable.dirty.ratio": "0"})
+    kit.write_keyed(40)
+    kit.write_keyed(20, index=1)
+    run = Cleaner.run
+
+    def run_or_fail(self: Cleaner) -> Task[Cleaned]:
+        if self._log.directory.endswith("t-0"):
+            raise ValueError("for the test")
+        return (yield from run(self))
+
+    monkeypatch.setattr(Cleaner, "run", run_or_fail)
+    await kit.keeper.compact()
+    assert kit.keeper._uncleanable == {kit.partitions.get("t", 0)}
+    assert kit.partitions.get("t", 1).size_bytes < 1_000
+    assert "for the test" in caplog.text
 
 
 # Scrubbing

@@ -13,7 +13,7 @@ from headrace.storage.batch_reader import RECORDS_PER_SLICE
 from headrace.storage.key_offsets import ENTRY_BYTES
 from headrace.storage.memory_files import MemoryFiles
 from headrace.storage.segment import Segment
-from headrace.storage.segment_files import remove_segment_files
+from headrace.storage.segment_files import remove_segment_files, set_aside_segment_files
 from headrace.testing.sim_files import SimFiles
 from tests.unit.storage.compaction_kit import (
     COMPACTED,
@@ -439,6 +439,43 @@ def steps_with_retention_after(stop_at: int, log_start: int, removed_later: int)
 def test_retention_at_any_step_brings_no_segment_back_and_takes_no_other(log_start: int, removed_later: int) -> None:
     for stop_at in range(steps_with_retention_after(-2, log_start, 0) - removed_later):
         steps_with_retention_after(stop_at, log_start, removed_later)
+
+
+def steps_of_transactions_with_retention_after(stop_at: int) -> int:
+    with SimFiles() as files:
+        log = new_log(files)
+        for number in range(4):
+            write(log, ("a", str(number)), producer_id=7, producer_epoch=0, base_sequence=number, transactional=True)
+            end_transaction(log, 7, commit=False)
+            write(log, ("b", str(number)))
+            roll(log)
+        sync(log)
+        steps = 0
+        for step in cleaner(log).run():
+            if step is not None:
+                step()
+            if steps == stop_at:
+                for segment in log.advance_log_start(6):
+                    set_aside_segment_files(files, segment)
+            steps += 1
+        assert [value for _, _, value in pairs(log) if value is not None][-1] == "3"
+        return steps
+
+
+def test_retention_at_any_step_takes_no_index_for_a_damaged_one() -> None:
+    for stop_at in range(steps_of_transactions_with_retention_after(-1)):
+        steps_of_transactions_with_retention_after(stop_at)
+
+
+def test_the_horizon_of_an_endless_delete_retention_fits_the_format() -> None:
+    log = new_log(config=replace(COMPACTED, delete_retention_ms=2**63 - 1))
+    write(log, ("a", "1"))
+    write(log, ("a", None))
+    roll(log)
+    clean(log)
+    assert [header.base_timestamp for _, header in batches(log)] == [2**63 - 1]
+    clean(log, now_ms=2**62)
+    assert pairs(log) == [(1, "a", None)]
 
 
 def test_a_flipped_bit_stops_the_round_and_is_not_copied() -> None:
