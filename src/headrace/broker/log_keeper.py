@@ -192,7 +192,10 @@ class LogKeeper:
     async def _scrub_segment(self, partition: Partition, segment: Segment, pause_s: float) -> None:
         position = 0
         while position < segment.size and partition.failure is None and segment in partition.log.segments:
+            truncations = partition.log.truncations
             position, damage = await asyncio.to_thread(segment.inspect, position, SCRUB_STEP_BYTES)
+            if partition.log.truncations != truncations:
+                return  # the bytes that it read may have been truncated meanwhile
             if damage is not None:
                 log.error("%s: offsets %d to %d are corrupt: %s", segment.path, *damage[2:4], damage.reason)
                 segment.note_hole(damage)

@@ -50,6 +50,7 @@ class Cleaner:
 
     def __init__(self, log: Log, dirty: Cleanable, *, now_ms: int, key_map_bytes_max: int = KEY_MAP_BYTES_MAX) -> None:
         self._log = log
+        self._truncations = log.truncations
         self._dirty = dirty
         self._now_ms = now_ms
         self._keys = KeyOffsets(key_map_bytes_max)
@@ -170,7 +171,7 @@ class Cleaner:
             if not (yield from self._copy(group, new)) and len(group) == 1:
                 return True
             yield from off_loop(new.seal_and_sync)
-            replaced = yield from swap_in(log, new, group)
+            replaced = yield from swap_in(log, new, group, self._truncations)
         finally:
             new.discard_unless_swapped()
         if replaced is None:

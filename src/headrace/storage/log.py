@@ -73,6 +73,7 @@ class Log:
         self._unsynced: list[Durable] = unsynced or []
         self._rounds_out = 0  # syncs that somebody was asked for and has not told the outcome of
         self._rounds_stale = 0  # those of them that are about bytes which were cut since
+        self.truncations = 0  # work on sealed segments that takes several steps must not go on behind one
         self.has_changed = False  # since it was opened; an untouched log is closed without a write
         self.recent_ends: dict[int, tuple[Segment, int]] = {}
         self.room = RoomAhead()
@@ -408,6 +409,7 @@ class Log:
     def ends_at(self, offset: int) -> None:
         """Its segments have been cut (`truncation.py`): what was known of the rest is forgotten."""
         self.log_end_offset = offset
+        self.truncations += 1
         self.recovery_point = min(self.recovery_point, offset)
         self.has_changed = True
         self.recent_ends = {}

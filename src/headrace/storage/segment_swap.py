@@ -145,17 +145,19 @@ class Replaced:
         remove_if_there(files, *self._paths)
 
 
-def swap_in(log: "Log", new: NewSegment, old: Sequence[Segment]) -> Task[list[Replaced] | None]:
+def swap_in(log: "Log", new: NewSegment, old: Sequence[Segment], truncations: int) -> Task[list[Replaced] | None]:
     """Steps 2 to 4. None, and nothing changed, if some of the old segments have left the log meanwhile.
+
+    The same if the log was truncated since it had so many `truncations`: an old segment may be the active one now.
 
     Raises PassingStorageError only if nothing has changed. A later failure leaves a swap that the next opening
     completes.
     """
-    if not _are_in(log, old):
+    if log.truncations != truncations or not _are_in(log, old):
         return None
     new.rename(SWAP)
     yield from off_loop(lambda: log.files.sync_dir(log.directory))
-    if not _are_in(log, old):
+    if log.truncations != truncations or not _are_in(log, old):
         new.discard()
         return None
     with _interrupted(log.directory):

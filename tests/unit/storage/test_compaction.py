@@ -14,6 +14,7 @@ from headrace.storage.key_offsets import ENTRY_BYTES
 from headrace.storage.memory_files import MemoryFiles
 from headrace.storage.segment import Segment
 from headrace.storage.segment_files import remove_segment_files, set_aside_segment_files
+from headrace.storage.truncation import truncate_log
 from headrace.testing.sim_files import SimFiles
 from tests.unit.storage.compaction_kit import (
     COMPACTED,
@@ -465,6 +466,39 @@ def steps_of_transactions_with_retention_after(stop_at: int) -> int:
 def test_retention_at_any_step_takes_no_index_for_a_damaged_one() -> None:
     for stop_at in range(steps_of_transactions_with_retention_after(-1)):
         steps_of_transactions_with_retention_after(stop_at)
+
+
+def steps_with_truncation_after(stop_at: int, end: int) -> int:
+    """A round during which the log is truncated, as by an unclean leader election, and goes on."""
+    with SimFiles() as files:
+        log = new_log(files)
+        for number in range(3):
+            write(log, ("a", str(number)), (f"only{number}", "x"))
+            roll(log)
+        write(log, ("tail", "x"))
+        sync(log)
+        steps = 0
+        for step in cleaner(log).run():
+            if step is not None:
+                step()
+            if steps == stop_at:
+                truncate_log(log, end, 0)
+                write(log, ("new", "1"), ("new", "2"))
+            steps += 1
+        if 0 <= stop_at < steps:
+            assert pairs(log)[-2:] == [(end, "new", "1"), (end + 1, "new", "2")]
+            write(log, ("newer", "x"))
+            sync(log)
+            again = reopen(files, recovery_point=log.log_end_offset)
+            assert pairs(again)[-3:] == [(end, "new", "1"), (end + 1, "new", "2"), (end + 2, "newer", "x")]
+            assert again.log_end_offset == end + 3
+        return steps
+
+
+@pytest.mark.parametrize("end", [2, 4, 6])
+def test_truncation_at_any_step_ends_the_round(end: int) -> None:
+    for stop_at in range(steps_with_truncation_after(-1, end)):
+        steps_with_truncation_after(stop_at, end)
 
 
 def test_the_horizon_of_an_endless_delete_retention_fits_the_format() -> None:
