@@ -23,6 +23,7 @@ from headrace.storage.cleanable import Cleanable, merge_groups
 from headrace.storage.cleaned_transactions import CleanedTransactions
 from headrace.storage.key_offsets import KEY_MAP_BYTES_MAX, KeyOffsets
 from headrace.storage.log import Log
+from headrace.storage.producer_snapshot import remove_snapshots, snapshot_offsets
 from headrace.storage.segment import Segment
 from headrace.storage.segment_swap import NewSegment, Replaced, refuse_unfinished_swap, swap_in
 from headrace.storage.slices import Step, Task, off_loop
@@ -171,6 +172,7 @@ class Cleaner:
             if not (yield from self._copy(group, new)) and len(group) == 1:
                 return True
             yield from off_loop(new.seal_and_sync)
+            self._remove_outdated_snapshots(group[-1].next_offset)
             replaced = yield from swap_in(log, new, group, self._truncations)
         finally:
             new.discard_unless_swapped()
@@ -184,6 +186,15 @@ class Cleaner:
             bytes_after=self.cleaned.bytes_after + new.segment.size,
         )
         return True
+
+    def _remove_outdated_snapshots(self, end: int) -> None:
+        """Those below `end` speak of transactions whose markers may go now: recovery would take them for open.
+
+        Durable with the first sync of the swap. The newest one stays: without any, recovery reads all batches.
+        """
+        log = self._log
+        if any(offset >= end for offset in snapshot_offsets(log.files, log.directory)):
+            remove_snapshots(log.files, log.directory, before=end)
 
     def _copy(self, group: Sequence[Segment], new: NewSegment) -> Task[bool]:
         """Write what stays of the group into the new segment; whether that is less than there was."""

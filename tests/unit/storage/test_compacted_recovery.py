@@ -1,24 +1,39 @@
 """Recovery of compacted logs: a gap that compaction left, or records that a power loss took?"""
 
+from dataclasses import replace
+
 import pytest
 
+from headrace.model.configs import LogConfig
 from headrace.records.batch import parse_header
 from headrace.records.builder import NewRecord, build_batch
 from headrace.storage.copies import append_copy
 from headrace.storage.log import Log
+from headrace.storage.producer_snapshot import snapshot_offsets, snapshot_path
 from headrace.storage.recovery import Checkpoint, open_log
 from headrace.testing import SimFiles
-from tests.unit.storage.compaction_kit import COMPACTED, DIRECTORY, clean, pairs, roll, sync, write
+from tests.unit.storage.compaction_kit import (
+    COMPACTED,
+    DELETE_RETENTION_MS,
+    DIRECTORY,
+    clean,
+    end_transaction,
+    pairs,
+    records,
+    roll,
+    sync,
+    write,
+)
 
 SYNCED, UNSYNCED = 4, 3
 LOST_POWER = Checkpoint(keeps_unsynced=False)
 
 
-def compacted_log(files: SimFiles) -> Log:
+def compacted_log(files: SimFiles, config: LogConfig = COMPACTED) -> Log:
     files.make_dir(DIRECTORY)
     files.sync_dir("/")
     files.sync_dir("/data")
-    return Log.create(files, DIRECTORY, COMPACTED, now_ms=0)
+    return Log.create(files, DIRECTORY, config, now_ms=0)
 
 
 def copy(log: Log, offset: int) -> None:
@@ -74,3 +89,30 @@ def test_gap_at_the_end_of_a_segment_that_kafka_compacted_is_not_a_loss() -> Non
         lose_the_end_of_the_first_segment(files)
         log = open_log(files, DIRECTORY, COMPACTED, Checkpoint(keeps_unsynced=False, is_kafkas=True), now_ms=0)
         assert log.log_end_offset == SYNCED + UNSYNCED
+
+
+@pytest.mark.parametrize("commit", [True, False])
+def test_transaction_whose_marker_is_compacted_does_not_open_again(commit: bool) -> None:
+    """A snapshot between the data and the marker says that it is open."""
+    config = replace(COMPACTED, segment_bytes=1000)
+    with SimFiles() as files:
+        log = compacted_log(files, config)
+        write(log, ("key", "1"), producer_id=7, producer_epoch=0, base_sequence=0, transactional=True)
+        write(log, ("filler 1", "x" * 600))  # no two segments are merged
+        roll(log)
+        between = log.log_end_offset
+        end_transaction(log, 7, commit=commit)
+        write(log, ("filler 2", "x" * 600))
+        write(log, ("key", "2"), producer_id=7, producer_epoch=0, base_sequence=1)
+        roll(log)
+        write(log, ("key", "3"))
+        sync(log)
+        for now_ms in (200, 200, 200 + DELETE_RETENTION_MS):
+            clean(log, now_ms=now_ms)
+        assert not records(log, control=True), "the marker is gone"
+        for offset in snapshot_offsets(files, DIRECTORY):
+            if offset > between:
+                files.flip_bit(snapshot_path(DIRECTORY, offset), byte=8)
+        again = open_log(files, DIRECTORY, config, Checkpoint(recovery_point=log.log_end_offset), now_ms=0)
+        again.producers.high_watermark_advanced(again.log_end_offset)
+        assert again.producers.first_unstable_offset is None, "read_committed consumers would wait there"
