@@ -8,8 +8,8 @@ that a crash prevents costs recovery some reading: it uses the one before.
 import logging
 
 from headrace.model.errors import StorageError
-from headrace.storage.files import Files
-from headrace.storage.producer_snapshot import snapshot_path
+from headrace.storage.files import Durable, Files
+from headrace.storage.producer_snapshot import UnsyncedSnapshot, snapshot_path
 
 log = logging.getLogger(__name__)
 
@@ -45,16 +45,20 @@ class DueSnapshots:
         self._waiting.append(snapshot)
         return snapshot
 
-    def write(self) -> None:
-        """A sync has succeeded: write the snapshots that were part of it."""
+    def write(self) -> list[Durable]:
+        """A sync has succeeded: write the snapshots that were part of it. Returns what the next sync includes."""
         due = [one for one in self._waiting if one.is_due]
         self._waiting = [one for one in self._waiting if not one.is_due]
+        written: list[Durable] = []
         for snapshot in due:
             path = snapshot_path(self._directory, snapshot.offset)
             try:
                 self._files.replace(path, snapshot.data, sync=False)
             except StorageError as error:
                 log.warning("Cannot write %s; recovery uses an older snapshot: %s", path, error)
+            else:
+                written.append(UnsyncedSnapshot(self._files, path))
+        return written
 
     def clear(self) -> None:
         """The log was truncated or abandoned."""

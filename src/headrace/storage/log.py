@@ -20,7 +20,7 @@ from headrace.storage.leader_epochs import LeaderEpochs
 from headrace.storage.log_reading import aborted_transactions, read
 from headrace.storage.log_values import Appended, LogSlice, Producer
 from headrace.storage.producer_entry import COORDINATOR_EPOCH_MAX
-from headrace.storage.producer_snapshot import encode_snapshot, snapshot_path
+from headrace.storage.producer_snapshot import UnsyncedSnapshot, encode_snapshot, snapshot_path
 from headrace.storage.producer_state import CompletedTxn, ProducerStates
 from headrace.storage.room import RoomAhead
 from headrace.storage.segment import Segment
@@ -299,6 +299,8 @@ class Log:
             self.write_producer_snapshot(sync=False)
         except StorageError as error:
             log.warning("%s: no producer snapshot; recovery uses an older one: %s", self.directory, error)
+        else:
+            self._unsynced.append(UnsyncedSnapshot(self.files, snapshot_path(self.directory, self.log_end_offset)))
 
     def write_producer_snapshot(self, *, sync: bool = True) -> None:
         path = snapshot_path(self.directory, self.log_end_offset)
@@ -336,7 +338,7 @@ class Log:
             return False
         self.recovery_point = max(self.recovery_point, offset)
         if self._due_snapshots:
-            self._due_snapshots.write()
+            self._unsynced += self._due_snapshots.write()
         return True
 
     def cut_unsynced(self) -> list[Durable]:

@@ -8,15 +8,22 @@ import logging
 from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
-from headrace.model.errors import CorruptLog
+from headrace.model.errors import CorruptLog, StorageError
 from headrace.records.batch import NO_SEQUENCE, BatchHeader, batch_crc
 from headrace.storage.files import Files
 from headrace.storage.log import aborted_txn
 from headrace.storage.lost_markers import corrected_marker, report_doubtful
-from headrace.storage.producer_snapshot import Snapshot, newest_snapshot, remove_snapshots
+from headrace.storage.producer_snapshot import (
+    Snapshot,
+    encode_snapshot,
+    newest_snapshot,
+    remove_snapshots,
+    snapshot_path,
+)
 from headrace.storage.producer_state import ProducerStates
 from headrace.storage.segment import Segment
 from headrace.storage.segment_check import Hole, header_at
+from headrace.storage.snapshot_appendix import Appendix
 from headrace.storage.txn_index import NO_ENTRIES, AbortedTxn, IndexSum
 
 if TYPE_CHECKING:
@@ -68,7 +75,7 @@ def rebuild_producers(files: Files, directory: str, segments: list[Segment]) -> 
         snapshot = newest_snapshot(files, directory, end, at_least=segments[0].base_offset)
     states, since = _states_of(snapshot), snapshot.offset if snapshot else 0
     segments[-1].aborted.forget_past(end)  # entries whose marker a crash or a failed append left out of the log
-    for segment in segments:
+    for number, segment in enumerate(segments):
         if segment.next_offset <= since:
             segment.aborted.trust(_expected_sum(segment, snapshot))
             continue
@@ -81,8 +88,22 @@ def rebuild_producers(files: Files, directory: str, segments: list[Segment]) -> 
             # The active segment's index is synced when the segment rolls; later snapshots rely on these, too.
             for item in segment.aborted.seal():
                 item.sync()
+            _write_snapshot_behind(files, directory, segments, number, states)
     report_doubtful(directory, segments, states)
     return states
+
+
+def _write_snapshot_behind(
+    files: Files, directory: str, segments: Sequence[Segment], number: int, states: ProducerStates
+) -> None:
+    """Where the next segment begins: the one there was lost, and retention may remove the batches before it."""
+    sums = {one.base_offset: one.aborted.sum for one in segments[: number + 1] if one.aborted.sum}
+    data = encode_snapshot(states.rows(), Appendix(sums, states.idle_ms()))
+    path = snapshot_path(directory, segments[number + 1].base_offset)
+    try:
+        files.replace(path, data, sync=len(states) > 0)
+    except StorageError as error:
+        log.warning("Cannot write %s; recovery uses an older snapshot: %s", path, error)
 
 
 def replay_to(files: Files, directory: str, segments: list[Segment], end_position: int, end_offset: int) -> Replayed:

@@ -26,10 +26,10 @@ from collections.abc import Collection, Iterable
 from struct import Struct
 from typing import NamedTuple
 
-from headrace.model.errors import CorruptLog
+from headrace.model.errors import CorruptLog, MissingFile, StorageError
 from headrace.records.crc import crc32c
 from headrace.storage.file_names import OFFSET_DIGITS, parse_file_name
-from headrace.storage.files import Files
+from headrace.storage.files import Files, NewFile
 from headrace.storage.snapshot_appendix import Appendix, decode_appendix, encode_appendix
 
 log = logging.getLogger(__name__)
@@ -92,6 +92,25 @@ def decode_with_appendix(data: bytes) -> tuple[list[SnapshotRow], Appendix | Non
 
 def snapshot_path(directory: str, offset: int) -> str:
     return f"{directory}/{offset:0{OFFSET_DIGITS}d}{SNAPSHOT_SUFFIX}"
+
+
+class UnsyncedSnapshot:
+    """A snapshot that was written without a sync, and is part of the log's next one.
+
+    Retention may remove the batches that it describes: then nothing else says what their producers have written.
+    """
+
+    def __init__(self, files: Files, path: str) -> None:
+        self._files = files
+        self._path = path
+
+    def sync(self) -> None:
+        try:
+            NewFile(self._files, self._path).sync()
+        except MissingFile:
+            pass  # its segment has left the log meanwhile
+        except StorageError as error:
+            log.warning("Cannot sync %s; recovery may use an older snapshot: %s", self._path, error)
 
 
 def snapshot_offsets(files: Files, directory: str) -> list[int]:
