@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from headrace.model.errors import CorruptLog
 from headrace.records.batch import CRC_START, HEADER_BYTES, BatchHeader, batch_crc, parse_header
+from headrace.storage.file_names import OFFSET_MAX
 from headrace.storage.files import File
 from headrace.storage.range_checksums import RangeChecksums
 from headrace.storage.room import is_room
@@ -165,9 +166,13 @@ def _where_to_go_on(segment: "Segment", place: Place) -> Iterator[int]:
         yield place.position + header.total_bytes
     import re
 
-    # The first bytes of an offset near this one, and the format's version where it belongs.
-    prefix = re.escape(_OFFSET.pack(max(place.offset, 0))[:_PREFIX_BYTES])
-    looks_like_a_batch = re.compile(b"(?=%b.{12}\\x02)" % prefix, re.DOTALL)
+    # The first bytes of an offset near this one, and the format's version where it belongs. A segment spans less than
+    # 2^32 offsets, so the first bytes of later ones are these or the next number.
+    prefix, following = (
+        re.escape(_OFFSET.pack(min(offset, OFFSET_MAX))[:_PREFIX_BYTES])
+        for offset in (max(place.offset, 0), max(place.offset, 0) + 2**32)
+    )
+    looks_like_a_batch = re.compile(b"(?=(?:%b|%b).{12}\\x02)" % (prefix, following), re.DOTALL)
     start = place.position + 1
     while start + HEADER_BYTES <= segment.size:
         data = segment.file.read(start, SEARCH_BYTES + HEADER_BYTES)

@@ -16,6 +16,7 @@ from headrace.records.batch import HEADER_BYTES
 from headrace.storage.damage import damaged_from
 from headrace.storage.log import Log
 from headrace.storage.recovery import Checkpoint, open_log
+from headrace.storage.truncation import start_log_anew
 from headrace.testing import SimFiles
 from tests.unit.storage.log_kit import CONFIG, append, batch_of, new_log, read_values
 
@@ -145,3 +146,22 @@ def test_d5_segment_that_lost_its_end_is_a_hole_after_a_process_crash(number: in
         again = open_log(files, DIRECTORY, SMALL_SEGMENTS, replace(CRASHED, recovery_point=0), now_ms=0)
         assert damaged_from(again) == following - 1
         assert readable(again) == [f"value {one}" for one in range(BATCHES) if one != following - 1]
+
+
+@pytest.mark.parametrize("before", range(3))
+def test_d5_corrupt_length_before_offset_2_to_the_32_hides_no_record(before: int) -> None:
+    """The next batch is searched for by the first bytes of its offset, which change there."""
+    base = 2**32 - before
+    with SimFiles() as files:
+        files.make_dir("/data")
+        log = new_log(files)
+        start_log_anew(log, base, 0)
+        values = [f"value {number}" for number in range(BATCHES)]
+        for value in values:
+            append(log, value)
+        for number, (path, position, _) in enumerate(batches(log)[:-1]):
+            files.flip_bit(path, byte=position + 10, bit=3)  # of the length
+            checkpoint = Checkpoint(recovery_point=base, log_start_offset=base)
+            again = open_log(files, DIRECTORY, CONFIG, checkpoint, now_ms=0)
+            assert readable(again) == [*values[:number], *values[number + 1 :]]
+            files.flip_bit(path, byte=position + 10, bit=3)
