@@ -433,6 +433,7 @@ class Log:
         self.recent_ends = {}
         self._unsynced = []
         self._due_snapshots.clear()
+        self.mark = None  # a sync that begins later does not make the replica a held one again
 
     def close(self) -> None:
         """Everything to disk; after this nothing needs recovery."""

@@ -277,6 +277,20 @@ async def recreate(run: Run) -> None:
 
 
 @pytest.mark.parametrize("end", ENDS)
+async def test_sync_after_a_replica_has_moved_away_holds_no_replica(files: SimFiles, end: Callable) -> None:
+    run = Run(files, topic())
+    run.write(5)
+    produce(run.partitions.get("t", 0), "not synced")
+    gone = topic()._replace(partitions=(FOLLOWER._replace(replicas=(2,)),))
+    await run.follow(TopicCreated(gone), gone)
+    run.commit.run()
+    await run.removed()
+    await run.follow(TopicCreated(topic()), topic())
+    await end(run, files)
+    assert not is_lost(Run(files, topic()))
+
+
+@pytest.mark.parametrize("end", ENDS)
 @pytest.mark.parametrize("empty", [truncate, start_anew, move_away_and_back, recreate])
 async def test_log_that_was_emptied_is_not_lost(files: SimFiles, empty: Callable, end: Callable) -> None:
     run = Run(files, topic())
