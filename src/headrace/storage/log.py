@@ -244,7 +244,7 @@ class Log:
             limit_ms = min(limit_ms, self.config.max_compaction_lag_ms)
         if self.config.segment_jitter_ms:
             # By chance, but the same chance whenever it is asked: the place of the segment decides.
-            limit_ms -= crc32c(segment.path.encode()) % self.config.segment_jitter_ms
+            limit_ms -= crc32c(segment.path.encode()) % min(self.config.segment_jitter_ms, limit_ms)
         return age > limit_ms
 
     def roll(self, now_ms: int) -> Segment:

@@ -227,3 +227,13 @@ def test_read_behind_checked_bytes_checks_only_the_rest(monkeypatch: pytest.Monk
     assert second is not None
     assert first.length == first.checked_bytes
     assert second.length == first.length + second.checked_bytes
+
+
+def test_jitter_above_segment_ms_rolls_no_segment_early() -> None:
+    for topic in "abcdefgh":
+        log = Log.create(
+            MemoryFiles(), f"/data/{topic}-0", replace(CONFIG, segment_ms=1_000, segment_jitter_ms=1_000_000), now_ms=0
+        )
+        for _ in range(3):
+            append(log, "at the same time", now_ms=0)
+        assert len(log.segments) == 1
