@@ -89,6 +89,7 @@ class LogDir:
         self.replicas = HeldReplicas(files, self.path)
         self.was_clean = checkpoints.clean_shutdown_epoch(files, self.path) is not None
         self._boot_before = checkpoints.boot_before(files, self.path)
+        self._is_kafkas = not files.exists(self._named(checkpoints.BOOT))
         self.registrations = self._registrations()
         self.is_closed_cleanly = False  # by this process
         self.is_recovered = self.was_clean or self.keeps_unsynced  # whether `end_recovery` has nothing to do
@@ -186,7 +187,7 @@ class LogDir:
             log_start_offset=self._log_starts.get(partition, 0),
             clean=self.was_clean,
             keeps_unsynced=self.keeps_unsynced,
-            is_kafkas=not self._boot_before,
+            is_kafkas=self._is_kafkas,
         )
         return self._preallocating(open_log(self.files, self._named(str(partition)), config, checkpoint, now_ms=now_ms))
 

@@ -1,14 +1,17 @@
 """Recovery of compacted logs: a gap that compaction left, or records that a power loss took?"""
 
 from dataclasses import replace
+from uuid import UUID
 
 import pytest
 
 from headrace.model.configs import LogConfig
+from headrace.model.ids import TopicPartition
 from headrace.records.batch import parse_header
 from headrace.records.builder import NewRecord, build_batch
 from headrace.storage.copies import append_copy
 from headrace.storage.log import Log
+from headrace.storage.log_dir import LogDir
 from headrace.storage.producer_snapshot import snapshot_offsets, snapshot_path
 from headrace.storage.recovery import Checkpoint, open_log
 from headrace.testing import SimFiles
@@ -25,6 +28,7 @@ from tests.unit.storage.compaction_kit import (
     write,
 )
 
+PARTITION = TopicPartition("t", 0)
 SYNCED, UNSYNCED = 4, 3
 LOST_POWER = Checkpoint(keeps_unsynced=False)
 
@@ -41,9 +45,8 @@ def copy(log: Log, offset: int) -> None:
     append_copy(log, batch, parse_header(batch), 0)
 
 
-def lose_the_end_of_the_first_segment(files: SimFiles) -> None:
+def lose_the_end_of_the_first_segment(files: SimFiles, log: Log) -> None:
     """The directory entry of the second segment reaches the disk before the last records of the first one do."""
-    log = compacted_log(files)
     for number in range(SYNCED):
         write(log, (f"key {number}", "synced"))
     sync(log)
@@ -56,12 +59,27 @@ def lose_the_end_of_the_first_segment(files: SimFiles) -> None:
 
 def test_d3_compacted_log_ends_where_a_power_loss_took_records() -> None:
     with SimFiles() as files:
-        lose_the_end_of_the_first_segment(files)
+        lose_the_end_of_the_first_segment(files, compacted_log(files))
         log = open_log(files, DIRECTORY, COMPACTED, LOST_POWER, now_ms=0)
         # At a higher end, a follower would fetch what comes behind, and be in sync without the lost records.
         assert log.log_end_offset == SYNCED
         assert [segment.base_offset for segment in log.segments] == [0]
         assert len(pairs(log)) == SYNCED
+
+
+@pytest.mark.parametrize("has_boot_id", [True, False])
+def test_data_directory_tells_a_loss_from_a_gap_of_kafka(has_boot_id: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    if not has_boot_id:
+        monkeypatch.setattr(SimFiles, "boot_id", lambda self: "")
+    with SimFiles() as files:
+        files.make_dir("/data")
+        files.sync_dir("/")
+        log_dir = LogDir(files, "/data")
+        log_dir.begin_writing()
+        log_dir.end_recovery()
+        log = log_dir.create(PARTITION, UUID(int=7), COMPACTED, now_ms=0)
+        lose_the_end_of_the_first_segment(files, log)
+        assert LogDir(files, "/data").open(PARTITION, COMPACTED, now_ms=0).log_end_offset == SYNCED
 
 
 @pytest.mark.parametrize("checkpoint", [LOST_POWER, Checkpoint()])
@@ -86,7 +104,7 @@ def test_log_cleaned_above_the_recovery_point_is_whole(checkpoint: Checkpoint) -
 
 def test_gap_at_the_end_of_a_segment_that_kafka_compacted_is_not_a_loss() -> None:
     with SimFiles() as files:
-        lose_the_end_of_the_first_segment(files)
+        lose_the_end_of_the_first_segment(files, compacted_log(files))
         log = open_log(files, DIRECTORY, COMPACTED, Checkpoint(keeps_unsynced=False, is_kafkas=True), now_ms=0)
         assert log.log_end_offset == SYNCED + UNSYNCED
 
