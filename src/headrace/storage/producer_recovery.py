@@ -31,6 +31,10 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
+# At the starts of the last segments, as Kafka does: one for the next recovery, and one in case that is unreadable. Each
+# has a row for every producer.
+SNAPSHOTS_WRITTEN = 2
+
 
 class ReplayedIndex(NamedTuple):
     """What the index of a segment's aborted transactions has to say from an offset on."""
@@ -88,7 +92,8 @@ def rebuild_producers(files: Files, directory: str, segments: list[Segment]) -> 
             # The active segment's index is synced when the segment rolls; later snapshots rely on these, too.
             for item in segment.aborted.seal():
                 item.sync()
-            _write_snapshot_behind(files, directory, segments, number, states)
+            if number + 1 >= len(segments) - SNAPSHOTS_WRITTEN:
+                _write_snapshot_behind(files, directory, segments, number, states)
     report_doubtful(directory, segments, states)
     return states
 
@@ -96,7 +101,7 @@ def rebuild_producers(files: Files, directory: str, segments: list[Segment]) -> 
 def _write_snapshot_behind(
     files: Files, directory: str, segments: Sequence[Segment], number: int, states: ProducerStates
 ) -> None:
-    """Where the next segment begins: the one there was lost, and retention may remove the batches before it."""
+    """At the start of the next segment, where one was lost: retention may remove the batches before it."""
     sums = {one.base_offset: one.aborted.sum for one in segments[: number + 1] if one.aborted.sum}
     data = encode_snapshot(states.rows(), Appendix(sums, states.idle_ms()))
     path = snapshot_path(directory, segments[number + 1].base_offset)

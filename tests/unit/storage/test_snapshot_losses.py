@@ -100,3 +100,16 @@ def test_start_writes_lost_snapshots_again(missing: list[int]) -> None:
         known = again.producers.get(1)
         assert known is not None
         assert known.next_sequence == 2
+
+
+def test_start_writes_few_snapshots() -> None:
+    with SimFiles() as files:
+        log = empty_log(files)
+        for sequence in range(6):
+            append(log, "x", base_sequence=sequence, **PRODUCER)
+            log.roll(0)
+        sync(log)
+        for offset in snapshot_offsets(files, DIRECTORY):
+            files.remove(snapshot_path(DIRECTORY, offset))
+        reopen(files, log)
+        assert snapshot_offsets(files, DIRECTORY) == [5, 6]
