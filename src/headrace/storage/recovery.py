@@ -10,6 +10,7 @@ clean shutdown the recovery point is the end of the log.
 import logging
 import os
 from dataclasses import dataclass
+from itertools import zip_longest
 
 from headrace.model.configs import LogConfig
 from headrace.model.errors import CorruptLog, StorageError
@@ -98,7 +99,7 @@ def _sync(opened: Log, names: list[Durable], checkpoint: Checkpoint) -> None:
 
 
 def _open(files: Files, directory: str, config: LogConfig, checkpoint: Checkpoint, now_ms: int) -> Log:
-    bases = _sweep_and_list(files, directory)
+    bases = _without_deleted(files, directory, _sweep_and_list(files, directory), checkpoint.log_start_offset)
     if not bases:
         log.warning("%s has no segments; starting an empty log there", directory)
         return _empty_log(files, directory, config, checkpoint, now_ms)
@@ -177,6 +178,20 @@ def _sweep_and_list(files: Files, directory: str) -> list[int]:
         if one.kind in INDEX_SUFFIXES and one.offset not in bases:
             files.remove(f"{directory}/{name}")
     return sorted(bases)
+
+
+def _without_deleted(files: Files, directory: str, bases: list[int], log_start: int) -> list[int]:
+    """Removes segments below the log start before anything is concluded from them.
+
+    One that could not be removed before may be all that is left in front of a gap.
+    """
+    kept = []
+    for base, following in zip_longest(bases, bases[1:]):
+        if following is not None and following <= log_start:
+            _remove_files_of(files, directory, base)
+        else:
+            kept.append(base)
+    return kept
 
 
 def _remove_files_of(files: Files, directory: str, base_offset: int) -> None:

@@ -8,6 +8,9 @@ from headrace.storage.segment import Segment, segment_name
 DELETED_SUFFIX = ".deleted"  # what an interrupted removal leaves with this suffix is removed at the next opening
 INDEX_SUFFIXES = (".index", ".timeindex", ".txnindex")
 SEGMENT_SUFFIXES = (".log", *INDEX_SUFFIXES, ".snapshot")
+# Of a copy that compaction is about to put in the place of the segment. A start would complete that, and bring the
+# segment back in front of a gap. The log goes first: without it, a start removes the others.
+SWAP_SUFFIXES = tuple(suffix + ".swap" for suffix in (".log", *INDEX_SUFFIXES))
 
 
 def set_aside_segment_files(files: Files, segment: Segment) -> list[str]:
@@ -17,7 +20,7 @@ def set_aside_segment_files(files: Files, segment: Segment) -> list[str]:
     """
     stem = f"{segment.directory}/{segment_name(segment.base_offset)}"
     aside = []
-    for suffix in SEGMENT_SUFFIXES:
+    for suffix in (*SEGMENT_SUFFIXES, *SWAP_SUFFIXES):
         if files.exists(stem + suffix):
             files.rename(stem + suffix, stem + suffix + DELETED_SUFFIX)
             aside.append(stem + suffix + DELETED_SUFFIX)

@@ -14,12 +14,14 @@ from headrace.storage.log import Log
 from headrace.storage.log_dir import LogDir
 from headrace.storage.producer_snapshot import snapshot_offsets, snapshot_path
 from headrace.storage.recovery import Checkpoint, open_log
+from headrace.storage.segment_files import set_aside_segment_files
 from headrace.testing import SimFiles
 from tests.unit.storage.compaction_kit import (
     COMPACTED,
     DELETE_RETENTION_MS,
     DIRECTORY,
     clean,
+    cleaner,
     end_transaction,
     pairs,
     records,
@@ -134,3 +136,52 @@ def test_transaction_whose_marker_is_compacted_does_not_open_again(commit: bool)
         again = open_log(files, DIRECTORY, config, Checkpoint(recovery_point=log.log_end_offset), now_ms=0)
         again.producers.high_watermark_advanced(again.log_end_offset)
         assert again.producers.first_unstable_offset is None, "read_committed consumers would wait there"
+
+
+def steps_with_retention_and_power_loss_after(stop_at: int) -> int:
+    """The files that retention removes are gone; the log start and the recovery point are not on disk yet."""
+    config = replace(COMPACTED, segment_bytes=1000)
+    with SimFiles() as files:
+        log = compacted_log(files, config)
+        for number in range(4):
+            write(log, ("key", f"{number}"), (f"filler {number}", "x" * 600))
+            roll(log)
+        write(log, ("key", "last"))
+        sync(log)
+        steps = 0
+        for step in cleaner(log).run():
+            if step is not None:
+                step()
+            if steps == stop_at:
+                for segment in log.advance_log_start(5):
+                    set_aside_segment_files(files, segment)
+                files.sync_dir(DIRECTORY)
+                break
+            steps += 1
+        files.lose_power()
+        again = open_log(files, DIRECTORY, config, LOST_POWER, now_ms=0)
+        assert again.log_end_offset == 9
+        assert {(8, "key", "last"), (7, "filler 3", "x" * 600)} <= set(pairs(again))
+        return steps
+
+
+def test_retention_and_a_power_loss_at_any_step_of_compaction_lose_no_record() -> None:
+    for stop_at in range(steps_with_retention_and_power_loss_after(-1)):
+        steps_with_retention_and_power_loss_after(stop_at)
+
+
+def test_segment_that_could_not_be_removed_is_not_taken_for_the_end_of_the_log() -> None:
+    with SimFiles() as files:
+        log = compacted_log(files)
+        for number in range(4):
+            write(log, ("key", f"{number}"))
+            roll(log)
+        write(log, ("key", "last"))
+        sync(log)
+        for segment in log.advance_log_start(3)[1:]:
+            set_aside_segment_files(files, segment)
+        files.sync_dir(DIRECTORY)
+        files.lose_power()
+        checkpoint = Checkpoint(log_start_offset=3, keeps_unsynced=False)
+        again = open_log(files, DIRECTORY, COMPACTED, checkpoint, now_ms=0)
+        assert pairs(again) == [(3, "key", "3"), (4, "key", "last")]
