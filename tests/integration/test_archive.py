@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -15,7 +16,10 @@ from pyarrow import parquet as pq
 from headrace.cli.app import run
 from headrace.client.blocking.cluster import ClientSettings, Cluster
 from headrace.client.blocking.offsets import EARLIEST, list_offsets
+from headrace.client.refusals import Refused
+from headrace.model.errors import ErrorCode, HeadraceError
 from headrace.model.ids import TopicPartition
+from headrace.spark import reading
 from headrace.spark.archive.archiver import Archiver
 from headrace.spark.archive.coverage import Coverage
 from headrace.spark.archive.decoding import DECODE_ERROR
@@ -211,6 +215,26 @@ def test_what_was_gone_before_it_was_archived_is_counted(kit: Kit, cluster: Clus
     kit.archive(name)
     assert [row["offset"] for row in kit.rows(name)] == [*range(10), *range(15, 20)]
     assert kit.table(name).view().coverage.lost == {0: 5}
+
+
+def test_topic_unknown_to_a_lagging_broker_is_not_covered(kit: Kit, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A broker whose metadata is behind does not know a topic that exists: none of its offsets were archived."""
+    name = "lagging"
+    kit.topic(name)
+    kit.produce(name, [b"%d" % number for number in range(10)])
+    archiver = kit.archiver(name)
+
+    def unknown(_: Cluster, partition: TopicPartition) -> Any:
+        raise Refused(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"there is no partition {partition}")
+
+    with monkeypatch.context() as lagging:
+        lagging.setattr(Cluster, "leader_connection", unknown)
+        lagging.setattr(reading, "MISSING_PATIENCE_S", 0.0, raising=False)
+        with suppress(HeadraceError):
+            kit.archive(name, archiver)
+    assert kit.table(name).view().coverage.ends.get(0, 0) == 0
+    kit.archive(name)
+    assert [row["value"] for row in kit.rows(name)] == [b"%d" % number for number in range(10)]
 
 
 def test_a_table_of_another_topic_is_refused(kit: Kit) -> None:

@@ -15,7 +15,7 @@ from headrace.spark.locating import Locator
 from headrace.spark.options import ReadOptions
 from headrace.spark.planning import OffsetRange, ranges_between, tasks
 from headrace.spark.positions import Positions
-from headrace.spark.reading import ReadPlan, cluster_for, read_range
+from headrace.spark.reading import ReadPlan, cluster_for, read_range, until_gone
 
 
 class RangePartition(InputPartition):
@@ -39,7 +39,7 @@ def read_plan(options: ReadOptions, schema: StructType) -> ReadPlan:
 def rows_of(plan: ReadPlan, partition: InputPartition) -> Iterator[Any]:
     # Spark invents a partition without anything in it where a reader has none.
     ranges = partition.ranges if isinstance(partition, RangePartition) else ()
-    return chain.from_iterable(read_range(plan, one) for one in ranges)
+    return chain.from_iterable(until_gone(read_range(plan, one)) for one in ranges)
 
 
 class HeadraceBatchReader(DataSourceReader):

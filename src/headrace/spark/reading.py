@@ -13,6 +13,7 @@ import pyarrow as pa
 from headrace.client.blocking.cluster import ClientSettings, Cluster, Patience
 from headrace.client.blocking.fetching import FETCH_BYTES_MIN, Fetched, OffsetOutOfRange, fetch_from
 from headrace.client.blocking.offsets import EARLIEST, LATEST, list_offsets
+from headrace.client.factory import BrokerUnreachable
 from headrace.client.refusals import Refused
 from headrace.model.errors import ErrorCode, HeadraceError
 from headrace.model.ids import TopicPartition
@@ -26,6 +27,10 @@ log = logging.getLogger(__name__)
 
 # Spark takes batches of this size fastest: 1.8 million rows a second, against 1.4 with 1,000 and 1.6 with 50,000 rows.
 ROWS_PER_BATCH = 10_000
+
+# How long a topic has to be missing before it counts as deleted. A broker whose metadata is behind, as after a restart,
+# answers UNKNOWN_TOPIC_OR_PARTITION for topics that exist; Kafka's clients retry it for that reason.
+MISSING_PATIENCE_S = 10.0
 
 keep_freed_memory()
 
@@ -55,6 +60,16 @@ class DataLost(Exception):
     """Offsets that the query still had to read are gone."""
 
 
+class TopicGone(HeadraceError):
+    """The topic has been missing for so long that it counts as deleted. Offsets from `position` on were not read."""
+
+    retriable = True
+
+    def __init__(self, wanted: OffsetRange, position: int) -> None:
+        super().__init__(f"{wanted.partition} was deleted while it was read, at offset {position}")
+        self.position = position
+
+
 class NotCommittedYet(HeadraceError):
     """The leader does not serve the offsets that were planned, although none of them is lost. The reading goes on at
     `position` when it is tried again."""
@@ -79,16 +94,18 @@ def cluster_for(settings: ClientSettings) -> Cluster:
 
 
 def read_range(plan: ReadPlan, wanted: OffsetRange) -> Iterator[Any]:
-    """The rows of the range, in offset order.
+    """The rows of the range, in offset order. Returns only when all of it was read or is lost and may be.
 
     Offsets are lost only where the log does not hold them (OFFSET_OUT_OF_RANGE). An empty fetch says that the leader
-    has not committed them: after a failover the high watermark of the new leader is behind for a while.
+    has not committed them: after a failover the high watermark of the new leader is behind for a while. A topic that
+    stays missing is DataLost, or TopicGone where loss is allowed.
     """
     cluster = cluster_for(plan.client)
     rows = _RowBatches(wanted.partition, plan.schema)
     position = wanted.start
     waiting = _Waiting(wanted, cluster.settings.patience_s)
     patience = Patience(cluster.settings.patience_s)
+    missing = Patience(min(cluster.settings.patience_s, MISSING_PATIENCE_S))
     while position < wanted.end:
         # Closed before anything else is asked: the answer to the next fetch is on its way on the same connection.
         with closing(_fetches(plan, cluster, wanted, position)) as fetches:
@@ -97,18 +114,34 @@ def read_range(plan: ReadPlan, wanted: OffsetRange) -> Iterator[Any]:
                     yield from rows.of(fetched, wanted)
                     position = max(position, fetched.next_position)
                     waiting.check(fetched)
+                    missing.renew()
                 continue
             except OffsetOutOfRange as lost:
                 outside = lost
             except Refused as refusal:
                 if refusal.code != ErrorCode.UNKNOWN_TOPIC_OR_PARTITION:
                     raise
-                if plan.fail_on_data_loss:
-                    raise DataLost(
-                        f"{wanted.partition} was deleted while it was read, at offset {position}"
-                    ) from refusal
-                return
+                _wait_for_topic(plan, cluster, wanted, position, missing)
+                continue
         position = _after_loss(plan, cluster, wanted, outside, patience)
+
+
+def until_gone(rows: Iterator[Any]) -> Iterator[Any]:
+    """The rows of a range whose topic may be deleted meanwhile."""
+    try:
+        yield from rows
+    except TopicGone as gone:
+        log.warning("%s; failOnDataLoss is false, so the query goes on without the rest", gone)
+
+
+def _wait_for_topic(plan: ReadPlan, cluster: Cluster, wanted: OffsetRange, position: int, missing: Patience) -> None:
+    """Pauses; DataLost or TopicGone when the topic has been missing for too long."""
+    try:
+        missing.wait_after(Refused(ErrorCode.LEADER_NOT_AVAILABLE, "no such topic"), f"fetching {wanted.partition}")
+    except BrokerUnreachable:
+        gone = TopicGone(wanted, position)
+        raise (DataLost(str(gone)) if plan.fail_on_data_loss else gone) from None
+    cluster.forget()
 
 
 def _fetches(plan: ReadPlan, cluster: Cluster, wanted: OffsetRange, position: int) -> Generator[Fetched]:

@@ -1,5 +1,6 @@
 """Offsets that a Spark reader finds beyond the high watermark: lost, or about to be committed by a new leader."""
 
+from collections.abc import Iterator
 from types import SimpleNamespace
 from typing import Any
 
@@ -8,11 +9,16 @@ import pytest
 pytest.importorskip("pyarrow")
 
 from headrace.client.blocking.cluster import ClientSettings, Cluster, Patience
-from headrace.client.blocking.fetching import OffsetOutOfRange
+from headrace.client.blocking.fetching import FETCH_BYTES, Fetched, OffsetOutOfRange
+from headrace.client.refusals import Refused
+from headrace.model.errors import ErrorCode
 from headrace.model.ids import TopicPartition
+from headrace.records.batch import walk
+from headrace.records.builder import NewRecord, build_batch
 from headrace.spark import reading
+from headrace.spark.archive.decoding import RAW
 from headrace.spark.planning import OffsetRange
-from headrace.spark.reading import DataLost
+from headrace.spark.reading import DataLost, ReadPlan, TopicGone, read_range, until_gone
 
 PARTITION = TopicPartition("t", 0)
 
@@ -41,3 +47,42 @@ def test_offsets_outside_the_log_are_data_loss(monkeypatch: pytest.MonkeyPatch) 
     for edges in ((30, 50), (0, 19)):
         with pytest.raises(DataLost):
             after_loss(monkeypatch, edges, 20, fails=True)
+
+
+def rows_read(monkeypatch: pytest.MonkeyPatch, refusals: int, *, fails: bool) -> Iterator[Any]:
+    """Of a topic of ten records, five in a fetch, that brokers do not know behind the first fetch, so many times."""
+    refused = iter([Refused(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, "there is no partition t-0")] * refusals)
+
+    def fetches(_cluster: object, _partition: object, position: int, end: int, **_: object) -> Iterator[Fetched]:
+        while position < end:
+            refusal = next(refused, None) if position else None
+            if refusal is not None:
+                raise refusal
+            records = [NewRecord(0, None, b"%d" % number) for number in range(position, position + 5)]
+            batch = build_batch(records, base_offset=position)
+            ((_, header),) = walk(batch)
+            yield Fetched(position, position + 5, [(memoryview(batch), header)], None, 10, 10, 0)
+            position += 5
+
+    monkeypatch.setattr(reading, "fetch_from", fetches)
+    settings = ClientSettings(bootstrap="localhost:1")
+    return read_range(ReadPlan(settings, False, fails, FETCH_BYTES, RAW), OffsetRange(PARTITION, 0, 10))
+
+
+def offsets_of(batches: Iterator[Any]) -> list[int]:
+    return [offset for batch in batches for offset in batch.column("offset").to_pylist()]
+
+
+@pytest.mark.parametrize("fails", [True, False])
+def test_topic_unknown_to_a_lagging_broker_is_read_whole(monkeypatch: pytest.MonkeyPatch, fails: bool) -> None:
+    """An archive would record offsets as covered that it has not read."""
+    assert offsets_of(rows_read(monkeypatch, 2, fails=fails)) == list(range(10))
+
+
+def test_topic_that_stays_missing_is_never_read_in_full(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(reading, "MISSING_PATIENCE_S", 0.0)
+    with pytest.raises(DataLost, match="at offset 5"):
+        offsets_of(rows_read(monkeypatch, 9, fails=True))
+    with pytest.raises(TopicGone, match="at offset 5"):
+        offsets_of(rows_read(monkeypatch, 9, fails=False))
+    assert offsets_of(until_gone(rows_read(monkeypatch, 9, fails=False))) == list(range(5))
