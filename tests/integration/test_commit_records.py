@@ -24,7 +24,7 @@ from headrace.client.blocking.transactional import (
 )
 from headrace.client.refusals import Refused
 from headrace.spark import commit_records
-from headrace.spark.checkpoint import CheckpointMismatch
+from headrace.spark.checkpoint import CheckpointMismatch, CommittedBatch
 from headrace.spark.deciding import PLACE, TOPIC, Decider, Decision, task_id
 from headrace.spark.pipeline.fencing import PREFIX, BelongsElsewhere, Copy, claim, holder
 from headrace.testing import LocalBroker
@@ -98,6 +98,7 @@ def test_claims_and_commits_outlive_offset_retention(monkeypatch: pytest.MonkeyP
 def test_batch_of_restored_checkpoint_is_refused(cluster: Cluster, query: str) -> None:
     decided(cluster, query, 0, '[{"t":{"0":100}}]')
     done = decided(cluster, query, 1, '[{"t":{"0":200}}]')
+    done = done._replace(before=CommittedBatch(0, '[{"t":{"0":100}}]'))
     for number, ends in ((1, '[{"t":{"0":150}}]'), (0, '[{"t":{"0":100}}]'), (0, "")):
         with pytest.raises(CheckpointMismatch, match=r'has batch 1 of this query up to \[\{"t":\{"0":200\}\}\]'):
             decided(cluster, query, number, ends)

@@ -11,13 +11,17 @@ pa = pytest.importorskip("pyarrow")
 pytest.importorskip("deltalake")
 
 from headrace.client.blocking.cluster import ClientSettings  # noqa: E402
+from headrace.client.blocking.records import committed_records  # noqa: E402
+from headrace.client.blocking.topics import ensure_topic  # noqa: E402
 from headrace.spark.checkpoint import CheckpointMismatch, batch_ends  # noqa: E402
-from headrace.spark.deciding import Decider, Decision  # noqa: E402
+from headrace.spark.deciding import Decider, Decision, task_id  # noqa: E402
 from headrace.spark.lake.table import Batch, LakeTable, commit_once  # noqa: E402
 from headrace.spark.pipeline.restored import check_checkpoint  # noqa: E402
 from headrace.spark.pipeline.sinks import ENDS, Place, open_lake_table, table_owner  # noqa: E402
 from headrace.spark.pipeline.spec import Pipeline, Sink, SinkKind, Source  # noqa: E402
 from headrace.spark.reading import close_clusters, cluster_for  # noqa: E402
+from headrace.spark.sink_options import write_options  # noqa: E402
+from headrace.spark.task_writer import write_in_transaction  # noqa: E402
 
 SCHEMA = pa.schema([("id", pa.int64())])
 
@@ -111,6 +115,46 @@ def test_dead_letters_ahead_of_restored_checkpoint_are_refused(stage: Stage) -> 
     stage.forget(1)
     with pytest.raises(CheckpointMismatch, match="the topic dead has batch 1"):
         check_checkpoint(pipeline, stage.place)
+
+
+def test_refusal_of_dead_letters_names_the_tables_end(stage: Stage) -> None:
+    """Letters are committed before rows: a new checkpoint that begins where the letters end loses the batch's rows."""
+    pipeline = stage.pipeline(SinkKind.DELTA, dead_letters="dead")
+    for number in range(2):
+        stage.plan(number, 100 * number + 100)
+    stage.add_to_table(pipeline, 0)
+    stage.decide(1)
+    stage.forget(1)
+    with pytest.raises(
+        CheckpointMismatch, match=r'batch 1 of this query up to .*:200.*to the offsets \[\{"orders":\{"0":100\}\}\]'
+    ):
+        check_checkpoint(pipeline, stage.place)
+
+
+def test_refusal_completes_the_batch_that_was_decided(stage: Stage) -> None:
+    """Its driver was killed before it ended the tasks' transactions. They would time out while the operator looks for
+    the newer checkpoint, and a new one begins behind the batch."""
+    pipeline = stage.pipeline(SinkKind.TOPIC)
+    options = write_options({"kafka.bootstrap.servers": stage.place.bootstrap, "topic": pipeline.sink.target})
+    cluster = cluster_for(options.client)
+    ensure_topic(cluster, pipeline.sink.target)
+    for number in range(2):
+        stage.plan(number, 100 * number + 100)
+    rows = pa.record_batch({"value": pa.array([b"row"], pa.binary())})
+    owner, _ = write_in_transaction(options, [rows], task_id(stage.query, "cafe0123", 1, "0-0"))
+    assert owner is not None
+
+    class Killed(Decider):
+        def _end(self, decision: Decision) -> None:
+            raise KeyboardInterrupt
+
+    ends = batch_ends(str(stage.checkpoint), 1)
+    with pytest.raises(KeyboardInterrupt):
+        Killed(cluster, stage.query).commit(Decision(1, "cafe0123", (owner,), ends))
+    stage.forget(1)
+    with pytest.raises(CheckpointMismatch, match="has batch 1"):
+        check_checkpoint(pipeline, stage.place)
+    assert [record.value for _, record in committed_records(cluster, pipeline.sink.target)] == [b"row"]
 
 
 def test_checkpoint_that_is_not_here_is_left_to_the_sink(stage: Stage) -> None:

@@ -23,6 +23,7 @@ from headrace.client.connection import Connection  # noqa: E402
 from headrace.model.ids import TopicPartition  # noqa: E402
 from headrace.records.committed import visible_batches  # noqa: E402
 from headrace.records.record import iter_records  # noqa: E402
+from headrace.spark.checkpoint import CheckpointMismatch  # noqa: E402
 from headrace.spark.deciding import CommitFailed, Decider, Decision, task_id  # noqa: E402
 from headrace.spark.reading import close_clusters, cluster_for  # noqa: E402
 from headrace.spark.sink_options import write_options  # noqa: E402
@@ -311,3 +312,47 @@ def test_a_decided_batch_whose_transactions_are_all_gone_is_written_again(broker
         init_producer(stage.cluster, task_id(stage.query, "r1", 0, f"{task}-0"), 60_000)  # fences, and so aborts
     stage.attempt("r2", 0, BATCH_AGAIN)
     assert stage.committed() == ROWS
+
+
+@pytest.mark.parametrize("number", [0, 1], ids=["older-batch", "same-batch-number"])
+def test_refusal_of_a_restored_checkpoint_completes_the_decided_batch(broker, number):
+    """The driver was killed behind its decision, and what comes next plans other records. The refusal names the
+    decision's end offsets as written, so they must be."""
+    stage = Stage(broker)
+    stage.attempt("r1", 0, {0: [b"first"]})
+
+    class Killed(Decider):
+        def _end(self, decision: Decision) -> None:
+            raise Crash
+
+    decision = stage.tasks("r1", 1, BATCH)._replace(ends='[{"orders":{"0":20}}]')
+    with pytest.raises(Crash):
+        Killed(stage.cluster, stage.query).commit(decision)
+    stage.cluster.forget()
+    other = stage.tasks("r2", number, {0: [b"other"]})._replace(ends='[{"orders":{"0":90}}]')
+    with pytest.raises(CheckpointMismatch, match="has batch 1"):
+        stage.commit(other)
+    assert stage.committed() == sorted([b"first", *ROWS])
+
+
+def test_decision_that_is_taken_back_leaves_the_ends_of_the_one_before(broker):
+    """Otherwise a restored checkpoint could plan the batch before with other records, and they would be left out."""
+    stage = Stage(broker)
+    first = stage.tasks("r1", 0, {0: [b"first"]})._replace(ends='[{"orders":{"0":10}}]')
+    stage.commit(first)
+
+    class Killed(Decider):
+        def _end(self, decision: Decision) -> None:
+            raise Crash
+
+    with pytest.raises(Crash):
+        Killed(stage.cluster, stage.query).commit(stage.tasks("r1", 1, BATCH)._replace(ends='[{"orders":{"0":20}}]'))
+    stage.cluster.forget()
+    for task in BATCH:
+        init_producer(stage.cluster, task_id(stage.query, "r1", 1, f"{task}-0"), 60_000)  # fences, and so aborts
+    with pytest.raises(CommitFailed, match="timed out"):
+        stage.commit(stage.tasks("r2", 1, BATCH)._replace(ends='[{"orders":{"0":20}}]'))
+    with pytest.raises(CheckpointMismatch, match="has batch 0"):
+        stage.commit(stage.tasks("r3", 0, {0: [b"other"]})._replace(ends='[{"orders":{"0":15}}]'))
+    stage.attempt("r4", 1, BATCH_AGAIN)
+    assert stage.committed() == sorted([b"first", *ROWS])

@@ -16,15 +16,33 @@ _NO_OFFSET = "-"  # of a source that had none yet
 SHOWN_MAX = 4000  # characters of offsets in an error
 
 
-class CheckpointMismatch(InvalidConfig):
-    """The checkpoint is not the one with which the sink was written."""
-
-
 class CommittedBatch(NamedTuple):
     """The last batch that a sink has of a query."""
 
     number: int
     ends: str
+
+
+class CheckpointMismatch(InvalidConfig):
+    """The checkpoint is not the one with which the sink was written."""
+
+    def __init__(self, sink: str, committed: CommittedBatch, checkpoint: str, begin: CommittedBatch | None = None):
+        """`begin`: what the slowest part of the sink has. A new checkpoint that begins there loses nothing."""
+        self._said = sink, committed, checkpoint
+        ends = (committed if begin is None else begin).ends
+        offsets = f" {ends[:SHOWN_MAX]}, a source for each entry," if ends else ""
+        part = "the sink" if begin is None else "the table"
+        super().__init__(
+            f"{sink} has batch {committed.number} of this query{_up_to(committed.ends)}; the checkpoint {checkpoint}. "
+            "It is older than what was written, as after a restore from a backup, and continuing would lose records. "
+            "Nothing was written. Restore the newer checkpoint, or begin with a new one (`headrace pipeline reset "
+            f"NAME`) and set startingOffsets (`starting` in a pipeline's file) to the offsets{offsets} up to which "
+            f"{part} was written"
+        )
+
+    def beginning_at(self, begin: CommittedBatch) -> "CheckpointMismatch":
+        """The same of dead letters, which are committed before the table's rows: only the table's end loses nothing."""
+        return CheckpointMismatch(*self._said, begin)
 
 
 def batch_ends(checkpoint: str | None, number: int) -> str:
@@ -69,25 +87,17 @@ def newest_number(numbered: Path) -> int | None:
 def check_repeated(sink: str, committed: CommittedBatch, number: int, ends: str) -> None:
     """CheckpointMismatch unless the batch, whose number the sink has already, is the one that it has."""
     if number != committed.number or (ends != committed.ends and UNKNOWN not in (ends, committed.ends)):
-        raise _mismatch(sink, committed, f"plans batch {number}{_up_to(ends)}")
+        raise CheckpointMismatch(sink, committed, f"plans batch {number}{_up_to(ends)}")
 
 
 def check_newest(sink: str, committed: CommittedBatch, newest: int, ends: str) -> None:
     """The same before a query starts: the checkpoint has planned every batch that the sink has."""
     if committed.number > newest:
-        raise _mismatch(sink, committed, f"ends with batch {newest}{_up_to(ends)}" if newest >= 0 else "has no batch")
+        raise CheckpointMismatch(
+            sink, committed, f"ends with batch {newest}{_up_to(ends)}" if newest >= 0 else "has no batch"
+        )
     if committed.number == newest:
         check_repeated(sink, committed, newest, ends)
-
-
-def _mismatch(sink: str, committed: CommittedBatch, checkpoint: str) -> CheckpointMismatch:
-    begin = f" {committed.ends[:SHOWN_MAX]}, a source for each entry," if committed.ends else ""
-    return CheckpointMismatch(
-        f"{sink} has batch {committed.number} of this query{_up_to(committed.ends)}; the checkpoint {checkpoint}. It "
-        "is older than what was written, as after a restore from a backup, and continuing would lose records. Nothing "
-        "was written. Restore the newer checkpoint, or begin with a new one (`headrace pipeline reset NAME`) and set"
-        f" startingOffsets (`starting` in a pipeline's file) to the offsets{begin} up to which the sink was written"
-    )
 
 
 def _up_to(ends: str) -> str:

@@ -71,6 +71,11 @@ class Decision(NamedTuple):
     run_id: str
     transactions: tuple[Owner, ...]
     ends: str = UNKNOWN  # up to which offsets the batch reads, as its checkpoint has it
+    before: CommittedBatch = CommittedBatch(NO_BATCH, UNKNOWN)  # what the sink has if this one is taken back
+
+    @property
+    def committed(self) -> CommittedBatch:
+        return CommittedBatch(self.batch_id, self.ends)
 
 
 def task_id(query_id: str, run_id: str, slot: int, task: str) -> str:
@@ -141,15 +146,25 @@ class Decider:
         before = self.last(stable=True)
         if before is not None and before.batch_id >= proposed.batch_id:
             self._abort(set(proposed.transactions) - set(before.transactions))
-            committed = CommittedBatch(before.batch_id, before.ends)
-            check_repeated("the sink", committed, proposed.batch_id, proposed.ends)
+            # First: a batch that was decided counts, and would time out while somebody finds the right checkpoint.
             self._complete(driver, before)
+            check_repeated("the sink", before.committed, proposed.batch_id, proposed.ends)
             return
         self._check_open(proposed.transactions)
-        self._write(driver, proposed)
+        self._write(driver, proposed if before is None else proposed._replace(before=before.committed))
         self._end(proposed)
         if before is None or before.run_id != proposed.run_id:
             self.sweep(keep=proposed.transactions)
+
+    def finish(self) -> None:
+        """Ends the transactions of the last decision, whose driver may have died behind it. CommitFailed if they have
+        timed out; the decision is taken back then."""
+        ensure_topic(self._cluster, TOPIC)
+        ensure_records(self._cluster)
+        driver = self._driver()
+        last = self.last(stable=True)
+        if last is not None:
+            self._complete(driver, last)
 
     def abort(self, transactions: Iterable[Owner], batch_id: int) -> None:
         """Of an attempt that failed: what is not part of a decision is undone. Spark calls this also after a commit
@@ -186,7 +201,7 @@ class Decider:
         return own and known is not None and known.state in states
 
     def _write(self, driver: Owner, decision: Decision) -> None:
-        text = json.dumps([decision.batch_id, decision.run_id, decision.transactions, decision.ends])
+        text = json.dumps(decision)
         try:
             reference = append(self._cluster, driver, self._key, text)
             add_group_offsets(self._cluster, driver, self._query, {PLACE: Committed(decision.batch_id + 1, reference)})
@@ -213,7 +228,7 @@ class Decider:
                 f"{self._query}. A longer transactionTimeoutMs (and transaction.max.timeout.ms) prevents this."
             )
         self._abort(set(decision.transactions) - set(lost))
-        self._write(driver, Decision(decision.batch_id - 1, "", ()))
+        self._write(driver, Decision(decision.before.number, "", (), decision.before.ends))
         raise CommitFailed(f"batch {decision.batch_id} timed out before it was visible; it will be written again")
 
     def _end(self, decision: Decision) -> None:
@@ -231,8 +246,8 @@ class Decider:
 
 
 def _decision(record: str) -> Decision:
-    number, run_id, rows, ends = json.loads(record)
-    return Decision(number, run_id, tuple(Owner(*row) for row in rows), ends)
+    number, run_id, rows, ends, *before = json.loads(record)
+    return Decision(number, run_id, tuple(Owner(*row) for row in rows), ends, *(CommittedBatch(*one) for one in before))
 
 
 # A transaction that cannot be aborted because it has ended, by a timeout, a fence or a commit.

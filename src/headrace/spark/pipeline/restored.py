@@ -5,11 +5,19 @@ well, but a query that fails is tried again; a pipeline that is refused here say
 """
 
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from headrace.spark.checkpoint import UNKNOWN, CommittedBatch, batch_ends, check_newest, newest_number
-from headrace.spark.deciding import Decider
+from headrace.spark.checkpoint import (
+    UNKNOWN,
+    CheckpointMismatch,
+    CommittedBatch,
+    batch_ends,
+    check_newest,
+    newest_number,
+)
+from headrace.spark.deciding import NO_BATCH, CommitFailed, Decider
 from headrace.spark.pipeline.sinks import Place, committed_in, table_owner
 from headrace.spark.pipeline.spec import Pipeline, SinkKind
 from headrace.spark.reading import cluster_for
@@ -24,27 +32,58 @@ def check_checkpoint(pipeline: Pipeline, place: Place) -> None:
     newest = newest_number(Path(place.checkpoint) / "offsets")
     if newest is None or not (Path(place.checkpoint) / "metadata").exists():
         return  # it has not begun, or Spark runs on another machine
+    try:
+        _check(pipeline, place, newest)
+    except CheckpointMismatch:
+        # A batch that was decided counts, and would time out while somebody finds the right checkpoint.
+        decider = _decider(pipeline, place)
+        if decider is None:
+            raise
+        with suppress(CommitFailed):
+            decider.finish()
+        _check(pipeline, place, newest)
+
+
+def _check(pipeline: Pipeline, place: Place, newest: int) -> None:
     ends = batch_ends(place.checkpoint, newest)
+    table = _of_table(pipeline, place)
+    if table is not None:
+        check_newest(pipeline.sink.target, table, newest, ends)
     for sink, committed in _committed(pipeline, place):
-        check_newest(sink, committed, newest, ends)
+        try:
+            check_newest(sink, committed, newest, ends)
+        except CheckpointMismatch as mismatch:
+            raise mismatch if table is None else mismatch.beginning_at(table) from None
+
+
+def _decider(pipeline: Pipeline, place: Place) -> Decider | None:
+    """Of the query that writes to topics; None if it writes to a table alone, or Spark's own sink does."""
+    is_table = pipeline.sink.kind in (SinkKind.DELTA, SinkKind.ICEBERG)
+    if pipeline.sink.kind is not SinkKind.TOPIC and not (is_table and pipeline.dead_letters):
+        return None
+    own = pipeline.sink.options if pipeline.sink.kind is SinkKind.TOPIC else {}
+    options = write_options({**place.writing(), **own})
+    return Decider(cluster_for(options.client), place.query_id(), options.fence)
+
+
+def _of_table(pipeline: Pipeline, place: Place) -> CommittedBatch | None:
+    """The last batch that a Delta or Iceberg sink has; None of other sinks."""
+    if pipeline.sink.kind not in (SinkKind.DELTA, SinkKind.ICEBERG):
+        return None
+    table = _table(pipeline)
+    return CommittedBatch(NO_BATCH, UNKNOWN) if table is None else committed_in(table, table_owner(pipeline, place))
 
 
 def _committed(pipeline: Pipeline, place: Place) -> Iterator[tuple[str, CommittedBatch]]:
-    """The last batch that each part of the sink has."""
-    is_table = pipeline.sink.kind in (SinkKind.DELTA, SinkKind.ICEBERG)
-    if pipeline.sink.kind is SinkKind.TOPIC or (is_table and pipeline.dead_letters):
-        own = pipeline.sink.options if pipeline.sink.kind is SinkKind.TOPIC else {}
-        options = write_options({**place.writing(), **own})
-        decision = Decider(cluster_for(options.client), place.query_id()).last(stable=True)
-        if decision is not None:
-            topic = pipeline.dead_letters if is_table else pipeline.sink.target
-            yield f"the topic {topic}", CommittedBatch(decision.batch_id, decision.ends)
-    table = _table(pipeline) if is_table else None
-    if table is not None:
-        yield pipeline.sink.target, committed_in(table, table_owner(pipeline, place))
+    """The last batch that topics and directories of Parquet have."""
+    decider = _decider(pipeline, place)
+    decision = decider.last(stable=True) if decider is not None else None
+    if decision is not None:
+        topic = pipeline.sink.target if pipeline.sink.kind is SinkKind.TOPIC else pipeline.dead_letters
+        yield f"the topic {topic}", decision.committed
     if pipeline.sink.kind is SinkKind.PARQUET:
         number = newest_number(Path(pipeline.sink.target) / "_spark_metadata")
-        yield pipeline.sink.target, CommittedBatch(-1 if number is None else number, UNKNOWN)
+        yield pipeline.sink.target, CommittedBatch(NO_BATCH if number is None else number, UNKNOWN)
 
 
 def _table(pipeline: Pipeline) -> "LakeTable | None":

@@ -16,7 +16,7 @@ from uuid import uuid4
 from headrace.client.blocking.cluster import ClientSettings
 from headrace.client.blocking.transactional import Owner
 from headrace.model.errors import InvalidConfig
-from headrace.spark.checkpoint import UNKNOWN, CommittedBatch, batch_ends, check_repeated
+from headrace.spark.checkpoint import UNKNOWN, CheckpointMismatch, CommittedBatch, batch_ends, check_repeated
 from headrace.spark.pipeline.fencing import check_owner
 from headrace.spark.pipeline.letter_writing import write_letters
 from headrace.spark.pipeline.plan import Planned, records
@@ -160,11 +160,27 @@ def _add_both(pipeline: Pipeline, place: Place, both: "DataFrame", number: int) 
     try:
         letters = both.where(f.col(_LETTER).isNotNull()).select(f"{_LETTER}.*")
         options = write_options({**place.writing(), "checkpointLocation": place.checkpoint})
-        write_letters(letters, options, place.query_id(), place.run_id, number)
-        rows = both.where(f.col(_ROW).isNotNull()).select(f"{_ROW}.*")
+        try:
+            write_letters(letters, options, place.query_id(), place.run_id, number)
+        except CheckpointMismatch as mismatch:
+            raise mismatch.beginning_at(_committed_batch(pipeline, place, both)) from None
+        rows = _rows_of(both)
         _add_to_table(pipeline, place, rows, number)
     finally:
         both.unpersist()
+
+
+def _rows_of(both: "DataFrame") -> "DataFrame":
+    from pyspark.sql import functions as f
+
+    return both.where(f.col(_ROW).isNotNull()).select(f"{_ROW}.*")
+
+
+def _committed_batch(pipeline: Pipeline, place: Place, both: "DataFrame") -> CommittedBatch:
+    from headrace.spark.lake.writing import arrow_schema
+
+    table = open_lake_table(pipeline, arrow_schema(_rows_of(both)))
+    return committed_in(table, table_owner(pipeline, place))
 
 
 def _add_to_table(pipeline: Pipeline, place: Place, rows: "DataFrame", number: int) -> None:
