@@ -31,7 +31,7 @@ class ArchiveTable:
         self.settings = settings
         self._table = table
         self.upkeep = upkeep
-        self._schema = archive_schema(settings.decoding)
+        self._schema = table.layout(archive_schema(settings.decoding)).file_schema
 
     @property
     def location(self) -> str:

@@ -38,6 +38,7 @@ class FileWriter:
         self._held_rows = self._held_bytes = 0
 
     def write(self, batch: pa.RecordBatch) -> None:
+        batch = batch.cast(self._schema)  # in the same types; fields may get the ids of a table's columns
         self._held.append(batch)
         self._held_rows += batch.num_rows
         self._held_bytes += batch.nbytes

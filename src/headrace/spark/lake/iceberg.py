@@ -31,7 +31,7 @@ from sqlalchemy.exc import DBAPIError
 
 from headrace.spark.lake.files import open_folder
 from headrace.spark.lake.iceberg_catalog import find_catalog, has_catalog, trouble_told
-from headrace.spark.lake.row_types import as_in_table, nullable, stored_schema
+from headrace.spark.lake.row_types import as_in_table, identified, nullable, stored_schema
 from headrace.spark.lake.table import NO_BATCH, Batch, DataFile, Layout, SchemaMismatch, check_fits
 
 _NO_RETRIES = {"commit.retry.num-retries": "0"}
@@ -118,7 +118,8 @@ class IcebergLakeTable:
 
     def layout(self, schema: pa.Schema) -> Layout:
         rows = as_in_table(self._schema(), _stored(schema))
-        return Layout(rows, self.partition_by, rows)
+        # By name a file would give its values to whichever column has the name later, after a rename or a new column.
+        return Layout(rows, self.partition_by, identified(rows, self._table.schema().as_arrow()))
 
     def new_columns(self, schema: pa.Schema) -> list[str]:
         return check_fits(self._schema(), _stored(schema), self.location)
@@ -139,7 +140,7 @@ def _stored(schema: pa.Schema) -> pa.Schema:
 
 
 def _map_names(transaction: Transaction) -> None:
-    """Our files know their columns by name; Iceberg's ids come from here."""
+    """Files of earlier versions know their columns by name; Iceberg's ids come from here."""
     metadata = transaction.table_metadata
     if metadata.name_mapping() is None:
         mapping = metadata.schema().name_mapping.model_dump_json()

@@ -47,3 +47,22 @@ def stored_type(kind: pa.DataType, *, small_integers: bool) -> pa.DataType:
     if kind in _SMALL_INTEGERS and not small_integers:
         return pa.int32()
     return kind
+
+
+def identified(schema: pa.Schema, table: pa.Schema) -> pa.Schema:
+    """The schema with the field ids of the table's columns, for files in which readers find columns by id."""
+    return pa.schema([_identified(one, table.field(one.name)) for one in schema])
+
+
+def _identified(field: pa.Field, like: pa.Field) -> pa.Field:
+    return field.with_type(_identified_type(field.type, like.type)).with_metadata(like.metadata)
+
+
+def _identified_type(kind: pa.DataType, like: pa.DataType) -> pa.DataType:
+    if pa.types.is_list(kind):
+        return pa.list_(_identified(kind.value_field, like.value_field))
+    if pa.types.is_map(kind):
+        return pa.map_(_identified(kind.key_field, like.key_field), _identified(kind.item_field, like.item_field))
+    if pa.types.is_struct(kind):
+        return pa.struct([_identified(one, like.field(one.name)) for one in kind])
+    return kind

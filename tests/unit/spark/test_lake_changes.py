@@ -1,0 +1,108 @@
+"""Tables that other writers change between two batches: rows that are there keep their values."""
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+from headrace.spark.lake.delta import DeltaLakeTable
+from headrace.spark.lake.delta_upkeep import DeltaUpkeep
+from headrace.spark.lake.files import FileWriter
+from headrace.spark.lake.iceberg import IcebergLakeTable
+from headrace.spark.lake.iceberg_upkeep import IcebergUpkeep
+from headrace.spark.lake.reading import open_version
+from headrace.spark.lake.table import Batch, LakeTable, commit_once, fit_once
+from headrace.spark.lake.upkeep import Upkeep
+from tests.unit.spark.lake_tables import delete_in_delta, delete_in_iceberg
+
+NESTED = pa.struct(
+    [("city", pa.string()), ("tags", pa.list_(pa.string())), ("sizes", pa.map_(pa.string(), pa.int64()))]
+)
+SCHEMA = pa.schema([("id", pa.int64()), ("name", pa.string()), ("place", NESTED)])
+Row = dict[str, Any]
+
+
+def add(table: LakeTable, number: int, rows: Sequence[Row]) -> None:
+    """As a pipeline does it, with the columns that it has always had."""
+    fit_once(table, SCHEMA)
+    path = f"{table.location.removeprefix('file://')}/data/file-{number}.parquet"
+    writer = FileWriter(path, table.layout(SCHEMA).file_schema)
+    writer.write(pa.RecordBatch.from_pylist(list(rows), SCHEMA))
+    assert commit_once(table, [writer.close()], Batch("p", number))
+
+
+def row(number: int) -> Row:
+    return {"id": number, "name": f"n{number}", "place": {"city": "x", "tags": ["t"], "sizes": [("s", number)]}}
+
+
+def rows(place: Path) -> list[Row]:
+    version = open_version(str(place))
+    found = [one for part in version.parts() for batch in part.batches(version.schema) for one in batch.to_pylist()]
+    return sorted(found, key=lambda one: one["id"])
+
+
+@pytest.fixture
+def place(tmp_path: Path) -> Path:
+    return tmp_path / "table"
+
+
+@pytest.fixture
+def iceberg(place: Path) -> IcebergLakeTable:
+    return IcebergLakeTable.open_or_create(str(place), SCHEMA)
+
+
+def test_new_column_under_the_name_of_a_renamed_one_takes_no_values(iceberg: IcebergLakeTable, place: Path) -> None:
+    add(iceberg, 0, [row(1)])
+    with iceberg.native.update_schema() as change:
+        change.rename_column("name", "title")
+    add(IcebergLakeTable.open(str(place)), 1, [row(2)])
+    assert rows(place) == [
+        {"id": 1, "title": "n1", "place": row(1)["place"], "name": None},
+        {"id": 2, "title": None, "place": row(2)["place"], "name": "n2"},
+    ]
+
+
+def test_dropped_column_that_is_added_again_is_empty(iceberg: IcebergLakeTable, place: Path) -> None:
+    add(iceberg, 0, [row(1)])
+    with iceberg.native.update_schema() as change:
+        change.delete_column("name")
+    add(IcebergLakeTable.open(str(place)), 1, [row(2)])
+    assert [(one["id"], one["name"]) for one in rows(place)] == [(1, None), (2, "n2")]
+
+
+def test_merged_files_keep_the_values_of_renamed_columns(iceberg: IcebergLakeTable, place: Path) -> None:
+    for number in range(3):
+        add(iceberg, number, [row(number)])
+    with iceberg.native.update_schema() as change:
+        change.rename_column("name", "title")
+    table = IcebergLakeTable.open(str(place))
+    assert IcebergUpkeep(table.native).compact(Upkeep()) == 3
+    assert [(one["id"], one["title"]) for one in rows(place)] == [(0, "n0"), (1, "n1"), (2, "n2")]
+    assert len(IcebergLakeTable.open(str(place)).files()) == 1
+
+
+def test_merged_iceberg_files_leave_out_deleted_rows(iceberg: IcebergLakeTable, place: Path) -> None:
+    add(iceberg, 0, [row(0), row(1)])
+    add(iceberg, 1, [row(2)])
+    delete_in_iceberg(iceberg.native, next(path for path in iceberg.files() if path.endswith("file-0.parquet")), [0])
+    table = IcebergLakeTable.open(str(place))
+    assert IcebergUpkeep(table.native).compact(Upkeep()) == 2
+    assert rows(place) == [row(1), row(2)]
+
+
+def test_iceberg_files_with_deletes_by_equality_are_not_merged(iceberg: IcebergLakeTable, place: Path) -> None:
+    add(iceberg, 0, [row(0), row(1)])
+    add(iceberg, 1, [row(2)])
+    delete_in_iceberg(iceberg.native, "", [0], by_equality=True)
+    assert IcebergUpkeep(IcebergLakeTable.open(str(place)).native).small_files(Upkeep(small_files_max=0)) == 0
+
+
+def test_merged_delta_files_leave_out_deleted_rows(place: Path) -> None:
+    table = DeltaLakeTable.open_or_create(str(place), SCHEMA)
+    add(table, 0, [row(0), row(1)])
+    add(table, 1, [row(2)])
+    delete_in_delta(place, "data/file-0.parquet", [0])
+    assert DeltaUpkeep(DeltaLakeTable.open(str(place)).native).compact(Upkeep()) == 2
+    assert rows(place) == [row(1), row(2)]
