@@ -1,11 +1,13 @@
 """Tables that other writers change between two batches: rows that are there keep their values."""
 
+import json
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
 import pytest
+from deltalake import DeltaTable
 
 from headrace.spark.lake.delta import DeltaLakeTable
 from headrace.spark.lake.delta_upkeep import DeltaUpkeep
@@ -13,7 +15,7 @@ from headrace.spark.lake.files import FileWriter
 from headrace.spark.lake.iceberg import IcebergLakeTable
 from headrace.spark.lake.iceberg_upkeep import IcebergUpkeep
 from headrace.spark.lake.reading import open_version
-from headrace.spark.lake.table import Batch, LakeTable, commit_once, fit_once
+from headrace.spark.lake.table import Batch, LakeTable, SchemaMismatch, commit_once, fit_once
 from headrace.spark.lake.upkeep import Upkeep
 from tests.unit.spark.lake_tables import delete_in_delta, delete_in_iceberg
 
@@ -106,3 +108,56 @@ def test_merged_delta_files_leave_out_deleted_rows(place: Path) -> None:
     delete_in_delta(place, "data/file-0.parquet", [0])
     assert DeltaUpkeep(DeltaLakeTable.open(str(place)).native).compact(Upkeep()) == 2
     assert rows(place) == [row(1), row(2)]
+
+
+def commit_metadata(place: Path, configuration: dict[str, str], column: dict[str, Any], protocol: Row) -> None:
+    """What another writer makes of the table: its properties, and a rule for the column `name`."""
+    log = place / "_delta_log"
+    lines = [json.loads(line) for file in sorted(log.glob("*.json")) for line in file.read_text().splitlines()]
+    metadata = [line["metaData"] for line in lines if "metaData" in line][-1]
+    schema = json.loads(metadata["schemaString"])
+    for number, field in enumerate(schema["fields"], 1):
+        field["metadata"] = column if field["name"] == "name" else {}
+        if "delta.columnMapping.mode" in configuration:
+            field["metadata"] = {"delta.columnMapping.id": number, "delta.columnMapping.physicalName": f"col-{number}"}
+    metadata |= {"schemaString": json.dumps(schema), "configuration": configuration}
+    version = DeltaTable(str(place)).version() + 1
+    text = "\n".join(json.dumps(one) for one in ({"protocol": protocol}, {"metaData": metadata}))
+    (log / f"{version:020}.json").write_text(text + "\n")
+
+
+LEGACY = {"minReaderVersion": 2, "minWriterVersion": 6}
+FEATURES = {"minReaderVersion": 1, "minWriterVersion": 7, "writerFeatures": ["icebergCompatV2"]}
+
+
+@pytest.mark.parametrize(
+    ("configuration", "column", "protocol", "why"),
+    [
+        ({"delta.columnMapping.mode": "name", "delta.columnMapping.maxColumnId": "3"}, {}, LEGACY, "maps its columns"),
+        ({"delta.constraints.positive": "id > 0"}, {}, LEGACY, "delta.constraints.positive"),
+        ({}, {"delta.generationExpression": "cast(id as string)"}, LEGACY, "values of name"),
+        ({"delta.enableRowTracking": "true"}, {}, LEGACY, "delta.enableRowTracking"),
+        ({}, {}, FEATURES, "icebergCompatV2"),
+    ],
+)
+def test_delta_table_with_rules_that_are_not_kept_is_refused(
+    place: Path, configuration: dict[str, str], column: dict[str, Any], protocol: Row, why: str
+) -> None:
+    """Another writer may set them between two batches, and between the files of a batch and its commit."""
+    flat = pa.schema([SCHEMA.field("id"), SCHEMA.field("name")])
+    table = DeltaLakeTable.open_or_create(str(place), flat)
+    assert commit_once(table, [], Batch("p", 0))
+    commit_metadata(place, configuration, column, protocol)
+    with pytest.raises(SchemaMismatch, match=why):
+        commit_once(table, [], Batch("p", 1))
+    with pytest.raises(SchemaMismatch, match=why):
+        DeltaLakeTable.open(str(place)).new_columns(flat)
+
+
+def test_notes_are_found_behind_many_commits_of_others(place: Path) -> None:
+    """They hold the end offsets, by which a restored checkpoint is recognized."""
+    table = DeltaLakeTable.open_or_create(str(place), SCHEMA)
+    assert commit_once(table, [], Batch("p", 0, {"ends": "here"}))
+    for number in range(110):
+        assert commit_once(table, [], Batch("q", number))
+    assert DeltaLakeTable.open(str(place)).notes("p") == {"ends": "here"}

@@ -14,11 +14,39 @@ from deltalake.transaction import AddAction
 
 from headrace.spark.lake.partition_values import delta_text
 from headrace.spark.lake.row_types import as_in_table, nullable, stored_schema
-from headrace.spark.lake.table import NO_BATCH, Batch, DataFile, Layout, TableChanged, check_fits
+from headrace.spark.lake.table import NO_BATCH, Batch, DataFile, Layout, SchemaMismatch, TableChanged, check_fits
 
-# History entries that are looked through for the notes of an owner's last batch; the newest is nearly always it.
-HISTORY_MAX = 100
+# History entries that are looked through first for the notes of an owner's last batch; the newest is nearly always it.
 FIRST_LOOK = 3
+HISTORY_MAX: int | None = None  # then all that the log still has
+
+# Writers that know no more than these keep a table right, as long as it uses none of what follows.
+WRITE_FEATURES = frozenset(
+    [
+        "allowColumnDefaults",
+        "appendOnly",
+        "changeDataFeed",
+        "checkConstraints",
+        "clustering",
+        "columnMapping",
+        "deletionVectors",
+        "domainMetadata",
+        "generatedColumns",
+        "identityColumns",
+        "inCommitTimestamp",
+        "invariants",
+        "rowTracking",
+        "timestampNtz",
+        "typeWidening",
+        "typeWidening-preview",
+        "v2Checkpoint",
+        "vacuumProtocolCheck",
+    ]
+)
+_MAPPING = "delta.columnMapping.mode"
+_SWITCHES = ("delta.enableInCommitTimestamps", "delta.enableRowTracking")
+_CONSTRAINTS = "delta.constraints."
+_COLUMN_RULES = ("delta.invariants", "delta.generationExpression", "delta.identity.start")
 
 
 @contextmanager
@@ -89,6 +117,7 @@ class DeltaLakeTable:
             max_commit_retries=0,
             app_transactions=[Transaction(batch.owner, batch.number)],
         )
+        self._check_writable()
         with changes_told(self.location):
             self._table.create_write_transaction(
                 [self._action(file) for file in files],
@@ -116,7 +145,30 @@ class DeltaLakeTable:
         files = pa.schema([one for one in rows if one.name not in self.partition_by])
         return Layout(rows, self.partition_by, files)
 
+    def _check_writable(self) -> None:
+        """SchemaMismatch if the table wants of its writers what delta-rs' plain commit of files does not do."""
+        metadata, protocol = self._table.metadata(), self._table.protocol()
+        configuration = metadata.configuration
+        if configuration.get(_MAPPING, "none") != "none":
+            raise self._unwritable("maps its columns", f"{_MAPPING} = {configuration[_MAPPING]}")
+        for name in configuration:
+            if name.startswith(_CONSTRAINTS) or (name in _SWITCHES and configuration[name] == "true"):
+                raise self._unwritable("sets a table property", f"{name} = {configuration[name]}")
+        for field in self._table.schema().fields:
+            for rule in _COLUMN_RULES:
+                if rule in field.metadata:
+                    raise self._unwritable(f"has a rule for the values of {field.name}", rule)
+        unknown = set(protocol.writer_features or []) - WRITE_FEATURES
+        if unknown:
+            raise self._unwritable("uses features of Delta Lake", ", ".join(sorted(unknown)))
+
+    def _unwritable(self, what: str, which: str) -> SchemaMismatch:
+        return SchemaMismatch(
+            f"{self.location} {what} ({which}), which headrace cannot write to; remove it, or write to another table"
+        )
+
     def new_columns(self, schema: pa.Schema) -> list[str]:
+        self._check_writable()
         return check_fits(self._schema(), _stored(schema), self.location)
 
     def fit(self, schema: pa.Schema) -> None:
