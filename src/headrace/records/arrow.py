@@ -5,8 +5,8 @@ what lies between two fields and a field, gives up its fields to `take`. Needs n
 extra `spark`; imported by nobody else.
 """
 
-from collections.abc import Collection, Iterator, Sequence
-from typing import Any, NamedTuple
+from collections.abc import Collection, Iterable, Iterator, Sequence
+from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 import pyarrow as pa
@@ -33,6 +33,8 @@ HEADERS_TYPE = pa.list_(pa.field("element", HEADER_STRUCT))
 GROUP_BYTES_MAX = 32 * 1024 * 1024
 
 Batch = tuple[memoryview, BatchHeader]
+Section = tuple[bytes, BatchHeader]  # the records of a batch, decompressed
+Grouped = TypeVar("Grouped", Batch, Section)
 
 
 class Columns(NamedTuple):
@@ -52,9 +54,20 @@ class Columns(NamedTuple):
 
 def decode_columns(batches: Sequence[Batch], wanted: Collection[str]) -> Columns:
     """All records of these batches, none of them a control batch, in their order."""
-    sections = [_section(batch, header) for batch, header in batches]
+    return _decoded([_section(one) for one in batches], wanted)
+
+
+def decode_groups(batches: Iterable[Batch], wanted: Collection[str], rows_max: int) -> Iterator[Columns]:
+    """The same in pieces of at most `rows_max` records and GROUP_BYTES_MAX bytes, or of one batch that is larger. Sizes
+    are those of decompressed records: a fetch of a few kilobytes may hold gigabytes."""
+    for group in grouped(map(_section, batches), rows_max):
+        yield _decoded(group, wanted)
+
+
+def _decoded(group: Sequence[Section], wanted: Collection[str]) -> Columns:
+    sections = [section for section, _ in group]
     section = sections[0] if len(sections) == 1 else b"".join(sections)
-    headers = [header for _, header in batches]
+    headers = [header for _, header in group]
     counts = [header.record_count for header in headers]
     spans = locate(section, _starts(section, sections, headers))
     _check_deltas(spans, headers, counts)
@@ -74,12 +87,12 @@ def decode_columns(batches: Sequence[Batch], wanted: Collection[str]) -> Columns
     return Columns(offsets, arrays)
 
 
-def grouped(batches: Sequence[Batch], rows_max: int) -> Iterator[Sequence[Batch]]:
+def grouped(batches: Iterable[Grouped], rows_max: int) -> Iterator[Sequence[Grouped]]:
     """Neighbours that are worth decoding together: small batches would cost more in calls than in records.
 
     At most `rows_max` together, or one batch that is larger by itself.
     """
-    group: list[Batch] = []
+    group: list[Grouped] = []
     rows = size = 0
     for batch in batches:
         if group and (rows + batch[1].record_count > rows_max or size + len(batch[0]) > GROUP_BYTES_MAX):
@@ -92,14 +105,15 @@ def grouped(batches: Sequence[Batch], rows_max: int) -> Iterator[Sequence[Batch]
         yield group
 
 
-def _section(batch: memoryview, header: BatchHeader) -> bytes:
+def _section(packed_batch: Batch) -> Section:
+    batch, header = packed_batch
     if header.magic != FORMAT_VERSION:
         raise CorruptBatch(f"records of format v{header.magic} cannot be read")
     packed = batch[HEADER_BYTES:]
     section = decompress(header.codec, packed, bytes_max=DECOMPRESSED_BYTES_MAX) if header.record_count else b""
     if not 0 <= header.record_count <= len(section) // RECORD_BYTES_MIN:
         raise CorruptBatch(f"{len(section)} bytes cannot hold {header.record_count} records")
-    return section
+    return section, header
 
 
 def _starts(joined: bytes, sections: Sequence[bytes], headers: Sequence[BatchHeader]) -> Int64s:

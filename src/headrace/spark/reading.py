@@ -17,7 +17,7 @@ from headrace.client.factory import BrokerUnreachable
 from headrace.client.refusals import Refused
 from headrace.model.errors import ErrorCode, HeadraceError
 from headrace.model.ids import TopicPartition
-from headrace.records.arrow import Columns, decode_columns, grouped
+from headrace.records.arrow import Columns, decode_groups
 from headrace.records.arrow_arrays import array_of, bytes_scalar
 from headrace.records.committed import visible_batches
 from headrace.spark.memory import keep_freed_memory, spare_what_is_loaded
@@ -230,10 +230,10 @@ class _RowBatches:
         self._rows_made = 0
 
     def of(self, fetched: Fetched, wanted: OffsetRange) -> Iterator[Any]:
-        visible = list(visible_batches(fetched.batches, fetched.aborted))
-        for group in grouped(visible, ROWS_PER_BATCH):
+        visible = visible_batches(fetched.batches, fetched.aborted)
+        for group in decode_groups(visible, self._schema.names, ROWS_PER_BATCH):
             # The first batch may begin before the position, and hold rows there that were deleted.
-            columns = decode_columns(group, self._schema.names).within(fetched.position, wanted.end)
+            columns = group.within(fetched.position, wanted.end)
             if len(columns.offsets):
                 yield self._batch(columns)
 

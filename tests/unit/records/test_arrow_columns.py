@@ -6,7 +6,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from headrace.model.errors import CorruptBatch
-from headrace.records.arrow import HEADERS_TYPE, decode_columns, grouped
+from headrace.records.arrow import GROUP_BYTES_MAX, HEADERS_TYPE, decode_columns, decode_groups, grouped
 from headrace.records.batch import HEADER_BYTES, batch_crc, parse_header
 from headrace.records.builder import NewRecord, build_batch, sealed
 from headrace.records.compression import Codec, compress
@@ -122,6 +122,17 @@ def test_small_batches_are_decoded_together():
     batches = [build_batch([NewRecord(1, None, b"v")] * 400, base_offset=400 * n) for n in range(10)]
     parts = [(memoryview(batch), parse_header(batch)) for batch in batches]
     assert [len(group) for group in grouped(parts, 1000)] == [2, 2, 2, 2, 2]
+
+
+def test_groups_are_bounded_by_what_batches_decompress_to():
+    """Gigabytes of records fit into a fetch of some kilobytes; Arrow counts the bytes of a column in 32 bits."""
+    count, value = 12, bytes(8 * 1024 * 1024)
+    batches = [build_batch([NewRecord(1, None, value)], base_offset=n, codec=Codec.ZSTD) for n in range(count)]
+    assert sum(map(len, batches)) < GROUP_BYTES_MAX / 100
+    groups = list(decode_groups([(memoryview(one), parse_header(one)) for one in batches], ALL, 1000))
+    assert [offset for group in groups for offset in group.offsets] == list(range(count))
+    assert all(len(group.offsets) * len(value) <= GROUP_BYTES_MAX for group in groups)
+    assert all(one == value for group in groups for one in group.arrays["value"].to_pylist())
 
 
 def test_a_batch_of_which_compaction_left_nothing_has_no_rows():
