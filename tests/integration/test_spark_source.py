@@ -229,6 +229,18 @@ def test_a_topic_made_anew_is_loss_unless_that_is_allowed(stage, seen_in_between
     assert strict.catch_up() == [*range(10), *range(100, 150)]
 
 
+def test_start_behind_the_end_is_loss_unless_that_is_allowed(stage):
+    """As of a topic that was made anew after a pipeline had written its start down: its records were skipped."""
+    stage.create()
+    stage.send(range(20))
+    start = json.dumps({stage.topic: {"0": 50}})
+    query = stage.query(startingOffsets=start)
+    with pytest.raises(DataLost, match="ends at 20, before the query's position 50"):
+        query.plan()
+    query.restart(failOnDataLoss="false")
+    assert query.catch_up() == list(range(20))
+
+
 def test_retention_that_passes_the_position(stage):
     stage.create()
     stage.send(range(10))

@@ -49,7 +49,9 @@ class TopicWatch:
         if not start:
             partitions = self._locator.partitions(self._topics)
             ends = self._locator.latest(partitions)
-            return View(self._locator.resolve(self._options.start, partitions), ends, ids)
+            # A start behind the end is a slip, or of a topic that was made anew since the start was written down.
+            starts = self._without_regress(self._locator.resolve(self._options.start, partitions), ends)
+            return View(starts, {one: max(end, starts[one]) for one, end in ends.items()}, ids)
         known = self._without_lost_topics(ends_of(start), ids_of(start), ids)
         partitions = self._locator.partitions(self._topics, all_named=self._options.fail_on_data_loss)
         ends = self._locator.latest(partitions)
