@@ -197,6 +197,20 @@ def test_topic_sink_keeps_microseconds(spark: SparkSession) -> None:
     assert [bytes(row.value) for row in rows] == [value]
 
 
+def test_topic_sink_keeps_times_in_any_session_zone(spark: SparkSession) -> None:
+    """New York was 4:56:02 behind UTC until 1883; a format of JSON has no seconds for that."""
+    decoding = Decoding(format=Format.JSON, schema="at timestamp")
+    value = b'{"at":"1883-11-18T12:03:57.500000Z"}'
+    one = pipeline(decoding, sql="select at from orders", sink=Sink(kind=SinkKind.TOPIC, target="out"))
+    zone = spark.conf.get("spark.sql.session.timeZone")
+    spark.conf.set("spark.sql.session.timeZone", "America/New_York")
+    try:
+        rows = records(one, planned(spark, one, value).output).collect()
+    finally:
+        spark.conf.set("spark.sql.session.timeZone", zone)
+    assert [bytes(row.value) for row in rows] == [value]
+
+
 def test_unknown_decode_option_is_refused(spark: SparkSession) -> None:
     one = pipeline(Decoding(format=Format.JSON, schema="id bigint", options={"mode": "FAILFAST"}))
     with pytest.raises(InvalidConfig, match="format json has no option 'mode'"):

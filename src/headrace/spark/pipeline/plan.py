@@ -19,8 +19,10 @@ if TYPE_CHECKING:
 
 OpenSource = Callable[[Source], "DataFrame"]
 
-# Spark's own formats stop at the millisecond.
+# Spark's own formats stop at the millisecond. Offsets of local mean time have seconds, which no format of JSON has, so
+# times are in UTC whatever the session's time zone is.
 JSON_TIMES = {
+    "timeZone": "UTC",
     "timestampFormat": "yyyy-MM-dd'T'HH:mm:ss.SSSSSSXXX",
     "timestampNTZFormat": "yyyy-MM-dd'T'HH:mm:ss.SSSSSS",
 }
