@@ -7,7 +7,7 @@ from uuid import uuid4
 
 import pytest
 from confluent_kafka import Consumer, Producer, TopicPartition
-from confluent_kafka.admin import AdminClient, NewTopic
+from confluent_kafka.admin import AdminClient, AlterConfigOpType, ConfigEntry, ConfigResource, NewTopic
 
 from headrace.cli.app import run
 from headrace.spark.pipeline import retrying
@@ -31,15 +31,15 @@ class Stage:
             f"dead_letters: {self.dead}\n"
         )
 
-    def put_aside(self, count: int, *, error: str = "not JSON", topic: str | None = None) -> None:
-        producer = Producer({"bootstrap.servers": self.bootstrap})
+    def put_aside(self, count: int, *, error: str = "not JSON", topic: str | None = None, value: bytes = b"") -> None:
+        producer = Producer({"bootstrap.servers": self.bootstrap, "message.max.bytes": 4_000_000})
         for number in range(count):
             time = 1_700_000_000_000 + number
             said = (error, self.name, topic or self.topic, str(number % 3), str(number), str(time))
             notes = [(name, text.encode()) for name, text in zip(DEAD_HEADERS, said, strict=True)]
             headers = [("own", b"%d" % number), ("own", None), *notes]
-            key, value = b"k%d" % number, None if number % 5 == 0 else b"\xff%d" % number
-            producer.produce(self.dead, value, key, partition=number % 2, headers=headers)
+            key, own = b"k%d" % number, None if number % 5 == 0 else b"\xff%d" % number
+            producer.produce(self.dead, value or own, key, partition=number % 2, headers=headers)
         producer.produce(self.dead, b"a stranger's record", partition=0)
         assert producer.flush(WAIT_S) == 0
 
@@ -106,6 +106,19 @@ def test_some_go_now_and_the_others_later(stage):
         assert letters.retry(Chosen(stage.name)).sent == 2
         assert letters.retry(Chosen("another")).sent == 0
     assert len(stage.arrived()) == 12
+
+
+def test_letter_as_large_as_its_topic_takes_goes_back(stage):
+    """And with it those behind it."""
+    entry = ConfigEntry("max.message.bytes", "4000000", incremental_operation=AlterConfigOpType.SET)
+    for name in (stage.topic, stage.dead):
+        resource = ConfigResource(ConfigResource.Type.TOPIC, name, incremental_configs=[entry])
+        stage.admin.incremental_alter_configs([resource])[resource].result(WAIT_S)
+    stage.put_aside(1, value=b"x" * 3_000_000)
+    stage.put_aside(4)
+    with closing(DeadLetters(stage.bootstrap, stage.dead)) as letters:
+        assert letters.retry(Chosen(stage.name)).sent == 5
+    assert sorted(len(value or b"") for _, _, value, *_ in stage.arrived()) == [0, 2, 2, 2, 3_000_000]
 
 
 @pytest.mark.parametrize("step", ["_produce", "commit_transaction"])

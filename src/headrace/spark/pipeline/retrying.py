@@ -26,6 +26,9 @@ if TYPE_CHECKING:
 LETTERS_PER_TRANSACTION = 1000
 TRANSACTION_TIMEOUT_MS = 60_000
 WAIT_S = 60.0
+# As much as the producer's queue holds. librdkafka's own limit of 1 MB would stop the retry at the first larger letter,
+# and with it all that come behind; what a topic takes is the broker's business.
+LETTER_BYTES_MAX = 64 * 1024 * 1024
 CLIENT_ID = "headrace-retry-dead"
 
 
@@ -106,7 +109,11 @@ class DeadLetters:
 
     def _producer(self) -> "Producer":
         name = f"headrace-retry-dead-{self.topic}"
-        own: Overrides = {"transactional.id": name, "transaction.timeout.ms": TRANSACTION_TIMEOUT_MS}
+        own: Overrides = {
+            "transactional.id": name,
+            "transaction.timeout.ms": TRANSACTION_TIMEOUT_MS,
+            "message.max.bytes": LETTER_BYTES_MAX,
+        }
         producer = make_producer(self._settings.bootstrap, {**own, **self._settings.security.librdkafka()})
         producer.init_transactions(WAIT_S)
         return producer
