@@ -2,11 +2,13 @@
 
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 import pytest
 from pyarrow import parquet as pq
 
+from headrace.model.errors import InvalidConfig
 from headrace.spark.lake.delta import DeltaLakeTable
 from headrace.spark.lake.delta_upkeep import DeltaUpkeep
 from headrace.spark.lake.iceberg import IcebergLakeTable
@@ -119,3 +121,22 @@ def test_who_merges_files_that_somebody_else_has_merged_is_refused(open_table: O
     with pytest.raises(TableChanged):
         rivals[1].compact(small)
     assert ids_of(open_table()) == [0, 1, 2, 3]
+
+
+@pytest.mark.parametrize("name", ["orders.v1", "ü x", "100%", "it's", "a&b=c", "{a}", "*"])
+@pytest.mark.parametrize("kind", [DeltaLakeTable, IcebergLakeTable], ids=["delta", "iceberg"])
+def test_table_may_be_in_a_directory_of_any_name(kind: Any, name: str, tmp_path: Path) -> None:
+    place = str(tmp_path / name)
+    table = kind.open_or_create(place, SCHEMA)
+    assert commit_once(table, [written(table, "a", 1)], Batch("p", 0, {"ends": "here"}))
+    again = kind.open(place)
+    assert (ids_of(again), again.last_batch("p"), again.notes("p")) == ([1], 0, {"ends": "here"})
+    assert [one.name for one in tmp_path.iterdir()] == [name]
+
+
+@pytest.mark.parametrize("name", ["a%41b", "a?b", "a#b", "a\\b"])
+@pytest.mark.parametrize("kind", [DeltaLakeTable, IcebergLakeTable], ids=["delta", "iceberg"])
+def test_directory_that_a_uri_would_change_is_refused(kind: Any, name: str, tmp_path: Path) -> None:
+    with pytest.raises(InvalidConfig, match="in its path"):
+        kind.open_or_create(str(tmp_path / name), SCHEMA)
+    assert list(tmp_path.iterdir()) == []

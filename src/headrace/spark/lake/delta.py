@@ -12,6 +12,7 @@ from deltalake.exceptions import CommitFailedError
 from deltalake.schema import Schema as DeltaSchema
 from deltalake.transaction import AddAction
 
+from headrace.spark.lake.files import check_directory
 from headrace.spark.lake.partition_values import delta_text
 from headrace.spark.lake.row_types import as_in_table, nullable, stored_schema
 from headrace.spark.lake.table import NO_BATCH, Batch, DataFile, Layout, SchemaMismatch, TableChanged, check_fits
@@ -65,6 +66,7 @@ class DeltaLakeTable:
 
     @staticmethod
     def exists(target: str) -> bool:
+        check_directory(target)
         return DeltaTable.is_deltatable(target)
 
     @classmethod
@@ -79,6 +81,7 @@ class DeltaLakeTable:
         partition_by: Sequence[str] = (),
         storage: Mapping[str, str] | None = None,
     ) -> "DeltaLakeTable":
+        check_directory(target)
         options = dict(storage or {})
         if not DeltaTable.is_deltatable(target, options):
             DeltaTable.create(

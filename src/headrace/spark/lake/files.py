@@ -1,12 +1,14 @@
 """Parquet files of a lake table, written from Arrow without Spark; not part of the table until a commit names them."""
 
 import os
+import re
 from typing import Any
 
 import pyarrow as pa
 from pyarrow import fs
 from pyarrow import parquet as pq
 
+from headrace.model.errors import InvalidConfig
 from headrace.spark.lake.table import DataFile
 
 FILE_OPTIONS: dict[str, Any] = {"compression": "zstd", "write_statistics": True}
@@ -22,6 +24,19 @@ def open_folder(place: str) -> tuple[fs.FileSystem, str]:
         return fs.LocalFileSystem(), path
     found: tuple[fs.FileSystem, str] = fs.FileSystem.from_uri(place)
     return found
+
+
+# In URIs, by which the libraries of the formats name files, these stand for something else: a table ends up in another
+# directory, or its history is not found.
+_OF_URIS = re.compile(r"[?#\\]|%[0-9A-Fa-f]{2}")
+
+
+def check_directory(place: str) -> None:
+    """InvalidConfig if a table on this machine cannot be in this directory."""
+    path = place.removeprefix("file://")
+    found = _OF_URIS.search(path) if "://" not in path else None
+    if found is not None:
+        raise InvalidConfig(f"{path}: a table cannot be in a directory with {found[0]!r} in its path")
 
 
 class FileWriter:

@@ -175,14 +175,14 @@ def _found_or_made(target: str, schema: pa.Schema, partition_by: Sequence[str]) 
     catalog, name = find_catalog(target)
     if not catalog.table_exists(name):
         with suppress(NamespaceAlreadyExistsError):
-            catalog.create_namespace(name.rpartition(".")[0])
+            catalog.create_namespace(name[:-1])
         # Two begin at once: the other one's is as good.
         with suppress(TableAlreadyExistsError, CommitFailedException):
             _make(catalog, name, schema, partition_by)
     return catalog.load_table(name)
 
 
-def _make(catalog: Catalog, name: str, schema: pa.Schema, partition_by: Sequence[str]) -> None:
+def _make(catalog: Catalog, name: tuple[str, ...], schema: pa.Schema, partition_by: Sequence[str]) -> None:
     """With its partitions in one step: rows that others add in between would not be in any."""
     with (
         catalog.create_table_transaction(name, _stored(schema), properties=_NO_RETRIES) as transaction,

@@ -14,6 +14,7 @@ from pyiceberg.exceptions import CommitFailedException
 from sqlalchemy.exc import SQLAlchemyError
 
 from headrace.model.errors import HeadraceError, InvalidConfig
+from headrace.spark.lake.files import check_directory
 from headrace.spark.lake.table import TableChanged
 
 NAMESPACE = "headrace"
@@ -37,15 +38,16 @@ def trouble_told(location: str) -> Iterator[None]:
         raise CatalogTrouble(f"the catalog of {location}: {getattr(error, 'orig', None) or error}") from error
 
 
-def find_catalog(target: str) -> tuple[Catalog, str]:
-    """And the table's name in it. One in a folder is made if need be."""
+def find_catalog(target: str) -> tuple[Catalog, tuple[str, ...]]:
+    """And the table's name in it, with its namespaces. One in a folder is made if need be."""
     folder = _folder_of(target)
     if folder is None:
-        configured, _, name = target.partition(".")
-        return load_catalog(configured), name
+        configured, *name = target.split(".")
+        return load_catalog(configured), tuple(name)
+    check_directory(str(folder))
     folder.mkdir(parents=True, exist_ok=True)
     catalog = load_catalog(NAMESPACE, type="sql", uri=f"sqlite:///{folder}/{FILE}", warehouse=f"file://{folder}")
-    return catalog, f"{NAMESPACE}.{folder.name}"
+    return catalog, (NAMESPACE, folder.name)
 
 
 def has_catalog(target: str) -> bool:
