@@ -24,7 +24,7 @@ from headrace.model.ids import TopicPartition  # noqa: E402
 from headrace.records.committed import visible_batches  # noqa: E402
 from headrace.records.record import iter_records  # noqa: E402
 from headrace.spark.checkpoint import CheckpointMismatch  # noqa: E402
-from headrace.spark.deciding import CommitFailed, Decider, Decision, task_id  # noqa: E402
+from headrace.spark.deciding import CheckpointCopied, CommitFailed, Decider, Decision, task_id  # noqa: E402
 from headrace.spark.reading import close_clusters, cluster_for  # noqa: E402
 from headrace.spark.sink_options import write_options  # noqa: E402
 from headrace.spark.task_writer import write_in_transaction, write_rows  # noqa: E402
@@ -356,3 +356,13 @@ def test_decision_that_is_taken_back_leaves_the_ends_of_the_one_before(broker):
         stage.commit(stage.tasks("r3", 0, {0: [b"other"]})._replace(ends='[{"orders":{"0":15}}]'))
     stage.attempt("r4", 1, BATCH_AGAIN)
     assert stage.committed() == sorted([b"first", *ROWS])
+
+
+def test_copied_checkpoint_with_another_target_is_refused(broker):
+    """The same query id and the same batch: its rows would be left out as written, and they are in another topic."""
+    stage = Stage(broker)
+    stage.commit(stage.tasks("r1", 0, {0: [b"first"]})._replace(ends="[5]", target="orders"))
+    with pytest.raises(CheckpointCopied, match="is in orders, and this one writes to copies"):
+        stage.commit(stage.tasks("r2", 0, {0: [b"first"]})._replace(ends="[5]", target="copies"))
+    stage.commit(stage.tasks("r3", 0, {0: [b"first"]})._replace(ends="[5]", target="orders"))
+    assert stage.committed() == [b"first"]

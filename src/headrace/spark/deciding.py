@@ -38,7 +38,7 @@ from headrace.client.blocking.transactional import (
     open_transactions,
 )
 from headrace.client.refusals import Refused
-from headrace.model.errors import ErrorCode
+from headrace.model.errors import ErrorCode, InvalidConfig
 from headrace.model.ids import TopicPartition
 from headrace.spark.checkpoint import UNKNOWN, CommittedBatch, check_repeated
 from headrace.spark.commit_records import append, append_fact, ensure_records, is_reference, newest, referred
@@ -62,6 +62,10 @@ class CommitFailed(Exception):
     """The batch was not committed. Nothing of it is visible; the query will write it again."""
 
 
+class CheckpointCopied(InvalidConfig):
+    """Two queries with copies of one checkpoint, or two writes with one txnAppId, have different targets."""
+
+
 class BatchTorn(Exception):
     """A decided batch can no longer be completed. Somebody has to look."""
 
@@ -72,6 +76,7 @@ class Decision(NamedTuple):
     transactions: tuple[Owner, ...]
     ends: str = UNKNOWN  # up to which offsets the batch reads, as its checkpoint has it
     before: CommittedBatch = CommittedBatch(NO_BATCH, UNKNOWN)  # what the sink has if this one is taken back
+    target: str = ""  # the topic, or the pipeline; "" if it is not known, as when a column names the topics
 
     @property
     def committed(self) -> CommittedBatch:
@@ -148,6 +153,7 @@ class Decider:
             self._abort(set(proposed.transactions) - set(before.transactions))
             # First: a batch that was decided counts, and would time out while somebody finds the right checkpoint.
             self._complete(driver, before)
+            _check_target(before, proposed)
             check_repeated("the sink", before.committed, proposed.batch_id, proposed.ends)
             return
         self._check_open(proposed.transactions)
@@ -228,7 +234,7 @@ class Decider:
                 f"{self._query}. A longer transactionTimeoutMs (and transaction.max.timeout.ms) prevents this."
             )
         self._abort(set(decision.transactions) - set(lost))
-        self._write(driver, Decision(decision.before.number, "", (), decision.before.ends))
+        self._write(driver, Decision(decision.before.number, "", (), decision.before.ends, target=decision.target))
         raise CommitFailed(f"batch {decision.batch_id} timed out before it was visible; it will be written again")
 
     def _end(self, decision: Decision) -> None:
@@ -246,8 +252,23 @@ class Decider:
 
 
 def _decision(record: str) -> Decision:
-    number, run_id, rows, ends, *before = json.loads(record)
-    return Decision(number, run_id, tuple(Owner(*row) for row in rows), ends, *(CommittedBatch(*one) for one in before))
+    number, run_id, rows, ends, *rest = json.loads(record)
+    decision = Decision(number, run_id, tuple(Owner(*row) for row in rows), ends)
+    if not rest:  # of an earlier version
+        return decision
+    before, target = rest
+    return decision._replace(before=CommittedBatch(*before), target=target)
+
+
+def _check_target(committed: Decision, proposed: Decision) -> None:
+    """CheckpointCopied if a batch would be left out that another target has."""
+    if committed.target and proposed.target and committed.target != proposed.target:
+        raise CheckpointCopied(
+            f"batch {proposed.batch_id} of this query is in {committed.target}, and this one writes to "
+            f"{proposed.target}. A copy of a checkpoint has another target, a foreachBatch writes to two topics "
+            "with one txnAppId, or the target was changed while the batch was unfinished. Nothing was written. Use a "
+            "checkpoint or a txnAppId for each target, or the old target until the batch is done"
+        )
 
 
 # A transaction that cannot be aborted because it has ended, by a timeout, a fence or a commit.

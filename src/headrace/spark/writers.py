@@ -125,7 +125,9 @@ def decide(options: WriteOptions, messages: Sequence[WriterCommitMessage | None]
         transactions = tuple(sorted(one.owner for one in done if one.owner is not None))
         decider = Decider(cluster_for(options.client), done[0].query_id, options.fence)
         ends = batch_ends(options.checkpoint, batch_id)
-        decider.commit(Decision(batch_id, done[0].run_id, transactions, ends))
+        fence = options.fence.transactional_id if options.fence is not None else None
+        target = fence or options.topic or ""
+        decider.commit(Decision(batch_id, done[0].run_id, transactions, ends, target=target))
 
 
 def _undo(options: WriteOptions, messages: Sequence[WriterCommitMessage | None], batch_id: int) -> None:
