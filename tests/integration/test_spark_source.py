@@ -15,6 +15,8 @@ from confluent_kafka import Consumer, Producer
 from confluent_kafka import TopicPartition as Partition
 from confluent_kafka.admin import AdminClient, NewPartitions, NewTopic
 
+from headrace.client.blocking.cluster import Cluster
+from headrace.spark import reading
 from headrace.spark.reading import DataLost, close_clusters
 from headrace.spark.source import HeadraceDataSource
 from headrace.spark.watching import REFRESH_S
@@ -114,6 +116,12 @@ def broker() -> Iterator[LocalBroker]:
     with LocalBroker(memory=False, settings={"log.cleaner.backoff.ms": "50"}) as broker:
         yield broker
         close_clusters()
+
+
+@pytest.fixture(autouse=True)
+def quick_loss(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Topics that tests delete are gone for good: nothing is to be waited for."""
+    monkeypatch.setattr(reading, "MISSING_PATIENCE_S", 0.0)
 
 
 @pytest.fixture
@@ -227,6 +235,23 @@ def test_a_topic_made_anew_is_loss_unless_that_is_allowed(stage, seen_in_between
     assert lenient.catch_up() == [*range(10), *range(100, 150)]
     strict.restart(failOnDataLoss="false")
     assert strict.catch_up() == [*range(10), *range(100, 150)]
+
+
+@pytest.mark.parametrize("lenient", ["true", "false"])
+def test_topic_unknown_to_a_lagging_broker_keeps_its_position(stage, monkeypatch, lenient):
+    stage.create()
+    stage.send(range(10))
+    query = stage.query(failOnDataLoss=lenient)
+    assert query.catch_up() == list(range(10))
+    stage.send(range(10, 15))
+    monkeypatch.setattr(reading, "MISSING_PATIENCE_S", 60.0)
+    topics, lagging = Cluster.topics, iter([True, True])
+
+    def lag(self, *asked, **how):
+        return {} if next(lagging, False) else topics(self, *asked, **how)
+
+    monkeypatch.setattr(Cluster, "topics", lag)
+    assert query.catch_up() == list(range(15)), "neither lost nor read again"
 
 
 def test_start_behind_the_end_is_loss_unless_that_is_allowed(stage):

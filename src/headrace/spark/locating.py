@@ -30,6 +30,10 @@ class Locator:
         self._subscription = subscription
         self._read_committed = read_committed
 
+    def forget(self) -> None:
+        """Another broker may be asked next."""
+        self._cluster.forget()
+
     def topics(self) -> dict[str, TopicView]:
         """The subscribed topics that exist now, fresh from the cluster."""
         wanted = self._subscription

@@ -5,10 +5,15 @@ turned into loss where offsets that the query counts on are gone.
 """
 
 import time
+from collections.abc import Set
 from typing import NamedTuple
 
-from headrace.client.blocking.cluster import TopicView
+from headrace.client.blocking.cluster import Patience, TopicView
+from headrace.client.factory import BrokerUnreachable
+from headrace.client.refusals import Refused
+from headrace.model.errors import ErrorCode
 from headrace.model.ids import TopicPartition
+from headrace.spark import reading
 from headrace.spark.locating import Locator, TopicMissing
 from headrace.spark.options import ReadOptions
 from headrace.spark.positions import Json, Positions, ends_of, ids_of
@@ -45,6 +50,7 @@ class TopicWatch:
 
     def _look(self, start: Json) -> View:
         self._refresh()
+        self._wait_for({one.topic for one in ends_of(start)})
         ids = {name: str(topic.topic_id) for name, topic in self._topics.items()}
         if not start:
             partitions = self._locator.partitions(self._topics)
@@ -65,6 +71,18 @@ class TopicWatch:
         if self._options.subscription.pattern is None or now - self._looked_at >= REFRESH_S:
             self._topics = self._locator.topics()
             self._looked_at = now
+
+    def _wait_for(self, names: Set[str]) -> None:
+        """A broker whose metadata is behind does not know all topics. One that counted as deleted by mistake would be
+        read from its beginning later."""
+        missing = Patience(reading.MISSING_PATIENCE_S)
+        while names - self._topics.keys():
+            try:
+                missing.wait_after(Refused(ErrorCode.LEADER_NOT_AVAILABLE, "no such topic"), "listing topics")
+            except BrokerUnreachable:
+                return
+            self._locator.forget()
+            self._topics = self._locator.topics()
 
     def _without_lost_topics(self, known: Positions, old_ids: dict[str, str], ids: dict[str, str]) -> Positions:
         for name in sorted({one.topic for one in known}):
