@@ -77,7 +77,11 @@ def start_queries(pipeline: Pipeline, planned: Planned, place: Place) -> list["S
     if planned.dead is not None and pipeline.sink.kind in (SinkKind.PARQUET, SinkKind.CONSOLE):
         letters = counted(planned.dead, DEAD_COUNT).writeStream.format("headrace").options(**place.writing())
         name, checkpoint = f"{pipeline.name}-dead-letters", f"{place.checkpoint}-dead-letters"
-        queries.append(_start(pipeline, letters, name, checkpoint))
+        try:
+            queries.append(_start(pipeline, letters, name, checkpoint))
+        except BaseException:
+            queries[0].stop()  # a server's session outlives this process, and nobody would watch the query
+            raise
     return queries
 
 
