@@ -140,7 +140,7 @@ def _committed_files(folder: Path) -> set[Path]:
     return named
 
 
-@pytest.mark.timeout(2 * WAIT_S * (kills(1) + 2))
+@pytest.mark.timeout(2 * WAIT_S * (kills(1, times=2) + 2))
 def test_every_sink_has_what_plain_python_makes_whoever_dies(dice: Dice, tmp_path: Path) -> None:
     if shutil.which("java") is None:
         pytest.skip("Spark needs Java")
@@ -148,7 +148,7 @@ def test_every_sink_has_what_plain_python_makes_whoever_dies(dice: Dice, tmp_pat
     with LocalBroker(memory=False) as broker:
         stage = Stage(broker.bootstrap, tmp_path, dice)
         try:
-            while died.total() < kills(1):
+            while died.total() < kills(1, times=2):
                 stage.send(dice.randrange(100, RECORDS_BETWEEN_KILLS_MAX))
                 for kind in KINDS:
                     stage.wait_for(kind, len(stage.rows(kind)) + 1, 0)

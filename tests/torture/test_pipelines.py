@@ -13,7 +13,7 @@ from tests.torture.pipeline_stage import RECORDS_BETWEEN_KILLS, WAIT_S, Stage, r
 from tests.torture.plan import Dice, kills
 
 
-@pytest.mark.timeout(2 * WAIT_S * (kills(1) + 2))
+@pytest.mark.timeout(2 * WAIT_S * (kills(1, times=2) + 2))
 def test_a_pipeline_makes_what_plain_python_makes_whoever_dies(dice: Dice, tmp_path: Path) -> None:
     if shutil.which("java") is None:
         pytest.skip("Spark needs Java")
@@ -24,7 +24,7 @@ def test_a_pipeline_makes_what_plain_python_makes_whoever_dies(dice: Dice, tmp_p
             stage.send(RECORDS_BETWEEN_KILLS)
             stage.headrace("start", str(stage.file))
             assert "runs already" in stage.headrace("start", str(stage.file), succeeds=False)
-            while died.total() < kills(1):
+            while died.total() < kills(1, times=2):
                 stage.wait_for_rows(len(stage.rows()) + 1)
                 stage.send(dice.randrange(RECORDS_BETWEEN_KILLS))
                 time.sleep(dice.random())

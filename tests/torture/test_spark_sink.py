@@ -139,7 +139,7 @@ class Books:
         self._cluster.close()
 
 
-@pytest.mark.timeout(2 * SECONDS_PER_KILL_MAX * (kills(3) + 1))
+@pytest.mark.timeout(2 * SECONDS_PER_KILL_MAX * (kills(3, times=2) + 1))
 def test_every_row_is_copied_once_whoever_dies(dice: Dice, tmp_path: Path) -> None:
     if shutil.which("java") is None:
         pytest.skip("Spark needs Java")
@@ -150,7 +150,7 @@ def test_every_row_is_copied_once_whoever_dies(dice: Dice, tmp_path: Path) -> No
         driver, books = Driver(broker.bootstrap, tmp_path), Books(broker.bootstrap)
         died: Counter[str] = Counter()
         try:
-            while died.total() < kills(3):
+            while died.total() < kills(3, times=2):
                 _work(driver, books, dice)
                 died[_kill_somebody(driver, broker, dice, died)] += 1
             _finish(driver, books)
