@@ -24,7 +24,7 @@ from headrace.spark.pipeline.problems import PipelineRefused
 from headrace.spark.pipeline.retrying import DeadLetters
 from headrace.spark.pipeline.running import Running
 from headrace.spark.pipeline.sinks import Place, _add_to_table
-from headrace.spark.pipeline.spec import Pipeline
+from headrace.spark.pipeline.spec import Format, Pipeline
 from headrace.spark.pipeline.state import PipelineState
 from headrace.spark.pipeline.yaml_file import parse_pipeline
 from tests.gateways import gateway_alone
@@ -179,7 +179,7 @@ def test_a_table_takes_each_batch_once(kit: SparkKit, tmp_path: Path, kind: str)
     assert kit.session.read.parquet(*_files(kind, str(table))).count() == 200
 
 
-def ids(messages: list[Any]) -> list[int]:
+def ids(messages: list[Any]) -> list[Any]:
     return sorted(json.loads(one.value())["id"] for one in messages)
 
 
@@ -312,3 +312,59 @@ def test_retried_record_counts_once_also_after_reset(kit: SparkKit, tmp_path: Pa
     run(kit, replace(lenient, sink=replace(lenient.sink, target=again)), tmp_path)
     assert ids(committed(kit, again, 3)) == [-3, 1, 2], "once, from the original"
     assert len(kit.values(again, kafka__isolation__level="read_committed")) == 3
+
+
+def test_retried_record_counts_once_after_reset_and_backfill(kit: SparkKit, tmp_path: Path) -> None:
+    topic, sink, again = kit.topic(2), kit.topic(), kit.topic()
+    kit.topic(name=f"{topic}.dead")
+    strict = replace(totals(topic, f"topic: {sink}"), retry_topic=f"{topic}.retry")
+    lenient = replace(
+        strict, sources=(replace(strict.sources[0], rejects={}),), sink=replace(strict.sink, target=again)
+    )
+    kit.produce(topic, [order(1), order(-2)])
+    run(kit, strict, tmp_path)
+    with closing(DeadLetters(kit.bootstrap, f"{topic}.dead", retry_topic=strict.retry_topic)) as letters:
+        assert letters.retry(Chosen(strict.name)).sent == 1
+    state = PipelineState(strict.name, tmp_path)
+    state.forget()
+    pin_backfill(state, state, lenient, kit.bootstrap, "earliest")
+    kit.produce(topic, [order(3)])
+    run(kit, lenient, tmp_path, only_backfill=True)
+    run(kit, lenient, tmp_path)
+    assert ids(committed(kit, again, 3)) == [-2, 1, 3]
+    assert len(kit.values(again, kafka__isolation__level="read_committed")) == 3
+
+
+def test_retried_record_goes_to_the_source_that_it_did_not_fit(kit: SparkKit, tmp_path: Path) -> None:
+    """Another source of the same topic has its row already."""
+    topic, sink = kit.topic(), kit.topic()
+    kit.topic(name=f"{topic}.dead")
+    pipeline = parse_pipeline(
+        f"""\
+pipeline: both
+sources:
+  orders: {{topic: {topic}, format: json, schema: id bigint}}
+  raw: {{topic: {topic}, format: text}}
+sql: select cast(id as string) as id, size(_headers) as n from orders union all select value, size(_headers) from raw
+sink: {{topic: {sink}}}
+dead_letters: {topic}.dead
+retry_topic: {topic}.retry
+trigger: available-now
+"""
+    )
+    kit.produce(topic, [{"value": b'{"id": 1}'}, {"value": b"7", "headers": [("own", b"h")]}])
+    run(kit, pipeline, tmp_path)
+    assert ids(committed(kit, sink, 3)) == ["1", "7", '{"id": 1}']
+    with closing(DeadLetters(kit.bootstrap, f"{topic}.dead", retry_topic=pipeline.retry_topic)) as letters:
+        assert letters.retry(Chosen(pipeline.name)).sent == 1
+    orders, raw = pipeline.sources
+    orders = replace(orders, decoding=replace(orders.decoding, format=Format.TEXT, schema=None))
+    sql = "select value as id, size(_headers) as n from orders union all select value, size(_headers) from raw"
+    run(
+        kit,
+        replace(pipeline, sources=(orders, raw), sql=sql),
+        tmp_path,
+    )
+    assert ids(committed(kit, sink, 4)) == ["1", "7", "7", '{"id": 1}']
+    rows = [json.loads(one) for one in kit.values(sink, kafka__isolation__level="read_committed")]
+    assert sorted((row["id"], row["n"]) for row in rows) == [("1", 0), ("7", 1), ("7", 1), ('{"id": 1}', 0)]

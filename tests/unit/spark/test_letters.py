@@ -7,7 +7,16 @@ import pytest
 from headrace.model.errors import InvalidConfig
 from headrace.model.ids import TopicPartition
 from headrace.records.record import Record
-from headrace.spark.pipeline.letters import DEAD_HEADERS, Chosen, Letter, Retried, entry_of, homeless, letter_of
+from headrace.spark.pipeline.letters import (
+    DEAD_HEADERS,
+    DEAD_SOURCE,
+    Chosen,
+    Letter,
+    Retried,
+    entry_of,
+    homeless,
+    letter_of,
+)
 from headrace.spark.sink_options import fence_text, write_options
 
 PLACE = TopicPartition("dead", 0)
@@ -28,6 +37,14 @@ def test_a_letter_gives_the_record_back():
     (letter,) = letters(record(5, own=own))
     assert (letter.source, letter.source_offset, letter.timestamp) == (TopicPartition("orders", 3), 17, 1700000000000)
     assert (letter.key, letter.value, letter.headers) == (b"k", None, own)
+
+
+def test_a_letter_says_which_source_it_did_not_fit():
+    own = (("trace", b"1"),)
+    (letter,) = letters(record(5, own=(*own, (DEAD_SOURCE, b"orders"))))
+    assert (letter.reader, letter.headers) == ("orders", own)
+    (again,) = letters(Record(9, 0, None, None, letter.to_retry("retry").headers[:-1]))
+    assert (again.reader, again.headers) == ("orders", own)
 
 
 @pytest.mark.parametrize("headers", [(), (("headrace.error", b"x"),), record(0).headers[1:]])

@@ -18,6 +18,7 @@ DEAD_TOPIC = "headrace.topic"
 DEAD_PARTITION = "headrace.partition"
 DEAD_OFFSET = "headrace.offset"
 DEAD_TIMESTAMP = "headrace.timestamp"
+DEAD_SOURCE = "headrace.source"  # before the others: which source of the pipeline the record does not fit
 DEAD_LETTER = "headrace.letter"  # of a record in the retry topic: partition:offset of its letter, behind the others
 KEPT = {"retention.ms": "-1"}  # of topics that hold the only copy of something
 # In this order, behind the record's own.
@@ -35,13 +36,17 @@ class Letter(NamedTuple):
     key: bytes | None
     value: bytes | None
     headers: Headers  # the record's own
+    reader: str = (
+        ""  # the source of the pipeline that the record did not fit; letters of earlier versions do not say it
+    )
 
     def to_retry(self, topic: str) -> "Letter":
         """The same for the retry topic: with the notes behind the record's own headers, and its letter's place."""
         said = (self.error, self.pipeline, self.source.topic, self.source.partition, self.source_offset, self.timestamp)
         notes = [(name, str(text).encode()) for name, text in zip(DEAD_HEADERS, said, strict=True)]
         letter = (DEAD_LETTER, f"{self.place.partition}:{self.offset}".encode())
-        return self._replace(source=TopicPartition(topic, 0), headers=(*self.headers, *notes, letter))
+        reader = [(DEAD_SOURCE, self.reader.encode())] if self.reader else []
+        return self._replace(source=TopicPartition(topic, 0), headers=(*self.headers, *reader, *notes, letter))
 
 
 def letter_of(place: TopicPartition, record: Record) -> Letter | None:
@@ -56,7 +61,12 @@ def letter_of(place: TopicPartition, record: Record) -> Letter | None:
         source, source_offset, time = TopicPartition(topic, int(partition)), int(offset), int(timestamp)
     except ValueError:
         return None
-    return Letter(place, record.offset, pipeline, error, source, source_offset, time, record.key, record.value, own)
+    reader = ""
+    if own and own[-1][0] == DEAD_SOURCE:
+        own, reader = own[:-1], (own[-1][1] or b"").decode(errors="replace")
+    return Letter(
+        place, record.offset, pipeline, error, source, source_offset, time, record.key, record.value, own, reader
+    )
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from headrace.model.errors import InvalidConfig
 from headrace.spark.pipeline.decoding import ERROR, RAW_COLUMNS, analysed, decoded
-from headrace.spark.pipeline.letters import DEAD_HEADERS
+from headrace.spark.pipeline.letters import DEAD_HEADERS, DEAD_SOURCE
 from headrace.spark.pipeline.problems import concerning
 from headrace.spark.pipeline.progress import READ
 from headrace.spark.pipeline.spec import FUNCTION, SQL, Format, Pipeline, SinkKind, Source
@@ -47,7 +47,7 @@ def plan(spark: "SparkSession", pipeline: Pipeline, open_source: OpenSource) -> 
             views[source.name] = _view(source, _stopped_by_errors(pipeline, rows))
         else:
             views[source.name] = _view(source, rows.where(f"{ERROR} is null"))
-            letters = dead_letters(pipeline, rows.where(f"{ERROR} is not null"))
+            letters = dead_letters(pipeline, source, rows.where(f"{ERROR} is not null"))
             dead = letters if dead is None else dead.unionByName(letters)
     return Planned(transformed(spark, pipeline, views), dead)
 
@@ -102,11 +102,12 @@ def _stopped_by_errors(pipeline: Pipeline, rows: "DataFrame") -> "DataFrame":
 # Records
 
 
-def dead_letters(pipeline: Pipeline, rows: "DataFrame") -> "DataFrame":
+def dead_letters(pipeline: Pipeline, source: Source, rows: "DataFrame") -> "DataFrame":
     """Records for the dead-letter topic: the original bytes, key and headers, then what happened and where."""
     from pyspark.sql import functions as f
 
     notes: tuple[Column, ...] = (
+        f.lit(source.name),
         f.col(ERROR),
         f.lit(pipeline.name),
         f.col("_topic"),
@@ -114,7 +115,7 @@ def dead_letters(pipeline: Pipeline, rows: "DataFrame") -> "DataFrame":
         f.col("_offset").cast("string"),
         f.unix_millis("_timestamp").cast("string"),
     )
-    named = zip(DEAD_HEADERS, notes, strict=True)
+    named = zip((DEAD_SOURCE, *DEAD_HEADERS), notes, strict=True)
     said = f.array(*(f.struct(f.lit(name).alias("key"), text.cast("binary").alias("value")) for name, text in named))
     headers = f.concat(f.coalesce(f.col("_headers"), f.array().cast(HEADERS)), said.cast(HEADERS))
     return rows.select(

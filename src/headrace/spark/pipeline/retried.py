@@ -16,7 +16,7 @@ from headrace.client.blocking.cluster import Cluster
 from headrace.client.blocking.topics import ensure_topic
 from headrace.spark.locating import Locator
 from headrace.spark.options import Subscription
-from headrace.spark.pipeline.letters import DEAD_HEADERS, DEAD_LETTER, KEPT
+from headrace.spark.pipeline.letters import DEAD_HEADERS, DEAD_LETTER, DEAD_SOURCE, KEPT
 from headrace.spark.pipeline.spec import Pipeline, Source
 from headrace.spark.pipeline.state import PipelineState
 from headrace.spark.positions import Json
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 RETRIES = "retries"
 _FLAGS = re.compile(r"\(\?[aimsux]+\)")  # for the whole of an expression, allowed at its beginning alone
 # From the end of the headers, where element_at counts from -1.
-_AT = {name: at for at, name in enumerate(reversed((*DEAD_HEADERS, DEAD_LETTER)), 1)}
+_AT = {name: at for at, name in enumerate(reversed((DEAD_SOURCE, *DEAD_HEADERS, DEAD_LETTER)), 1)}
 
 
 def whole(pattern: str, also: str | None = None) -> str:
@@ -89,8 +89,12 @@ def as_first_read(
     is_earlier = letter_offset < f.coalesce(_looked_up(before, f.get(letter, 0)), f.lit(0))
     is_read_anyway = offset >= f.coalesce(_looked_up(_flat(starts), f.concat_ws("/", topic, partition)), f.lit(0))
     mine = topic.rlike(whole(source.pattern)) if source.pattern else topic.isin(list(source.topics))
+    # Other sources that read the topic have the row of the original. Letters of earlier versions name no source.
+    reader = _note(DEAD_SOURCE)
+    mine &= f.coalesce(reader == source.name, f.lit(True))
     wanted = mine & (_note(DEAD_HEADERS[1]) == pipeline.name) & ~(is_earlier & is_read_anyway)
-    own = f.slice("headers", 1, f.greatest(f.size("headers") - len(_AT), f.lit(0)))
+    notes = f.when(reader.isNull(), len(_AT) - 1).otherwise(len(_AT))
+    own = f.slice("headers", f.lit(1), f.greatest(f.size("headers") - notes, f.lit(0)))
     chosen = raw.where(~is_retried | f.coalesce(wanted, f.lit(False)))
 
     def first(name: str, of_letter: "Column") -> "Column":
