@@ -15,6 +15,7 @@ from headrace.cli.options import DEFAULT_BOOTSTRAP, DEFAULT_TIMEOUT_S, Bootstrap
 from headrace.cli.output import note, print_json_line, progress
 from headrace.cli.times import parse_time_ms
 from headrace.client.factory import REACH_TIMEOUT_S, check_reachable, make_consumer
+from headrace.client.message_headers import headers_of
 
 if TYPE_CHECKING:
     from confluent_kafka import Consumer, TopicPartition
@@ -181,7 +182,7 @@ def _incoming(message: Any) -> Incoming:
         _TIMESTAMP_TYPES.get(kind),
         message.key(),
         message.value(),
-        message.headers() or [],
+        headers_of(message),
     )
 
 

@@ -2,6 +2,7 @@
 
 from typing import TYPE_CHECKING, Any
 
+from headrace.client.message_headers import headers_of
 from headrace.gateway.encoding import Format, shown
 from headrace.records.record import Record
 
@@ -11,8 +12,7 @@ if TYPE_CHECKING:
 
 def delivered(message: "Message", format_: Format) -> dict[str, Any]:
     kind, timestamp_ms = message.timestamp()
-    pairs: list[tuple[str, str | bytes | None]] = list(message.headers() or ())  # type: ignore[arg-type]
-    headers = tuple((name, _bytes(value)) for name, value in pairs)
+    headers = tuple((name, _bytes(value)) for name, value in headers_of(message))
     record = Record(
         message.offset() or 0, timestamp_ms if kind else -1, _bytes(message.key()), _bytes(message.value()), headers
     )

@@ -75,7 +75,9 @@ class EventStream(Response):
                 self._client.figures.streams -= 1
                 for task in (sending, leaving):
                     task.cancel()
-                await asyncio.gather(sending, leaving, return_exceptions=True)
+                outcome, _ = await asyncio.gather(sending, leaving, return_exceptions=True)
+            if isinstance(outcome, Exception):
+                raise outcome
 
     async def _send_all(self, member: Member, send: Send) -> None:
         await send({"type": "http.response.body", "body": b"retry: %d\n\n" % RECONNECT_MS, "more_body": True})

@@ -2,10 +2,10 @@
 
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import count
-from typing import TYPE_CHECKING, NamedTuple, cast
+from typing import TYPE_CHECKING, NamedTuple
 
 from headrace.client.consuming import Place, Run
-from headrace.client.publisher import Headers
+from headrace.client.message_headers import headers_of
 from headrace.rpc import headrace_pb2 as pb
 
 if TYPE_CHECKING:
@@ -68,7 +68,7 @@ def _add(partition: pb.PartitionRecords, messages: "Sequence[Message]") -> None:
     add = partition.records.add
     for message in messages:
         record = add()
-        key, value, headers = message.key(), message.value(), message.headers()
+        key, value, headers = message.key(), message.value(), headers_of(message)
         if key is not None:
             record.key = key
         if value is not None:
@@ -76,5 +76,5 @@ def _add(partition: pb.PartitionRecords, messages: "Sequence[Message]") -> None:
         record.offset = message.offset() or 0  # without error it has one
         record.timestamp_ms = message.timestamp()[1]
         if headers:
-            for name, content in cast(Headers, headers):
+            for name, content in headers:
                 record.headers.add(name=name, value=content)
