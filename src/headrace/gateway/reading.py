@@ -124,9 +124,10 @@ async def fetch_from(
 async def lines(
     client: Services, place: Place, offset: int, count_max: int | None, follow: bool, choice: Choice
 ) -> AsyncIterator[bytes]:
-    """The partition as NDJSON, from `offset` to what was its end when that is reached, or for ever.
+    """The partition as NDJSON, from `offset` to what was its end when that is reached, or until the gateway stops.
 
-    The next fetch is under way while the lines of the last one are made and sent.
+    The next fetch is under way while the lines of the last one are made and sent. A gateway that stops ends only a
+    response that has no end of its own: an earlier end would be taken for the end of the partition.
     """
     fetching = asyncio.create_task(_next(client, place, offset, follow, choice))
     left = count_max
@@ -135,7 +136,7 @@ async def lines(
             fetched = await fetching
             position = next_offset(fetched, offset)
             at_end = position == offset
-            if (at_end and not follow) or client.stopping.is_set():
+            if client.stopping.is_set() if follow else at_end:
                 return
             fetching = asyncio.create_task(_next(client, place, position, follow, choice))
             for piece, count in _pieces(place, fetched, offset, left, choice):

@@ -144,6 +144,28 @@ def test_the_gateways_end_with_the_broker(number):
         wait_until(lambda: all(is_gone(one) for one in gateways))
 
 
+@pytest.mark.parametrize("path", ["/api/v1/topics/big/messages", "/topics/big/partitions/0/messages"])
+def test_download_over_a_stop_of_rest_is_whole_or_cut(path: str) -> None:
+    """An end of the response is the end of the topic; the client of a REST process that stops sees an error."""
+    count, value = 400, "x" * 100_000  # more than the connection holds
+    with LocalBroker(gateway=True) as broker:
+        httpx.post(f"{broker.http_url}/topics", json={"name": "big", "partitions": 1}, timeout=WAIT_S)
+        body = {"messages": [{"value": value}] * (count // 4)}
+        for _ in range(4):
+            httpx.post(f"{broker.http_url}/topics/big/messages", json=body, timeout=WAIT_S).raise_for_status()
+        lines, accept = 0, {"accept": "application/x-ndjson"}
+        with (
+            suppress(httpx.RemoteProtocolError),
+            httpx.stream("GET", broker.http_url + path, headers=accept, timeout=WAIT_S) as answer,
+        ):
+            assert answer.status_code == 200
+            pieces = answer.iter_raw()
+            lines += next(pieces).count(b"\n")
+            companion_of(broker).terminate()
+            lines += sum(piece.count(b"\n") for piece in pieces)
+            assert lines == count
+
+
 def test_rest_is_there_again_after_a_restart_at_the_same_address():
     with LocalBroker(gateway=True, memory=False) as broker:
         url = broker.http_url
