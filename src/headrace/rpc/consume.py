@@ -70,17 +70,19 @@ async def _consumer(clients: Clients, subscribe: pb.Subscribe) -> ConsumerThread
     for place in places:
         await clients.cluster.partition(place.topic, place.partition)
     settings = _settings(subscribe)
+    messages_max = default("max_records", subscribe.max_records, RECORDS_DEFAULT, RECORDS_MAX)
+    beginning = _beginning(clients, subscribe)
     if clients.consume_slots.locked():
         raise TooBusy(f"{CONSUME_STREAMS_MAX} streams consume already")
-    await clients.consume_slots.acquire()
+    await clients.consume_slots.acquire()  # nothing may fail between here and the thread, which gives it back
     return ConsumerThread(
         clients.bootstrap,
         settings,
         Packer(),
         topics=topics,
         places=places,
-        beginning=_beginning(clients, subscribe),
-        messages_max=default("max_records", subscribe.max_records, RECORDS_DEFAULT, RECORDS_MAX),
+        beginning=beginning,
+        messages_max=messages_max,
         ended=clients.consume_slots.release,
     )
 

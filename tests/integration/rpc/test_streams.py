@@ -11,6 +11,7 @@ import pytest
 from confluent_kafka import Consumer
 
 from headrace.rpc import headrace_pb2 as pb
+from headrace.rpc.clients import CONSUME_STREAMS_MAX
 from tests.integration.rpc.kit import (
     TIMEOUT_S,
     Rpc,
@@ -348,6 +349,17 @@ def test_a_subscription_that_makes_no_sense_is_refused(rpc: Rpc, request_, statu
     refusal = refusal_of(caught.value)
     assert refusal.status is status
     assert words in refusal.message
+
+
+def test_refused_subscriptions_leave_room_for_others(rpc: Rpc, topic):
+    for _ in range(CONSUME_STREAMS_MAX + 1):
+        with pytest.raises(grpc.RpcError) as caught:
+            next(rpc.broker.StreamConsume(iter([subscribe(group_id="g", topics=[topic], max_records=10_001)])))
+        assert refusal_of(caught.value).message == "max_records is 10001; it may be 0 to 10000"
+    rpc.broker.Produce(pb.ProduceRequest(topic=topic, records=records(b"x")), timeout=TIMEOUT_S)
+    stream = rpc.broker.StreamConsume(iter([subscribe(assign=[pb.StartAt(topic=topic, offset=-2)])]), timeout=TIMEOUT_S)
+    assert read_values(stream, 1) == [b"x"]
+    stream.cancel()
 
 
 def test_streams_whose_topic_is_deleted_end_with_its_status(rpc: Rpc, topic):
