@@ -4,6 +4,7 @@ Decides how lines are cut from a body and what an upload is told at its end. Hol
 publisher has room for; nothing grows with the length of the stream.
 """
 
+import asyncio
 from collections.abc import AsyncIterator
 from typing import Any
 
@@ -21,6 +22,8 @@ from headrace.gateway.services import Services
 # Between two lines of a piece that is read at once. A text cannot go on over a line's end, so a line that ends inside
 # one is still found to be wrong.
 _BETWEEN = b"\n,"
+# Lines that are looked at one by one before others get a turn: a few milliseconds. A body in few bytes may have millions.
+LINES_AT_ONCE = 1_000
 
 
 async def upload(services: Services, facts: TopicFacts, scope: Scope, receive: Receive, acks: Acks | None) -> Answer:
@@ -36,6 +39,7 @@ async def _upload(services: Services, facts: TopicFacts, body: AsyncIterator[byt
     try:
         async for part in body:
             await _send(services, facts, progress, lines, lines.cut(part))
+            await asyncio.sleep(0)  # decompressed parts come without waiting
         await _send(services, facts, progress, lines, lines.last())
     except Disconnected:
         await progress.finish()
@@ -87,11 +91,13 @@ async def _send(services: Services, facts: TopicFacts, progress: Upload, lines: 
         return
     ready: list[dict[str, Any]] = []
     try:
-        for line in cut:
+        for number, line in enumerate(cut, 1):
             lines.number += 1
-            message = _parsed(line)
-            if message is None:
+            if number % LINES_AT_ONCE == 0:
+                await asyncio.sleep(0)
+            if not line or line.isspace():
                 continue
+            message = _parsed(line)
             if isinstance(message, dict):
                 ready.append(message)
                 continue
@@ -130,12 +136,10 @@ def _is_simple(message: dict[str, Any]) -> bool:
     return len(message) == 1 or (len(message) == 2 and type(message.get("key")) is str)
 
 
-def _parsed(line: bytes) -> dict[str, Any] | Outgoing | None:
+def _parsed(line: bytes) -> dict[str, Any] | Outgoing:
     try:
         given = orjson.loads(line)
     except orjson.JSONDecodeError as error:
-        if not line.strip():
-            return None
         raise Problem(422, f"not a JSON object: {error}") from None
     if type(given) is dict and _is_simple(given):
         return given
