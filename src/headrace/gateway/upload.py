@@ -22,7 +22,7 @@ from headrace.gateway.services import Services
 # Between two lines of a piece that is read at once. A text cannot go on over a line's end, so a line that ends inside
 # one is still found to be wrong.
 _BETWEEN = b"\n,"
-# Lines that are looked at one by one before others get a turn: a few milliseconds. A body in few bytes may have millions.
+# Lines that are looked at one by one before others get a turn: a few milliseconds. A compressed body may have millions.
 LINES_AT_ONCE = 1_000
 
 
