@@ -19,6 +19,8 @@ SIMULATE_SEEDS ?= 10000
 # How often `make torture` kills, and with which dice (none: new ones for each test).
 KILLS ?= 50
 SEED ?=
+# How long tests of `make torture` run that run for a time instead.
+SOAK_MINUTES ?= 30
 # ONCE=1 stops `make run` after the tour; LISTEN, HTTP, GRPC and DATA choose its addresses and folder.
 ONCE ?=
 LISTEN ?= localhost:9092
@@ -42,9 +44,9 @@ test: ## check, then every test that needs only PyPI and Debian's packages
 	@# The same seeds, order of tests and order of sets in every run: the same verdict.
 	PYTHONHASHSEED=0 $(BIN)/python -m pytest -m "not interop" -n $(TEST_WORKERS) --dist worksteal $(PYTEST_ARGS)
 
-torture: ## kill brokers and clients KILLS times in every test of tests/torture (SEED repeats a run)
+torture: ## kill brokers and clients KILLS times in every test of tests/torture, one for SOAK_MINUTES (SEED repeats)
 	@scripts/bootstrap.sh test
-	TORTURE_KILLS=$(KILLS) TORTURE_SEED=$(SEED) $(BIN)/python -m pytest tests/torture -v -rP --randomly-dont-reorganize $(PYTEST_ARGS)
+	TORTURE_KILLS=$(KILLS) TORTURE_SOAK_MINUTES=$(SOAK_MINUTES) TORTURE_SEED=$(SEED) $(BIN)/python -m pytest tests/torture -v -rP --randomly-dont-reorganize $(PYTEST_ARGS)
 
 check: ## lint, format, types, import direction
 	@scripts/bootstrap.sh check

@@ -11,6 +11,7 @@ import zlib
 from random import Random, SystemRandom
 
 KILLS = int(os.environ.get("TORTURE_KILLS", "0"))  # 0: an ordinary test run
+SOAK_MINUTES = float(os.environ.get("TORTURE_SOAK_MINUTES", "0"))  # of tests that run for a time; 0: a few steps
 SEED = os.environ.get("TORTURE_SEED", "")
 SECONDS_MAX = 60.0  # a client that gets no further for so long does not get further any more
 
