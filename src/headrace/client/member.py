@@ -8,19 +8,28 @@ partitions are paused, so that a slow reader holds up nobody but itself.
 
 import asyncio
 from collections import deque
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from typing import TYPE_CHECKING, NamedTuple
 
+from headrace.client.factory import BrokerUnreachable
 from headrace.client.member_settings import MemberSettings, make_member
 from headrace.client.poller import Poller
-from headrace.client.refusals import from_kafka_error
+from headrace.client.pool import TooBusy
+from headrace.client.refusals import Refused, Unanswered, from_kafka_error
 from headrace.model.errors import ErrorCode
 
 if TYPE_CHECKING:
     from confluent_kafka import Consumer, KafkaError, Message, TopicPartition
 
 Place = tuple[str, int]
+
+# What waits for the client of one member, beside what librdkafka holds; the last record may go beyond it.
+BUFFERED_BYTES_MAX = 1024 * 1024
+# The bytes are looked at after so many: a fetch of a few kilobytes may decompress to gigabytes.
+MESSAGES_AT_ONCE = 20
+# Each try has the request's time by itself; this is for answers that come at once.
+BEGIN_AGAIN_S = 1.0
 
 # A coordinator's answers after which trying again is of no use.
 _FINAL = frozenset(
@@ -70,6 +79,7 @@ class Member:
         self._starting: asyncio.Task[None] | None = None
         self._assigned: set[Place] = set()
         self._buffer: deque[Message] = deque()
+        self._buffered_bytes = 0
         self._paused = False
         self._error: Exception | None = None
         self._waiter: asyncio.Future[None] | None = None
@@ -107,12 +117,14 @@ class Member:
         if self._error is not None and not self._buffer:
             raise self._error
         taken = [self._buffer.popleft() for _ in range(min(count_max, len(self._buffer)))]
+        self._buffered_bytes -= _bytes_of(taken)
         self._resume()
         return taken
 
     def put_back(self, messages: "Sequence[Message]") -> None:
         """Return what `poll` took, to be taken again. Only for messages of the current `assignment`."""
         self._buffer.extendleft(reversed(messages))
+        self._buffered_bytes += _bytes_of(messages)
 
     def wake(self) -> None:
         """End the wait of whoever polls: with what there is."""
@@ -121,23 +133,32 @@ class Member:
 
     def pump(self) -> None:
         """Fetch what has arrived and let librdkafka do its callbacks. Never waits."""
+        some = False
+        while self._pump_some():
+            some = True
+        self.quiet_rounds = 0 if some else self.quiet_rounds + 1
+        if self._buffer or self._error is not None:
+            self.wake()
+
+    def _pump_some(self) -> bool:
+        """Whether there was something, and there may be more for which there is room."""
         room = self.settings.buffered_max - len(self._buffer)
-        if room <= 0:
+        if room <= 0 or self._buffered_bytes >= BUFFERED_BYTES_MAX:
+            room = 0
             self._pause()
         try:
-            messages = self._consumer.consume(max(room, 1), 0)
+            messages = self._consumer.consume(min(max(room, 1), MESSAGES_AT_ONCE), 0)
         except Exception as error:
             self.fail(error)
-            return
-        self.quiet_rounds = 0 if messages else self.quiet_rounds + 1
+            return False
         for message in messages:
             problem = message.error()
             if problem is None:
                 self._buffer.append(message)
+                self._buffered_bytes += _bytes_of((message,))
             else:
                 self._judge(problem)
-        if self._buffer or self._error is not None:
-            self.wake()
+        return bool(messages) and room > 0
 
     def _judge(self, error: "KafkaError") -> None:
         """librdkafka tries again by itself whatever may pass; only what it gives up on ends a membership."""
@@ -159,7 +180,8 @@ class Member:
             self._consumer.pause(self._partitions())
 
     def _resume(self) -> None:
-        if self._paused and len(self._buffer) <= self.settings.buffered_max // 2:
+        is_half_empty = len(self._buffer) <= self.settings.buffered_max // 2
+        if self._paused and is_half_empty and self._buffered_bytes <= BUFFERED_BYTES_MAX // 2:
             self._paused = False
             self._consumer.resume(self._partitions())
 
@@ -180,14 +202,21 @@ class Member:
             self._starting = asyncio.create_task(self._begin(self._beginning, places, self.assignment))
 
     async def _begin(self, beginning: Beginning, places: Sequence[Place], assignment: int) -> None:
-        try:
-            offsets = await beginning(places)
-            if assignment == self.assignment:  # nothing was revoked meanwhile
-                self._assign(offsets.begin)
-                self.commit_soon(offsets.commit)
-        except Exception as error:
-            if assignment == self.assignment:
-                self.fail(error)
+        """Until it succeeds, or the partitions are revoked: as librdkafka with the offsets that it asks for itself."""
+        while assignment == self.assignment:
+            try:
+                offsets = await beginning(places)
+            except Exception as error:
+                if not _passes(error):
+                    if assignment == self.assignment:
+                        self.fail(error)
+                    return
+                await asyncio.sleep(BEGIN_AGAIN_S)
+            else:
+                if assignment == self.assignment:  # nothing was revoked meanwhile
+                    self._assign(offsets.begin)
+                    self.commit_soon(offsets.commit)
+                return
 
     def _assign(self, begin: Mapping[Place, int]) -> None:
         self._consumer.assign(_topic_partitions(begin))
@@ -211,6 +240,7 @@ class Member:
         self._assigned -= gone
         self._begun = {}
         self._buffer = deque(message for message in self._buffer if place_of(message) not in gone)
+        self._buffered_bytes = _bytes_of(self._buffer)
         self.assignment += 1
         consumer.unassign()
 
@@ -259,6 +289,16 @@ class Member:
 
 def place_of(message: "Message") -> Place:
     return (message.topic() or "", message.partition() or 0)
+
+
+def _passes(error: Exception) -> bool:
+    if isinstance(error, Refused):
+        return error.passes
+    return isinstance(error, BrokerUnreachable | Unanswered | TooBusy)
+
+
+def _bytes_of(messages: "Iterable[Message]") -> int:
+    return sum(len(message.key() or b"") + len(message.value() or b"") for message in messages)
 
 
 def _topic_partitions(offsets: Mapping[Place, int]) -> "list[TopicPartition]":

@@ -31,10 +31,11 @@ from headrace.records.record import NO_VALUE, Record, headers_of, placed_records
 # One Kafka fetch: large enough that a round trip does not count, small enough to hold a few hundred of them.
 FETCH_BYTES_MAX = 1024 * 1024
 STREAM_FETCH_BYTES_MAX = 4 * 1024 * 1024
-# One JSON answer, measured in the records' bytes as they came: what is beyond is for the next call.
+# One JSON answer, measured in the records' keys and values: what is beyond is for the next call. One may be larger.
 ANSWER_BYTES_MAX = 8 * 1024 * 1024
-# Lines that are made before others get a turn: about 3 ms.
-LINES_AT_ONCE = 1_000
+# Lines that are made before others get a turn, about 3 ms, and before they are sent: a fetch of a few megabytes may
+# decompress to gigabytes.
+LINES_AT_ONCE, LINE_BYTES_AT_ONCE = 1_000, 1024 * 1024
 # How long one wait for new records of a stream takes before it looks whether it should end.
 FOLLOW_WAIT_MS = 1_000
 
@@ -78,13 +79,15 @@ async def read(client: Services, place: Place, offset: int, count_max: int, wait
     while True:
         wait = 0 if records or position > offset else wait_ms
         fetched = await fetch_from(client, place, position, FETCH_BYTES_MAX, wait, choice)
-        size += len(fetched.records)
         for record in readable_records(fetched, position):
+            size += len(record.key or b"") + len(record.value or b"")
+            if records and size > ANSWER_BYTES_MAX:
+                return Read(records, record.offset, fetched.high_watermark, fetched.log_start_offset)
             records.append(record)
             if len(records) == count_max:
                 return Read(records, record.offset + 1, fetched.high_watermark, fetched.log_start_offset)
         following = next_offset(fetched, position)
-        if following == position or size >= ANSWER_BYTES_MAX:
+        if following == position:
             return Read(records, following, fetched.high_watermark, fetched.log_start_offset)
         position = following
 
@@ -159,15 +162,17 @@ def _pieces(
 ) -> Iterator[tuple[bytes, int]]:
     """Lines in pieces of a few milliseconds' work, with their number."""
     made: list[bytes] = []
+    size = 0
     for header, batch, _ in readable_batches(fetched):
         for line in _lines(place.partition, header, batch, offset, choice.format):
             if left is not None and left <= len(made):
                 break
             made.append(line)
-            if len(made) == LINES_AT_ONCE:
+            size += len(line)
+            if len(made) == LINES_AT_ONCE or size >= LINE_BYTES_AT_ONCE:
                 yield b"".join(made), len(made)
                 left = None if left is None else left - len(made)
-                made = []
+                made, size = [], 0
     if made:
         yield b"".join(made), len(made)
 

@@ -8,6 +8,7 @@ import httpx
 import pytest
 from confluent_kafka import Consumer, TopicPartition
 
+from headrace.gateway.reading import ANSWER_BYTES_MAX
 from headrace.testing import LocalBroker
 from tests.integration.gateway.conftest import make_topic
 
@@ -189,6 +190,19 @@ def test_reading_goes_on_where_the_last_answer_ended(rest, topic, produce):
     first = rest.get(f"/topics/{topic}/partitions/0/messages?offset=1&max_records=2").json()
     assert ([one["value"] for one in first["messages"]], first["next_offset"]) == (["1", "2"], 3)
     assert [one["value"] for one in read(rest, topic, offset=first["next_offset"])] == ["3", "4"]
+
+
+def test_one_answer_is_bounded_by_decompressed_bytes(rest, topic):
+    """Records that compress to nothing: a fetch has thousands of them."""
+    body = {"messages": [{"value": "x" * 900_000}] * 10}
+    for _ in range(3):
+        rest.post(f"/topics/{topic}/messages", json=body).raise_for_status()
+    offset, counts = 0, []
+    while offset < 30:
+        answer = rest.get(f"/topics/{topic}/partitions/0/messages", params={"offset": offset}).json()
+        offset = answer["next_offset"]
+        counts.append(len(answer["messages"]))
+    assert counts == [ANSWER_BYTES_MAX // 900_000] * 3 + [30 - 3 * (ANSWER_BYTES_MAX // 900_000)]
 
 
 def test_reading_can_begin_at_a_time(rest, topic, produce):
