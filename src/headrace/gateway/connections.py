@@ -14,10 +14,12 @@ from collections.abc import Coroutine
 from typing import Any, TypeVar
 
 from headrace.gateway.bodies import Disconnected, Scope
+from headrace.gateway.problems import Problem
 
 Result = TypeVar("Result")
 
 _KEY = "headrace.unread"
+_PIPELINED = "headrace.pipelined"
 # Of Linux's tcp_info, the first byte; TCP_CLOSE is what a reset leaves.
 _TCP_CLOSE = 7
 _INT = struct.Struct("i")
@@ -43,13 +45,27 @@ async def while_connected(scope: Scope, work: Coroutine[Any, Any, Result]) -> Re
         await asyncio.gather(working, leaving, return_exceptions=True)
 
 
-def report_unread(scope: Scope | None) -> None:
-    """The connection has ended, and the client had not read the response to its last request.
+def report_unread(scope: Scope) -> None:
+    """The connection has ended, and the client had not read the response to this request.
 
     That may be before the request is looked into, so the event may have to wait there for it.
     """
-    if scope is not None:
-        unread(scope).set()
+    unread(scope).set()
+
+
+def note_pipelined(scope: Scope) -> None:
+    """The request came before the response to the one before it was sent."""
+    scope[_PIPELINED] = True
+
+
+def check_not_pipelined(scope: Scope) -> None:
+    """Problem 409 for a request that acknowledges a response which its client cannot have received."""
+    if scope.get(_PIPELINED):
+        raise Problem(
+            409,
+            "this request came before the response to the one before it was sent, so it cannot acknowledge it: "
+            "wait for each response of a consumer",
+        )
 
 
 def has_unread_bytes(transport: asyncio.Transport) -> bool:

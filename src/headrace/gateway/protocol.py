@@ -5,10 +5,11 @@ refused here has not become a request yet, so it is answered by hand.
 """
 
 import asyncio
+from typing import Any
 
-from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
+from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResponseCycle
 
-from headrace.gateway.connections import has_unread_bytes, report_unread
+from headrace.gateway.connections import has_unread_bytes, note_pipelined, report_unread
 from headrace.gateway.problems import Problem
 
 # As nginx: four buffers of 8 KiB. A head beyond it is a mistake or an attack.
@@ -26,6 +27,11 @@ class LimitedProtocol(HttpToolsProtocol):
     _head_timer: asyncio.TimerHandle | None = None
     _left_unread = False
 
+    def __init__(self, *arguments: Any, **more: Any) -> None:
+        super().__init__(*arguments, **more)
+        # The last request, and those before it whose responses had not been sent when it came.
+        self._pipelined: list[RequestResponseCycle] = []
+
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
         if len(self.connections) > CONNECTIONS_MAX:
@@ -39,10 +45,15 @@ class LimitedProtocol(HttpToolsProtocol):
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._stop_timer()
-        incomplete = self.cycle is not None and not self.cycle.response_complete
+        requests, self._pipelined = self._pipelined, []
+        incomplete = any(not one.response_complete for one in requests)
         super().connection_lost(exc)
-        if incomplete or self._left_unread or exc is not None:
-            report_unread(self.scope)  # type: ignore[arg-type]
+        for request in requests:
+            if not request.response_complete:  # uvicorn notes it of the last request only
+                request.disconnected = True
+                request.message_event.set()
+            if incomplete or self._left_unread or exc is not None:
+                report_unread(request.scope)  # type: ignore[arg-type]
 
     def data_received(self, data: bytes) -> None:
         if self._in_head:
@@ -58,7 +69,12 @@ class LimitedProtocol(HttpToolsProtocol):
             raise ValueError("the head is too large")  # httptools ends the parsing, uvicorn asks for a 400
         self._in_head = False
         self._stop_timer()
+        if self.cycle is None or self.cycle.response_complete:
+            self._pipelined = []
+        else:
+            note_pipelined(self.scope)  # type: ignore[arg-type]
         super().on_headers_complete()
+        self._pipelined.append(self.cycle)
 
     def on_message_complete(self) -> None:
         super().on_message_complete()

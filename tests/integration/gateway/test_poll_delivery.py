@@ -151,6 +151,29 @@ def test_delivery_that_is_neither_of_the_last_two_is_refused(rest, topic, consum
     assert rest.post(f"{consumer}/offsets", json=both).status_code == 422
 
 
+def test_poll_before_the_last_response_acknowledges_nothing(broker, rest, topic, consumer):
+    """Two polls in one piece: the second one was sent before its client could have received the first response."""
+    place = urlsplit(broker.http_url)
+    request = f"GET {consumer}/messages?wait_ms={LONG_WAIT_MS} HTTP/1.1\r\nHost: {place.netloc}\r\n\r\n".encode()
+    values = fill(rest, topic, 2)
+    with socket.create_connection((place.hostname, place.port), timeout=WAIT_S) as connection:
+        connection.sendall(request + request)
+        assert values_of(json.loads(receive(connection))) == values
+        assert json.loads(receive(connection))["status"] == 409
+    assert values_of(poll(rest, consumer, delivery=0)) == values
+
+
+def test_hang_up_behind_pipelined_polls_loses_nothing(broker, rest, topic, consumer):
+    place = urlsplit(broker.http_url)
+    request = f"GET {consumer}/messages?wait_ms=2000 HTTP/1.1\r\nHost: {place.netloc}\r\n\r\n".encode()
+    with socket.create_connection((place.hostname, place.port), timeout=WAIT_S) as connection:
+        connection.sendall(request + request)
+        assert rest.get("/health").status_code == 200  # both have come by then
+    values = fill(rest, topic, 3)
+    assert poll_until(rest, consumer, 3) == values
+    assert committed(rest, consumer) == 3
+
+
 def test_records_of_a_lost_response_go_to_the_next_member(broker, rest, topic, consumer):
     values = fill(rest, topic, 2)
     with raw_poll(broker, consumer) as connection:

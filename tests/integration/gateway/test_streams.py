@@ -3,8 +3,10 @@
 import itertools
 import json
 import random
+import socket
 from collections.abc import Callable, Iterator
 from contextlib import suppress
+from urllib.parse import urlsplit
 
 import httpx
 import pytest
@@ -130,6 +132,16 @@ def kafka(broker: LocalBroker, group: str) -> Iterator[Consumer]:
 def has_partitions(kafka: Consumer, count: int) -> bool:
     kafka.poll(0.1)
     return len(kafka.assignment()) == count
+
+
+def test_stream_with_a_request_behind_it_ends_with_its_connection(broker, rest, topic, group, group_url):
+    """The request behind waits for the stream, and the stream for its client to hang up."""
+    place = urlsplit(group_url(topic))
+    head = f" HTTP/1.1\r\nHost: {place.netloc}\r\n\r\n"
+    with socket.create_connection((place.hostname, place.port), timeout=WAIT_S) as connection:
+        connection.sendall(f"GET {place.path}?{place.query}{head}GET /health{head}".encode())
+        until(lambda: rest.get(f"/api/v1/groups/{group}/consumers").json()["consumers"], "it has joined", WAIT_S)
+    until(lambda: rest.get(f"/api/v1/groups/{group}/consumers").json()["consumers"] == [], "it has left", WAIT_S)
 
 
 def test_last_event_id_never_rewinds_another_members_commit(rest, group, group_url, kafka):

@@ -2,13 +2,14 @@
 
 from typing import TYPE_CHECKING, Annotated, Any
 
-from fastapi import Path, Query, Response
+from fastapi import Path, Query, Request, Response
 from pydantic import BaseModel, ConfigDict, Field
 
 from headrace.client.beginning import GroupBeginning
 from headrace.client.member import Place
 from headrace.client.member_settings import MemberSettings
 from headrace.gateway import schemas
+from headrace.gateway.connections import check_not_pipelined
 from headrace.gateway.consumers import Consumer
 from headrace.gateway.delivered import delivered
 from headrace.gateway.event_ids import EVENT_ID_BYTES_MAX, parse_event_id
@@ -136,6 +137,7 @@ async def list_consumers(client: Client, group: GroupId) -> Response:
 
 @full.get("/groups/{group}/consumers/{consumer}/messages", response_model=Delivered)
 async def poll(
+    request: Request,
     client: Client,
     group: GroupId,
     consumer: ConsumerId,
@@ -153,6 +155,7 @@ async def poll(
 
     Acknowledges the last response. One whose connection broke before it was read is delivered again.
     """
+    check_not_pipelined(request.scope)
     found = client.consumers.find(group, consumer)
     if found.listens:
         raise Problem(409, f"{consumer} is a stream: its messages come as events")
@@ -170,8 +173,9 @@ async def poll(
 
 
 @full.post("/groups/{group}/consumers/{consumer}/offsets", response_model=Committed)
-async def commit(client: Client, group: GroupId, consumer: ConsumerId, wanted: Commit) -> Response:
+async def commit(request: Request, client: Client, group: GroupId, consumer: ConsumerId, wanted: Commit) -> Response:
     """Commit what was received, or exact offsets. Only for partitions that the consumer has."""
+    check_not_pipelined(request.scope)
     found = client.consumers.find(group, consumer)
     named = [name for name, given in wanted if given is not None]
     if len(named) > 1:
