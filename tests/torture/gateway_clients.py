@@ -24,8 +24,9 @@ from tests.torture.gateway_history import PARTITIONS, TOPIC, GatewayHistory, pay
 from tests.torture.plan import Dice
 
 TIMEOUT_S = 60.0
-REST_S = 0.1  # of a writer after each request: long runs must fit into disks
+REST_S = 0.25  # of a writer after each request: long runs must fit into disks
 PAUSE_S = 0.1  # before a client connects again
+LIFE_RECORDS = (50, 1_000)  # of a member of a group, until it hangs up
 SILENCE_S = 0.5  # then a follower goes on with another partition
 SESSION_MS = 6_000
 MESSAGES = f"/topics/{TOPIC}/messages"
@@ -284,7 +285,7 @@ class GroupListener(Streaming):
     last_id = ""
 
     def live(self) -> None:
-        begin, left = self.history.acknowledged(EVENTS), self.dice.randrange(50, 400)
+        begin, left = self.history.acknowledged(EVENTS), self.dice.randrange(*LIFE_RECORDS)
         headers = {"last-event-id": self.last_id} if self.last_id else {}
         latest: dict[int, int] = {}
         for event in _events(self.lines(f"/api/v1/groups/{EVENTS}/stream?topic={TOPIC}", **headers)):
@@ -366,7 +367,7 @@ class RpcConsumer(RpcClient):
 
     def call(self, broker: Any) -> None:
         requests: queue.SimpleQueue[pb.StreamConsumeRequest | None] = queue.SimpleQueue()
-        auto_commit, left = self.dice.random() < 0.5, self.dice.randrange(50, 400)
+        auto_commit, left = self.dice.random() < 0.5, self.dice.randrange(*LIFE_RECORDS)
         subscribe = pb.Subscribe(
             group_id=CALLS, topics=[TOPIC], session_timeout_ms=SESSION_MS, auto_commit=auto_commit, max_records=50
         )

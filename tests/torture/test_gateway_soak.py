@@ -5,7 +5,7 @@ no client has received, and the processes have as many threads and files, and ab
 """
 
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import NamedTuple
@@ -74,7 +74,7 @@ class Soak:
         try:
             yield
             self._end(writers)
-            until(self._all_received, self._what_is_missing, SECONDS_MAX)
+            self._wait_for_all()
         finally:
             self._end(self.clients)
         assert self._failures() == []
@@ -125,12 +125,22 @@ class Soak:
         groups = {name: self.history.received(name) for name in (POLLS, EVENTS, CALLS)}
         return groups | {kind.__name__: list(offsets) for kind, offsets in self._offsets.items()}
 
-    def _all_received(self) -> bool:
+    def _wait_for_all(self) -> None:
+        """Groups whose members come and go take their time; each must get on all the time."""
         ends = self._ends()
-        return bool(self._failures()) or all(offsets == ends for offsets in self._received().values())
+        while (before := self._behind(ends)) and not self._failures():
+            until(
+                lambda: self._failures() or all(now != before.get(name) for name, now in self._now(before)),
+                lambda: f"all get on to {ends}: {self._behind(ends)}",
+                SECONDS_MAX,
+            )
 
-    def _what_is_missing(self) -> str:
-        return f"all readers have received {self._ends()}; they have {self._received()}"
+    def _now(self, names: Iterable[str]) -> list[tuple[str, list[int]]]:
+        received = self._received()
+        return [(name, received[name]) for name in names]
+
+    def _behind(self, ends: list[int]) -> dict[str, list[int]]:
+        return {name: offsets for name, offsets in self._received().items() if offsets != ends}
 
     def levels(self) -> dict[str, Level]:
         """Of the processes of REST and gRPC, when no group has a member any more."""

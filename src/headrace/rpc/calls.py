@@ -108,6 +108,8 @@ async def until_stopped(clients: Clients, requests: AsyncIterator[Request]) -> A
             following = asyncio.ensure_future(anext(requests, None))
             await asyncio.wait((following, stop), return_when=asyncio.FIRST_COMPLETED)
             if not following.done():
+                # It may end with an error when the call does, of which nothing is to be said.
+                following.add_done_callback(lambda done: done.cancelled() or done.exception())
                 following.cancel()
                 return
             request = following.result()

@@ -145,6 +145,8 @@ def failed(error: BaseException) -> Failed:
             return Failed(status, error.code.name, str(error), error.code, error.retriable)
         case BaseExceptionGroup():
             return failed(_first(error))
+        case grpc.aio.InternalError():  # of a write to a client that has cancelled the call or hung up
+            return Failed(Status.CANCELLED, "CLIENT_GONE", "the client is gone")
         case _:
             log.error("Unexpected %s", type(error).__name__, exc_info=error)
             return Failed(Status.INTERNAL, "BUG", f"Internal error ({type(error).__name__}). See the server log.")
