@@ -6,13 +6,19 @@ announces or fails to announce.
 
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable, MutableMapping
-from typing import Any
+from typing import Any, ClassVar
 
 import orjson
 
 from headrace.gateway.inflating import inflated, is_compressed
 from headrace.gateway.problems import Problem
 from headrace.model.errors import ErrorCode
+
+# Bodies in memory at once, over all requests; what is beyond is answered with 503. Those that come in one piece, of a
+# few kilobytes, are not counted.
+HELD_BYTES_MAX = 256 * 1024 * 1024
+
+_HELD = "headrace.held"
 
 Scope = MutableMapping[str, Any]
 Message = MutableMapping[str, Any]
@@ -23,6 +29,30 @@ Send = Callable[[Message], Awaitable[None]]
 SILENCE_S_MAX = 20.0
 # A body that is not a stream must be here in this time: 16 MiB over a slow line.
 WHOLE_BODY_S_MAX = 120.0
+
+
+class Held:
+    """What one request holds of its body, and all requests of the process together."""
+
+    __slots__ = ("_bytes",)
+    _all_bytes: ClassVar[int] = 0
+
+    def __init__(self) -> None:
+        self._bytes = 0
+
+    def resize(self, size: int) -> None:
+        """Problem 503 if there is no room for more. A body alone has room, however large it may be."""
+        others = Held._all_bytes - self._bytes
+        if size > self._bytes and others and others + size > HELD_BYTES_MAX:
+            raise Problem(503, "too many large request bodies at once; try again a little later", retriable=True)
+        Held._all_bytes += size - self._bytes
+        self._bytes = size
+
+
+def held(scope: Scope) -> Held:
+    """Of this request; `front.py` gives it back at the end."""
+    found: Held = scope.setdefault(_HELD, Held())
+    return found
 
 
 class Disconnected(Exception):
@@ -41,22 +71,25 @@ async def read_body(scope: Scope, receive: Receive, bytes_max: int) -> bytes:
     """The whole body, decompressed; Problem 413 or 408 if it is too large or too slow."""
     _check_announced(scope, bytes_max)
     if is_compressed(header(scope, b"content-encoding")):
-        return await _joined(body_parts(scope, receive), bytes_max)
+        return await _joined(scope, body_parts(scope, receive), bytes_max)
     message = await _next_part(receive, SILENCE_S_MAX)
     body: bytes = message.get("body", b"")
     if not message.get("more_body", False):  # nearly always: small bodies come in one piece
         return _checked(body, bytes_max)
-    return await _joined(_rest(receive), bytes_max, body)
+    return await _joined(scope, _rest(receive), bytes_max, body)
 
 
-async def _joined(parts: AsyncIterator[bytes], bytes_max: int, first: bytes = b"") -> bytes:
+async def _joined(scope: Scope, parts: AsyncIterator[bytes], bytes_max: int, first: bytes = b"") -> bytes:
     found, size = [first], len(first)
+    holding = held(scope)
+    holding.resize(size)
     try:
         async with asyncio.timeout(WHOLE_BODY_S_MAX):
             async for part in parts:
                 size += len(part)
                 if size > bytes_max:
                     raise too_large(bytes_max)
+                holding.resize(size)
                 found.append(part)
     except TimeoutError:
         raise Problem(408, f"the body was not complete after {WHOLE_BODY_S_MAX:.0f} s") from None

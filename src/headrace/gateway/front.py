@@ -9,7 +9,7 @@ from collections.abc import Awaitable, Callable
 from time import perf_counter
 from urllib.parse import unquote_to_bytes
 
-from headrace.gateway.bodies import Disconnected, Message, Receive, Scope, Send, header
+from headrace.gateway.bodies import Disconnected, Message, Receive, Scope, Send, header, held
 from headrace.gateway.figures import NO_ROUTE, HttpFigures
 from headrace.gateway.origins import check_origin
 from headrace.gateway.problems import Answer, Problem, problem_of
@@ -36,11 +36,13 @@ class Front:
             await self._app(scope, receive, send)
             return
         self._figures.under_way += 1
+        holding = held(scope)
         began = perf_counter()
         status = GONE
         try:
             status = await self._serve(scope, receive, send)
         finally:
+            holding.resize(0)
             self._figures.under_way -= 1
             self._figures.served(scope["method"], route_of(scope), status, perf_counter() - began)
 

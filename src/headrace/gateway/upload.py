@@ -14,7 +14,7 @@ from headrace.client.cluster import TopicFacts
 from headrace.client.producers import Acks
 from headrace.client.publisher import ANY_PARTITION, NOW
 from headrace.client.uploading import Upload
-from headrace.gateway.bodies import Disconnected, Receive, Scope, announced_bytes, body_parts, too_large
+from headrace.gateway.bodies import Disconnected, Held, Receive, Scope, announced_bytes, body_parts, held, too_large
 from headrace.gateway.encoding import Outgoing, outgoing, text_of
 from headrace.gateway.problems import Answer, Problem, problem_of, to_json
 from headrace.gateway.services import Services
@@ -29,16 +29,19 @@ LINES_AT_ONCE = 1_000
 async def upload(services: Services, facts: TopicFacts, scope: Scope, receive: Receive, acks: Acks | None) -> Answer:
     progress = Upload(services.publisher, acks, bytes_announced=announced_bytes(scope))
     try:
-        return await _upload(services, facts, body_parts(scope, receive), progress)
+        return await _upload(services, facts, body_parts(scope, receive), progress, held(scope))
     finally:
         await progress.close()
 
 
-async def _upload(services: Services, facts: TopicFacts, body: AsyncIterator[bytes], progress: Upload) -> Answer:
+async def _upload(
+    services: Services, facts: TopicFacts, body: AsyncIterator[bytes], progress: Upload, holding: Held
+) -> Answer:
     lines = _Lines(services.settings.body_bytes_max)
     try:
         async for part in body:
             await _send(services, facts, progress, lines, lines.cut(part))
+            holding.resize(lines.rest_bytes)
             await asyncio.sleep(0)  # decompressed parts come without waiting
         await _send(services, facts, progress, lines, lines.last())
     except Disconnected:
@@ -76,6 +79,11 @@ class _Lines:
             self.number += 1
             raise too_large(self._bytes_max)
         return lines
+
+    @property
+    def rest_bytes(self) -> int:
+        """Of a line that has not ended."""
+        return len(self._rest)
 
     def last(self) -> list[bytes]:
         rest, self._rest = self._rest, b""

@@ -3,13 +3,17 @@
 import json
 import random
 import resource
+import select
 import socket
+from contextlib import suppress
 
 import httpx
 import psutil
 import pytest
 
+from headrace.gateway.bodies import HELD_BYTES_MAX
 from headrace.gateway.protocol import HEAD_BYTES_MAX
+from tests.patience import until
 
 MIB = 1024 * 1024
 
@@ -62,6 +66,32 @@ def test_a_body_that_does_not_say_how_long_it_is_ends_at_the_limit(broker, rest,
             continue  # hung up on while still sending: as good as an answer
         assert problem(answer)[0] == 413
     assert gateway_rss(broker) - before < 100 * MIB
+
+
+@pytest.mark.parametrize("media_type", ["text/plain", "application/x-ndjson"])
+def test_bodies_that_do_not_end_leave_room_for_others(broker, rest, topic, media_type):
+    before, count, size = gateway_rss(broker), 40, 15 * MIB
+    head = f"POST /topics/{topic}/messages HTTP/1.1\r\nHost: x\r\nContent-Type: {media_type}\r\n"
+    request = f"{head}Content-Length: {size + 1}\r\n\r\n".encode() + b"x" * size
+    stalled: list[socket.socket] = []
+    refused = 0
+    try:
+        for _ in range(count):
+            connection = socket.create_connection(address_of(broker), timeout=60)
+            stalled.append(connection)
+            with suppress(ConnectionError):  # refused while it is being sent
+                connection.sendall(request)
+        readable, _, _ = select.select(stalled, [], [], 60)
+        answers = [connection.recv(1024) for connection in readable]
+        refused = sum(answer.startswith(b"HTTP/1.1 503") for answer in answers)
+        assert refused == len(answers) > 0
+        assert gateway_rss(broker) - before < HELD_BYTES_MAX + 150 * MIB
+        assert rest.post(f"/topics/{topic}/messages", json={"value": "small"}).status_code == 200
+    finally:
+        for connection in stalled:
+            connection.close()
+    large = {"content": b"x" * 500_000, "headers": {"content-type": "text/plain"}}
+    until(lambda: rest.post(f"/topics/{topic}/messages", **large).status_code == 200, "there is room again", 60)
 
 
 def test_a_line_without_an_end_is_refused(broker, rest, topic):
