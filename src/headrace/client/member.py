@@ -30,6 +30,9 @@ BUFFERED_BYTES_MAX = 1024 * 1024
 MESSAGES_AT_ONCE = 20
 # Each try has the request's time by itself; this is for answers that come at once.
 BEGIN_AGAIN_S = 1.0
+COMMIT_LOOK_S = 0.002
+# A coordinator is replaced sooner; librdkafka tries again by itself until then.
+COMMIT_S_MAX = 60.0
 
 # A coordinator's answers after which trying again is of no use.
 _FINAL = frozenset(
@@ -85,7 +88,11 @@ class Member:
         self._waiter: asyncio.Future[None] | None = None
         self._poller = poller
         self._closing: asyncio.Task[None] | None = None
-        self._consumer = make_member(bootstrap, settings, positioned_by_group=beginning is None and places is None)
+        self._loop = asyncio.get_running_loop()
+        self._commits: list[tuple[Mapping[Place, int], asyncio.Future[None] | None]] = []  # in flight, the oldest first
+        self._over: Exception | None = None  # why commits are not answered any more
+        by_group = beginning is None and places is None
+        self._consumer = make_member(bootstrap, settings, self._on_commit, positioned_by_group=by_group)
         if places is None:
             self._consumer.subscribe(
                 list(settings.topics), on_assign=self._on_assign, on_revoke=self._on_revoke, on_lost=self._on_revoke
@@ -171,7 +178,7 @@ class Member:
     def fail(self, error: Exception) -> None:
         """The membership is over: whoever polls gets what has arrived, then the error."""
         self._error = error
-        self._poller.remove(self)
+        self._end(error)
         self.wake()
 
     def _pause(self) -> None:
@@ -247,19 +254,63 @@ class Member:
     # Committing and leaving
 
     async def commit(self, offsets: Mapping[Place, int]) -> None:
-        """Returns when the coordinator has them; Refused if it says no."""
-        from confluent_kafka import KafkaException
+        """Returns when the coordinator has them; Refused if it says no, Unanswered if it says nothing for a while.
 
+        Not by a commit that waits in a thread: confluent-kafka serializes the calls of one consumer, so the event loop
+        would wait for it in `pump`, with all that it serves.
+        """
         if not offsets:
             return
-        places = _topic_partitions(offsets)
+        if self._over is not None:
+            raise self._over
+        answered = self._loop.create_future()
+        self._commit(offsets, answered)
+        self.quiet_rounds = 0
+        self._loop.call_later(COMMIT_LOOK_S, self._look_for, answered)
         try:
-            done = await asyncio.to_thread(lambda: self._consumer.commit(offsets=places, asynchronous=False))
+            async with asyncio.timeout(COMMIT_S_MAX):
+                await answered
+        except TimeoutError:
+            raise Unanswered("the group's coordinator has not answered the commit; it may have been stored") from None
+
+    def _commit(self, offsets: Mapping[Place, int], answered: "asyncio.Future[None] | None") -> None:
+        from confluent_kafka import KafkaException
+
+        try:
+            self._consumer.commit(offsets=_topic_partitions(offsets), asynchronous=True)
         except KafkaException as error:
             raise from_kafka_error(error.args[0]) from error
-        for one in done or ():
-            if one.error is not None:
-                raise from_kafka_error(one.error)
+        self._commits.append((dict(offsets), answered))
+
+    def _look_for(self, answered: "asyncio.Future[None]") -> None:
+        """Sooner than the poller comes by, for the usual answer of a millisecond or two."""
+        if not answered.done() and self._over is None:
+            self.pump()
+
+    def _on_commit(self, error: "KafkaError | None", partitions: "list[TopicPartition]") -> None:
+        """Called by librdkafka, inside `pump`. Commits of the same offsets are answered in their order."""
+        offsets = {(one.topic, one.partition): one.offset for one in partitions}
+        found = next((commit for commit in self._commits if commit[0] == offsets), None)
+        if found is None:
+            return
+        self._commits.remove(found)
+        answered = found[1]
+        if answered is None or answered.done():  # whoever asked has gone
+            return
+        refused = error or next((one.error for one in partitions if one.error is not None), None)
+        if refused is None:
+            answered.set_result(None)
+        else:
+            answered.set_exception(from_kafka_error(refused))
+
+    def _end(self, error: Exception) -> None:
+        """Nothing is answered any more: librdkafka is not asked again."""
+        self._poller.remove(self)
+        self._over = self._over or error
+        commits, self._commits = self._commits, []
+        for _, answered in commits:
+            if answered is not None and not answered.done():
+                answered.set_exception(error)
 
     async def acknowledge(self, positions: Mapping[Place, int]) -> dict[Place, int]:
         """Commit those that are ahead of this assignment's beginning and of earlier acknowledgements."""
@@ -270,16 +321,14 @@ class Member:
 
     def commit_soon(self, offsets: Mapping[Place, int]) -> None:
         """Without waiting and without an answer, for those who will commit again in a moment."""
-        from confluent_kafka import KafkaException
-
         if offsets:
-            with suppress(KafkaException):  # between two generations; the next one will do
-                self._consumer.commit(offsets=_topic_partitions(offsets), asynchronous=True)
+            with suppress(Refused, Unanswered):  # between two generations; the next one will do
+                self._commit(offsets, None)
 
     async def close(self) -> None:
         """Leave the group. Takes a moment, during which the loop goes on."""
         if self._closing is None:
-            self._poller.remove(self)
+            self._end(Refused(ErrorCode.UNKNOWN_MEMBER_ID, "the consumer has left its group"))
             self.wake()
             if self._starting is not None:
                 self._starting.cancel()

@@ -1,12 +1,13 @@
 """What makes a member: its group and topics, and how much librdkafka may hold for it."""
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from headrace.client.factory import UNUSED_GROUP, make_consumer
 
 if TYPE_CHECKING:
-    from confluent_kafka import Consumer
+    from confluent_kafka import Consumer, KafkaError, TopicPartition
 
 # What librdkafka may hold for one member: a thousand members must fit into memory.
 QUEUED_KIB_MAX = 1024
@@ -30,8 +31,16 @@ class MemberSettings:
     buffered_max: int = 500
 
 
-def make_member(bootstrap: str, settings: MemberSettings, *, positioned_by_group: bool) -> "Consumer":
-    """A reader that is given positions never skips: one that is deleted is followed by the first one there is."""
+def make_member(
+    bootstrap: str,
+    settings: MemberSettings,
+    on_commit: "Callable[[KafkaError | None, list[TopicPartition]], None]",
+    *,
+    positioned_by_group: bool,
+) -> "Consumer":
+    """`on_commit` gets the outcome of each commit, inside `consume`.
+
+    A reader that is given positions never skips: one that is deleted is followed by the first one there is."""
     overrides: dict[str, Any] = {
         "client.id": settings.client_id,
         "group.id": settings.group,
@@ -46,6 +55,7 @@ def make_member(bootstrap: str, settings: MemberSettings, *, positioned_by_group
         "queued.max.messages.kbytes": QUEUED_KIB_MAX,
         "fetch.message.max.bytes": FETCH_BYTES_MAX,
         "fetch.wait.max.ms": FETCH_WAIT_MS_MAX,
+        "on_commit": on_commit,
     }
     if settings.instance_id is not None:
         overrides["group.instance.id"] = settings.instance_id
