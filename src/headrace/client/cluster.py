@@ -19,6 +19,8 @@ from headrace.model.errors import ErrorCode
 TOPIC_TRUSTED_S = 5.0
 # Somebody who keeps asking for a topic that is not there costs the broker this many questions a second at most.
 ABSENCE_TRUSTED_S = 0.1
+# A question that other brokers could answer waits for one of them this long.
+ANSWER_S_MAX = 5.0
 # Waiting between tries doubles from the setting up to this.
 BACKOFF_S_MAX = 1.0
 
@@ -74,6 +76,7 @@ class Cluster:
         self._brokers: dict[int, Broker] = {}
         self._topics: dict[str, tuple[TopicFacts | None, float]] = {}
         self._asked: dict[str, asyncio.Task[TopicFacts | None]] = {}
+        self._silent: set[Address] = set()  # brokers that did not answer when they were asked last
 
     def close(self) -> None:
         for task in self._asked.values():
@@ -172,7 +175,7 @@ class Cluster:
         broker = (await self.brokers()).get(broker_id)
         if broker is None:
             raise Refused(ErrorCode.BROKER_NOT_AVAILABLE, f"there is no broker {broker_id}")
-        return await self._call((broker.host, broker.port), request, response_type, wait_s)
+        return await self._call((broker.host, broker.port), request, response_type, self.request_timeout_s + wait_s)
 
     async def call_leader(
         self, topic: str, partition: int, request: Any, response_type: type[Response], wait_s: float = 0.0
@@ -183,7 +186,7 @@ class Cluster:
             self.forget(topic)
             raise Refused(ErrorCode.LEADER_NOT_AVAILABLE, f"no leader for {topic}-{partition} at the moment")
         try:
-            return await self._call((broker.host, broker.port), request, response_type, wait_s)
+            return await self._call((broker.host, broker.port), request, response_type, self.request_timeout_s + wait_s)
         except BrokerUnreachable:
             self.forget(topic)  # its leader may be another one by now
             raise
@@ -216,19 +219,26 @@ class Cluster:
     async def call_anyone(self, request: Any, response_type: type[Response]) -> Response:
         """For questions, which may be put to several brokers: BrokerUnreachable if none of them answers."""
         known = [(one.host, one.port) for one in self._brokers.values()]
+        addresses = sorted(dict.fromkeys([*known, *self._addresses]), key=self._silent.__contains__)
         failures = []
-        for address in dict.fromkeys([*known, *self._addresses]):
+        for number, address in enumerate(addresses, 1):
+            timeout_s = self.request_timeout_s
+            if number < len(addresses):
+                timeout_s = min(timeout_s, ANSWER_S_MAX)
             try:
-                return await self._call(address, request, response_type)
+                response = await self._call(address, request, response_type, timeout_s)
             except BrokerUnreachable as error:
+                self._silent.add(address)
                 failures.append(str(error))
+            else:
+                self._silent.discard(address)
+                return response
+        self._silent &= set(addresses)
         raise BrokerUnreachable("; ".join(failures))
 
-    async def _call(
-        self, address: Address, request: Any, response_type: type[Response], wait_s: float = 0.0
-    ) -> Response:
+    async def _call(self, address: Address, request: Any, response_type: type[Response], timeout_s: float) -> Response:
         async with self._pool.borrowed(address) as connection:
-            return await connection.call(self._client_id, request, response_type, self.request_timeout_s + wait_s)
+            return await connection.call(self._client_id, request, response_type, timeout_s)
 
 
 # Names that were asked for and do not exist are remembered too: strangers must not fill the memory with them.

@@ -1,6 +1,8 @@
 """Puts the application together: routes, error documents, the OpenAPI page, and the life of the clients behind."""
 
+import asyncio
 from collections.abc import AsyncIterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager
 from typing import Any
 
@@ -30,7 +32,7 @@ from headrace.gateway.routes import (
     topics,
     transactions,
 )
-from headrace.gateway.services import RebalanceReader, Services
+from headrace.gateway.services import THREADS_MAX, RebalanceReader, Services
 from headrace.model.errors import HeadraceError
 from headrace.model.settings import GatewaySettings
 
@@ -72,6 +74,8 @@ def build_app(
 
     @asynccontextmanager
     async def life(app: FastAPI) -> AsyncIterator[None]:
+        # Python's own pool has a few threads more than there are processors: a broker that hangs would take them all.
+        asyncio.get_running_loop().set_default_executor(ThreadPoolExecutor(THREADS_MAX))
         app.state.services = Services.start(
             settings, bootstrap, request_timeout_ms, read_rebalances, figures, neighbours
         )

@@ -49,7 +49,7 @@ class Services:
     telemetry: NodeTelemetry
     figures: HttpFigures
     locks: Locks = field(default_factory=Locks)
-    # Python's own pool has few threads; whoever would have to wait for one is told so instead.
+    # As many as there are threads: a request that would have to wait for one is answered with 503 instead.
     threads: asyncio.Semaphore = field(default_factory=lambda: asyncio.Semaphore(THREADS_MAX))
     # Set when the process is told to stop: whoever waits for records ends then, instead of being cut off.
     stopping: asyncio.Event = field(default_factory=asyncio.Event)
