@@ -8,8 +8,9 @@ from typing import Annotated, Any, TypeVar
 from fastapi import APIRouter, Depends, Path, Query, Request, Response
 from fastapi.routing import APIRoute
 
+from headrace.client.factory import BrokerUnreachable
 from headrace.client.pool import TooBusy
-from headrace.client.refusals import from_kafka_error
+from headrace.client.refusals import Unanswered, from_kafka_error
 from headrace.gateway.bodies import parse_json, read_body
 from headrace.gateway.encoding import PARTITION_MAX
 from headrace.gateway.preconditions import etag, is_known
@@ -131,6 +132,10 @@ async def blocking(client: Services, call: Callable[[], Value]) -> Value:
     async with client.threads:
         try:
             return await asyncio.to_thread(call)
+        except BrokerUnreachable:
+            raise
+        except OSError as error:  # a broker that hangs, or resets the connection
+            raise Unanswered(f"the broker did not answer ({error.strerror or error})") from error
         except KafkaException as error:
             if error.args and isinstance(error.args[0], KafkaError):
                 raise from_kafka_error(error.args[0]) from error
