@@ -20,6 +20,7 @@ Result = TypeVar("Result")
 
 _KEY = "headrace.unread"
 _PIPELINED = "headrace.pipelined"
+_TRANSPORT = "headrace.transport"
 # Of Linux's tcp_info, the first byte; TCP_CLOSE is what a reset leaves.
 _TCP_CLOSE = 7
 _INT = struct.Struct("i")
@@ -51,6 +52,17 @@ def report_unread(scope: Scope) -> None:
     That may be before the request is looked into, so the event may have to wait there for it.
     """
     unread(scope).set()
+
+
+def note_transport(scope: Scope, transport: asyncio.Transport) -> None:
+    scope[_TRANSPORT] = transport
+
+
+def abort(scope: Scope) -> None:
+    """End the request's connection at once, with what has not been sent."""
+    transport = scope.get(_TRANSPORT)
+    if transport is not None:
+        transport.abort()
 
 
 def note_pipelined(scope: Scope) -> None:

@@ -16,14 +16,16 @@ import orjson
 from starlette.responses import Response
 
 from headrace.client.member import Member, Place, place_of
-from headrace.gateway.bodies import Receive, Scope, Send
+from headrace.client.member_settings import POLL_INTERVAL_MS_MAX
+from headrace.gateway.bodies import Disconnected, Message, Receive, Scope, Send
+from headrace.gateway.connections import abort
 from headrace.gateway.delivered import delivered
 from headrace.gateway.encoding import Format
 from headrace.gateway.problems import problem_of
 from headrace.gateway.services import Services
 
 if TYPE_CHECKING:
-    from confluent_kafka import Message
+    from confluent_kafka import Message as Record
 
 # Proxies cut connections that are silent for a minute.
 KEEP_ALIVE_S = 15.0
@@ -31,6 +33,9 @@ KEEP_ALIVE_S = 15.0
 RECONNECT_MS = 1_000
 RECORDS_AT_ONCE = 500
 LOOK_S = 1.0
+# A client that reads nothing for this long loses its stream, and its partitions go to others: Kafka's default for
+# consumers that do not poll.
+UNREAD_S_MAX = POLL_INTERVAL_MS_MAX / 1000
 
 # Place and the offset behind an event in; the event's id out.
 Moved = Callable[[Place, int], str]
@@ -67,7 +72,7 @@ class EventStream(Response):
         async with self._reading as member:
             await send({"type": "http.response.start", "status": 200, "headers": headers})
             self._client.figures.streams += 1
-            sending = asyncio.create_task(self._send_all(member, send))
+            sending = asyncio.create_task(self._send_all(member, self._sending(scope, send)))
             leaving = asyncio.create_task(_wait_for_disconnect(receive))
             try:
                 await asyncio.wait((sending, leaving), return_when=asyncio.FIRST_COMPLETED)
@@ -76,8 +81,19 @@ class EventStream(Response):
                 for task in (sending, leaving):
                     task.cancel()
                 outcome, _ = await asyncio.gather(sending, leaving, return_exceptions=True)
-            if isinstance(outcome, Exception):
+            if isinstance(outcome, Exception) and not isinstance(outcome, Disconnected):
                 raise outcome
+
+    def _sending(self, scope: Scope, send: Send) -> Send:
+        async def send_in_time(message: Message) -> None:
+            try:
+                async with asyncio.timeout(UNREAD_S_MAX):
+                    await send(message)
+            except TimeoutError:
+                abort(scope)  # what is left of the response would wait for the client too
+                raise Disconnected from None
+
+        return send_in_time
 
     async def _send_all(self, member: Member, send: Send) -> None:
         await send({"type": "http.response.body", "body": b"retry: %d\n\n" % RECONNECT_MS, "more_body": True})
@@ -105,7 +121,7 @@ class EventStream(Response):
             if messages or loop.time() - silent_since >= KEEP_ALIVE_S:
                 silent_since = loop.time()
 
-    def _event(self, message: "Message") -> bytes:
+    def _event(self, message: "Record") -> bytes:
         id_ = self._moved(place_of(message), (message.offset() or 0) + 1)
         return b"id: %s\ndata: %s\n\n" % (id_.encode(), orjson.dumps(delivered(message, self._format)))
 

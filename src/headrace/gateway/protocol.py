@@ -9,7 +9,7 @@ from typing import Any
 
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResponseCycle
 
-from headrace.gateway.connections import has_unread_bytes, note_pipelined, report_unread
+from headrace.gateway.connections import has_unread_bytes, note_pipelined, note_transport, report_unread
 from headrace.gateway.problems import Problem
 
 # As nginx: four buffers of 8 KiB. A head beyond it is a mistake or an attack.
@@ -73,6 +73,7 @@ class LimitedProtocol(HttpToolsProtocol):
             self._pipelined = []
         else:
             note_pipelined(self.scope)  # type: ignore[arg-type]
+        note_transport(self.scope, self.transport)  # type: ignore[arg-type]
         super().on_headers_complete()
         self._pipelined.append(self.cycle)
 
