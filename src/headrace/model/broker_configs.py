@@ -57,11 +57,11 @@ _IDENTITY_AND_NETWORK = (
     broker_config("max.connection.creation.rate", INT, INT_MAX, Range(0), dynamic=True,
         doc="Maximum new connections per second; more of them wait."),
     broker_config("max.connections", INT, INT_MAX, Range(0), dynamic=True,
-        doc="Maximum number of client connections; further ones are closed. Connections between brokers do not count if "
-            "inter.broker.listener.name names a listener of their own, else 64 from the address of each broker."),
+        doc="Maximum number of client connections; further ones are closed. Connections between brokers do not count "
+            "if inter.broker.listener.name names a listener of their own, else 64 from the address of each broker."),
     broker_config("max.connections.per.ip", INT, INT_MAX, Range(0), dynamic=True,
-        doc="Maximum number of client connections from one address; further ones are closed. Connections between brokers "
-            "are treated as in max.connections."),
+        doc="Maximum number of client connections from one address; further ones are closed. Connections between "
+            "brokers are treated as in max.connections."),
     broker_config("max.connections.per.ip.overrides", STRING, "", dynamic=True,
         doc="Exceptions to max.connections.per.ip: address:number pairs."),
     broker_config("max.incremental.fetch.session.cache.slots", INT, 1000, Range(0),
