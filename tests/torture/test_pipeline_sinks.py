@@ -149,9 +149,10 @@ def test_every_sink_has_what_plain_python_makes_whoever_dies(dice: Dice, tmp_pat
         stage = Stage(broker.bootstrap, tmp_path, dice)
         try:
             while died.total() < kills(1, times=2):
+                before = {kind: len(stage.rows(kind)) for kind in KINDS}
                 stage.send(dice.randrange(100, RECORDS_BETWEEN_KILLS_MAX))
                 for kind in KINDS:
-                    stage.wait_for(kind, len(stage.rows(kind)) + 1, 0)
+                    stage.wait_for(kind, before[kind] + 1, 0)
                 stage.send(dice.randrange(100, RECORDS_BETWEEN_KILLS_MAX))
                 time.sleep(dice.random())
                 victim = next((one for one in VICTIMS if one not in died), None) or dice.choice(VICTIMS)
