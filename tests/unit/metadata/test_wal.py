@@ -70,14 +70,14 @@ async def test_a_bit_flipped_in_the_last_commit_looks_torn(crashed: Path) -> Non
 async def test_a_bit_flipped_before_later_commits_is_damage(crashed: Path, frame: int, within_frame: int) -> None:
     assert frame_count(crashed) > 10
     flip(wal_of(crashed), HEADER_BYTES + frame * FRAME_BYTES + within_frame)
-    with pytest.raises(CorruptLog, match="damaged"):
+    with pytest.raises(CorruptLog, match="corrupt"):
         await facts_in(crashed)
 
 
 @pytest.mark.parametrize("position", [0, 3, 8, 16, 20, 24, 31])
 async def test_a_bit_flipped_in_the_header_is_damage(crashed: Path, position: int) -> None:
     flip(wal_of(crashed), position)
-    with pytest.raises(CorruptLog, match="damaged"):
+    with pytest.raises(CorruptLog, match="corrupt"):
         await facts_in(crashed)
 
 
