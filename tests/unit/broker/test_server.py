@@ -269,6 +269,7 @@ async def test_broker_is_accepted_with_descriptors_that_clients_leave(
     start: Start, limit: list[int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(server_module, "DESCRIPTORS_KEPT_SHARE", 0.5)
+    monkeypatch.setattr(server_module, "DESCRIPTORS_KEPT", 1 << 20)  # the share counts, however many are in use
     server = start()
     server.peer_addresses = {2: "127.0.0.2"}
     next_one = os.dup(server._sockets[0][0].fileno())  # the lowest free one
