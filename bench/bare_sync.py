@@ -7,13 +7,13 @@ import os
 import sys
 import time
 
-from headrace.app.processor_time import BROKER_SLICE_NS, ask_for_turns_of
+from headrace.process.runtime import BROKER_SLICE_NS, set_scheduler_slice
 
 _BATCH = b"x" * 170  # what a record of 100 bytes is in a batch of its own
 
 
 def sync_p99_ms(path: str, count: int, rate: int) -> float:
-    ask_for_turns_of(BROKER_SLICE_NS)  # as the broker's threads that sync
+    set_scheduler_slice(BROKER_SLICE_NS)  # as the broker's threads that sync
     waits_s = []
     descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o644)
     start = time.monotonic()

@@ -3,7 +3,7 @@
 import asyncio
 import signal
 
-from headrace.app.loop_lag import LoopLag
+from headrace.telemetry.loop_lag_histogram import LoopLag
 
 
 async def _until_stopped() -> None:

@@ -8,7 +8,7 @@ import sys
 import uvicorn
 from fastapi import FastAPI
 
-from headrace.gateway.protocol import LimitedProtocol
+from headrace.api.rest.server import LimitedProtocol
 
 app = FastAPI()
 

@@ -197,7 +197,9 @@ def lines(folder: Path, count: int) -> dict[str, float]:
         out.writelines(f'{{"key": "user-{number % 1000}", "value": "{_VALUE}"}}\n' for number in range(count))
     with gateway(folder) as broker:
         path = f"{broker.http_url}/api/v1/topics/bench/messages"
-        (child,) = [one for one in psutil.Process(broker.pid).children() if "headrace.app.gateway" in one.cmdline()]
+        (child,) = [
+            one for one in psutil.Process(broker.pid).children() if "headrace.app.rest_process" in one.cmdline()
+        ]
         up = ["curl", "-sS", "-X", "POST", "-H", "Content-Type: application/x-ndjson", "-T", str(source), path]
         cpu_before, start = _cpu_s(child), time.monotonic()
         written = json.loads(subprocess.run(up, capture_output=True, check=True).stdout)["written"]

@@ -73,7 +73,9 @@ def main() -> None:
         _produce(broker, 10 * _PER_REQUEST)  # connections, threads, code
         if kind == "consume":
             _produce(broker, messages)
-        (server,) = [one.pid for one in psutil.Process(node.pid).children() if "headrace.app.rpc" in one.cmdline()]
+        (server,) = [
+            one.pid for one in psutil.Process(node.pid).children() if "headrace.app.grpc_process" in one.cmdline()
+        ]
         began, cpu_s = time.perf_counter(), _cpu_s([node.pid, server])
         (_produce if kind == "produce" else _consume)(broker, messages)
         took_s, cpu_s = time.perf_counter() - began, _cpu_s([node.pid, server]) - cpu_s

@@ -5,14 +5,14 @@ python scripts/metrics_reference.py > docs/reference/metrics.md
 
 from collections.abc import Iterator
 
-from headrace.cli.metrics_catalog import SECTIONS
+from headrace.cli.common.metrics_catalog import SECTIONS
 from headrace.telemetry.broker_metrics import GROUP_ROWS_SHOWN_MAX, PARTITIONS_SHOWN_MAX
-from headrace.telemetry.figures import Metric
+from headrace.telemetry.metrics import Metric
 
 INTRODUCTION = f"""\
 # Metrics reference
 
-Made from `headrace.cli.metrics_catalog` by `make docs`; do not edit. How to scrape, and what to watch, is in
+Made from `headrace.cli.common.metrics_catalog` by `make docs`; do not edit. How to scrape, and what to watch, is in
 [Watching a node](../operations/watching.md). [Pipelines](../guides/pipelines.md#how-it-fares) and
 [archives](../guides/archive.md) run beside nodes; `headrace pipeline metrics` and `headrace archive metrics` tell how
 they fare.

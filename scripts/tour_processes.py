@@ -13,7 +13,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
-from headrace.model.settings import GatewaySettings, Listener, Settings, split_address
+from headrace.config.settings import GatewaySettings, Listener, Settings, split_address
 
 # A clean stop flushes what is open, and Spark ends the batch under way; longer than this, and something holds it.
 STOP_TIMEOUT_S = 180.0

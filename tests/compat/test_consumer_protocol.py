@@ -206,7 +206,7 @@ def _alter_group(broker: LocalBroker, group: str, name: str, value: str) -> None
     from kio.schema.incremental_alter_configs.v1.response import IncrementalAlterConfigsResponse
     from kio.static.primitive import i8
 
-    from headrace.client.connection import Connection
+    from headrace.client.sync.transport import Connection
 
     config = AlterableConfig(name=name, config_operation=i8(0), value=value)
     resource = AlterConfigsResource(resource_type=i8(32), resource_name=group, configs=(config,))
@@ -225,7 +225,7 @@ def _join_silently(broker: LocalBroker, group: str, topic: str) -> Any:
     from kio.schema.types import GroupId, TopicName
     from kio.static.primitive import i32, i32Timedelta
 
-    from headrace.client.connection import Connection
+    from headrace.client.sync.transport import Connection
 
     request = ConsumerGroupHeartbeatRequest(
         group_id=GroupId(group),

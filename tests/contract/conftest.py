@@ -10,21 +10,21 @@ from uuid import uuid4
 
 import pytest
 
-from headrace.app.clock import SystemClock
-from headrace.metadata.etcd import protobuf
-from headrace.metadata.etcd.address import EtcdAddress
-from headrace.metadata.etcd.connection import Connection
+from headrace.config.etcd_address import EtcdAddress
+from headrace.metadata.embedded import MemoryStore
+from headrace.metadata.etcd import messages
+from headrace.metadata.etcd.failover import Connection
 from headrace.metadata.etcd.store import EtcdStore
-from headrace.metadata.ledger import HISTORY_COMMITS_MAX
-from headrace.metadata.local.client import LocalStore
-from headrace.metadata.local.server import LocalStoreServer
-from headrace.metadata.memory import MemoryStore
-from headrace.metadata.sqlite import SqliteStore
+from headrace.metadata.key_value_state import HISTORY_COMMITS_MAX
+from headrace.metadata.sqlite.store import SqliteStore
 from headrace.metadata.store import LeaseId, Store
+from headrace.metadata.unix_socket.client import UnixSocketStore
+from headrace.metadata.unix_socket.server import LocalStoreServer
 from headrace.model.clock import Clock
-from headrace.testing.clock import SimClock
-from headrace.testing.local_etcd import LocalEtcd
-from headrace.testing.shared_store import StoreConnection
+from headrace.process.runtime import SystemClock
+from headrace.testing.local.etcd import LocalEtcd
+from headrace.testing.simulation.clock import SimClock
+from headrace.testing.simulation.shared_store import StoreConnection
 
 EXPIRY_SECONDS_MAX = 30  # after a lease's time is over: etcd needs one, a machine that is busy many
 
@@ -82,7 +82,7 @@ async def local(directory: Path) -> StoreCase:
     await server.start(path)
 
     async def connect() -> Store:
-        return await LocalStore.connect(path)
+        return await UnixSocketStore.connect(path)
 
     async def close() -> None:
         await server.close()
@@ -138,14 +138,14 @@ async def leases_in(address: EtcdAddress) -> set[LeaseId]:
     connection = Connection(address)
     reply = await connection.call("/etcdserverpb.Lease/LeaseLeases", b"")
     await connection.close()
-    rows = [encoded for field, _, encoded in protobuf.fields(reply) if field == 2]
-    return {LeaseId(number) for row in rows for field, number, _ in protobuf.fields(row) if field == 1}
+    rows = [encoded for field, _, encoded in messages.fields(reply) if field == 2]
+    return {LeaseId(number) for row in rows for field, number, _ in messages.fields(row) if field == 1}
 
 
 async def compact(address: EtcdAddress, revision: int) -> None:
     """As an operator, or etcd's own auto-compaction, does it."""
     connection = Connection(address)
-    await connection.call("/etcdserverpb.KV/Compact", protobuf.number(1, revision) + protobuf.number(2, 1))
+    await connection.call("/etcdserverpb.KV/Compact", messages.integer(1, revision) + messages.integer(2, 1))
     await connection.close()
 
 

@@ -2,10 +2,10 @@
 
 import pytest
 
-from headrace.broker.fact_writer import Pinned
-from headrace.core.cluster import facts
-from headrace.core.cluster.image import ClusterImage
-from headrace.core.cluster.values import Decision
+from headrace.broker.controller.metadata_writer import Pinned
+from headrace.core.image import records
+from headrace.core.image.metadata_image import MetadataImage
+from headrace.core.image.model import Decision
 from headrace.metadata.store import Conflict, Store
 from tests.unit.core import decision_kit
 from tests.unit.core.decision_kit import broken_invariants, first_commit, taken
@@ -23,19 +23,19 @@ EXCLUDE_EACH_OTHER = [
 
 @pytest.fixture(autouse=True)
 def _small_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(facts, "PARTITIONS_PER_BLOCK", decision_kit.PARTITIONS_PER_BLOCK)
+    monkeypatch.setattr(records, "PARTITIONS_PER_BLOCK", decision_kit.PARTITIONS_PER_BLOCK)
 
 
-async def image_of(store: Store) -> tuple[ClusterImage, set[str]]:
-    snapshot = await store.load(facts.ROOT)
-    image = ClusterImage()
+async def image_of(store: Store) -> tuple[MetadataImage, set[str]]:
+    snapshot = await store.load(records.ROOT)
+    image = MetadataImage()
     in_order = sorted(snapshot.entries.values(), key=lambda entry: entry.version)
     writes = {entry.key: entry.value for entry in in_order}
     image.apply(snapshot.revision, writes, {entry.key: entry.version for entry in in_order})
     return image, set(writes)
 
 
-def pinned(name: str, image: ClusterImage) -> Pinned[object]:
+def pinned(name: str, image: MetadataImage) -> Pinned[object]:
     decision = taken(name, image)
     assert isinstance(decision, Decision), decision
     return Pinned.of(decision, image)

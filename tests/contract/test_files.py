@@ -6,18 +6,18 @@ from collections.abc import Iterator
 import pytest
 
 from headrace.model.errors import StorageError
-from headrace.storage.files import DiskFiles, Files
-from headrace.storage.memory_files import MemoryFiles
+from headrace.storage.io.file_system import FileSystem, OsFileSystem
+from headrace.storage.io.memory_file_system import MemoryFiles
 from headrace.testing import SimFiles
 
 
 @pytest.fixture(params=["disk", "memory", "simulated"])
-def files(request) -> Iterator[Files]:
+def files(request) -> Iterator[FileSystem]:
     if request.param == "simulated":
         with SimFiles() as simulated:
             yield simulated
     else:
-        yield DiskFiles() if request.param == "disk" else MemoryFiles()
+        yield OsFileSystem() if request.param == "disk" else MemoryFiles()
 
 
 @pytest.fixture
@@ -141,7 +141,7 @@ def test_name_of_more_than_255_bytes_raises_storage_error(files, folder):
 
 def test_link_whose_target_is_missing_exists(tmp_path):
     os.symlink(f"{tmp_path}/missing", f"{tmp_path}/link")
-    assert DiskFiles().exists(f"{tmp_path}/link")
+    assert OsFileSystem().exists(f"{tmp_path}/link")
 
 
 def test_names_are_listed_in_order_files_and_folders_alike(files, folder):
@@ -188,7 +188,7 @@ def test_folders_are_synced_and_asked_for_room(files, folder):
 def test_room_is_behind_the_content_and_no_part_of_it(files, folder):
     file = files.open(f"{folder}/log", create=True)
     file.append(b"content")
-    file.make_room(100)
+    file.preallocate_tail(100)
     assert (file.size, file.read(0, 1000), file.read(7, 10), file.read(50, 10)) == (7, b"content", b"", b"")
     file.append(b" and more")
     assert (file.size, file.read(0, 1000)) == (16, b"content and more")
@@ -199,9 +199,9 @@ def test_room_is_behind_the_content_and_no_part_of_it(files, folder):
 def test_room_that_is_given_back_leaves_the_content(files, folder):
     file = files.open(f"{folder}/log", create=True)
     file.append(b"content")
-    file.make_room(100)
-    assert file.give_back_room() == (not isinstance(files, MemoryFiles)), "memory makes none"
-    assert not file.give_back_room()
+    file.preallocate_tail(100)
+    assert file.trim_preallocation() == (not isinstance(files, MemoryFiles)), "memory makes none"
+    assert not file.trim_preallocation()
     assert files.read(f"{folder}/log") == b"content"
     file.append(b"!")
     assert files.read(f"{folder}/log") == b"content!"
@@ -210,9 +210,9 @@ def test_room_that_is_given_back_leaves_the_content(files, folder):
 
 def test_appends_may_outgrow_their_room(files, folder):
     file = files.open(f"{folder}/log", create=True)
-    file.make_room(10)
+    file.preallocate_tail(10)
     file.append(b"0123456789abc")
-    assert not file.give_back_room()
+    assert not file.trim_preallocation()
     assert (file.size, files.read(f"{folder}/log")) == (13, b"0123456789abc")
     file.close()
 
@@ -221,8 +221,8 @@ def test_more_room_is_added_to_what_there_is(files, folder):
     file = files.open(f"{folder}/log", create=True)
     for size in (10, 5, 20):
         file.append(b"x")
-        file.make_room(size)
-    assert file.room_end == (0 if isinstance(files, MemoryFiles) else 20)
+        file.preallocate_tail(size)
+    assert file.preallocated_end == (0 if isinstance(files, MemoryFiles) else 20)
     assert file.read(0, 100) == b"xxx"
     file.close()
 
@@ -230,9 +230,9 @@ def test_more_room_is_added_to_what_there_is(files, folder):
 def test_a_file_that_is_cut_has_no_room(files, folder):
     file = files.open(f"{folder}/log", create=True)
     file.append(b"content")
-    file.make_room(100)
+    file.preallocate_tail(100)
     file.truncate(3)
-    assert (file.size, file.room_end, files.read(f"{folder}/log")) == (3, 0, b"con")
+    assert (file.size, file.preallocated_end, files.read(f"{folder}/log")) == (3, 0, b"con")
     file.close()
 
 
@@ -240,8 +240,8 @@ def test_a_file_that_is_cut_has_no_room(files, folder):
 def test_what_was_left_of_room_is_content_to_who_opens_it_next(files, folder):
     file = files.open(f"{folder}/log", create=True)
     file.append(b"content")
-    file.make_room(10)
+    file.preallocate_tail(10)
     file.close()
     again = files.open(f"{folder}/log")
-    assert (again.size, again.room_end, again.read(0, 100)) == (10, 0, b"content\1\1\1")
+    assert (again.size, again.preallocated_end, again.read(0, 100)) == (10, 0, b"content\1\1\1")
     again.close()

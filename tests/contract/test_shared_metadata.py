@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from headrace.metadata.follow import follow
-from headrace.metadata.session import Session
+from headrace.metadata.lease import Session
 from headrace.metadata.store import Change, Conflict, LeaseExpired, Snapshot, Store, StoreClosed
-from headrace.testing.clock import SimClock
+from headrace.metadata.watch import follow
+from headrace.testing.simulation.clock import SimClock
 from tests.contract.conftest import SHARED
 
 if TYPE_CHECKING:

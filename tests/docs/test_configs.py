@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from headrace.app.config_file import load_settings
+from headrace.config.loader import load_settings
 from tests.docs.examples import FENCE
 from tests.docs.test_examples import PAGES, ROOT
 

@@ -2,8 +2,8 @@
 
 import re
 
-from headrace.app.config_file import load_settings
-from headrace.model.node_configs import find_config
+from headrace.config.keys.node import find_config
+from headrace.config.loader import load_settings
 from tests.docs.test_examples import ROOT
 
 FILE = ROOT / "deploy" / "config" / "compatible.yaml"

@@ -6,8 +6,8 @@ from pathlib import Path
 import pytest
 import yaml
 
-from headrace.app.config_file import load_settings
 from headrace.cli.start import parser
+from headrace.config.loader import load_settings
 
 ROOT = Path(__file__).parents[2]
 DEPLOY = ROOT / "deploy"

@@ -20,11 +20,11 @@ with atheris.instrument_imports(include=["headrace"]):
         UnsupportedMessageFormat,
     )
     from headrace.records.batch import BatchHeader, parse_header, produced_batch, walk
+    from headrace.records.batch_queries import first_at_or_after, key_errors, max_timestamp_record
     from headrace.records.builder import recompress, sealed
+    from headrace.records.compaction_filter import filter_batch
     from headrace.records.compression import MIB, Codec, decompress
     from headrace.records.control import read_marker
-    from headrace.records.filtering import filter_batch
-    from headrace.records.lookup import first_at_or_after, key_errors, max_timestamp_record
     from headrace.records.record import decode_records, record_spans
 
 PROMISED = (CorruptBatch, MessageTooLarge, UnsupportedCompression)

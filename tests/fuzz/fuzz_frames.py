@@ -20,16 +20,17 @@ import atheris
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
 from headrace.app.node import Node
-from headrace.broker.broker import Broker
+from headrace.broker.api.registry import handler_module
+from headrace.broker.server import Broker
 from headrace.protocol.api import SERVED, ApiKey
-from headrace.testing.local_broker import node_settings
+from headrace.testing.local.broker import node_settings
 from tests.unit.broker.connection_kit import Peer, StandInServer, frame, settle
 
 # What decides about a request, and no more: instrumenting the whole broker would take longer than a bounded run.
 with atheris.instrument_imports(include=["headrace"]):
     for api in SERVED:
-        import_module(f"headrace.broker.handlers.{api.name.lower()}")
-    import_module("headrace.broker.coordinators.guard")
+        handler_module(api)
+    import_module("headrace.broker.coordinator.add_partitions_manager")
 
 SETTINGS = {
     "num.partitions": "1",

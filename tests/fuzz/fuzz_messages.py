@@ -15,8 +15,8 @@ import atheris
 with atheris.instrument_imports(include=["headrace"]):
     from headrace.model.errors import ProtocolError
     from headrace.protocol.api import SERVED, ApiKey
-    from headrace.protocol.frugal import MEMORY_FLOOR, MEMORY_PER_BYTE_MAX
-    from headrace.protocol.kafka_messages import read_request
+    from headrace.protocol.bounded_reader import MEMORY_FLOOR, MEMORY_PER_BYTE_MAX
+    from headrace.protocol.codec import read_request
 
 APIS = sorted(set(SERVED) - {ApiKey.PRODUCE, ApiKey.FETCH})
 

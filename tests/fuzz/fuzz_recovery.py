@@ -20,11 +20,11 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 with atheris.instrument_imports(include=["headrace.storage", "headrace.records"]):
     from headrace.model.errors import HeadraceError, StorageError
     from headrace.records.batch import batch_crc, parse_header, walk
+    from headrace.storage.io.memory_file_system import MemoryFiles
     from headrace.storage.log import Log
-    from headrace.storage.memory_files import MemoryFiles
-    from headrace.storage.recovery import Checkpoint, open_log
+    from headrace.storage.log_loader import Checkpoint, open_log
 from headrace.records.control import ControlType, EndMarker
-from headrace.storage.log_values import Producer
+from headrace.storage.log_types import Producer
 from tests.unit.storage.log_kit import CONFIG, append
 
 DIRECTORY = "/data/t-0"
@@ -46,7 +46,7 @@ def _healthy_folder() -> dict[str, bytes]:
         batch = {"producer_id": 2, "producer_epoch": 0, "base_sequence": 0 if committed else 1, "transactional": True}
         append(log, "in a transaction", epoch=2, **batch)
         kind = ControlType.COMMIT if committed else ControlType.ABORT
-        log.append_marker(EndMarker(kind, 0), Producer(2, 0), 2, 0, epoch_was_bumped=False)
+        log.append_marker(EndMarker(kind, 0), Producer(2, 0), 2, 0, uses_tv2=False)
     log.close()
     return {name: files.read(f"{DIRECTORY}/{name}") for name in files.list(DIRECTORY)}
 

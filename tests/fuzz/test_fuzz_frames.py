@@ -7,9 +7,9 @@ from struct import pack
 
 import pytest
 
-from headrace.client.connection import encode_request
+from headrace.client.sync.transport import encode_request
 from headrace.protocol.api import SERVED, ApiKey
-from headrace.protocol.kafka_messages import message_class
+from headrace.protocol.codec import message_class
 from tests.fuzz.bounded_run import run_fuzzer
 from tests.unit.broker.handlers.handler_kit import build
 from tests.unit.broker.handlers.test_access import REQUESTS

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from headrace.protocol.api import SERVED, ApiKey
-from headrace.protocol.kafka_messages import message_class
+from headrace.protocol.codec import message_class
 from tests.fuzz.bounded_run import run_fuzzer
 from tests.unit.broker.handlers.handler_kit import build
 from tests.unit.broker.handlers.test_access import REQUESTS

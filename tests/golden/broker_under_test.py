@@ -23,15 +23,15 @@ from struct import unpack_from
 from typing import Any
 from unittest import mock
 
-from headrace.broker.broker import Broker
-from headrace.broker.handlers.commit_shortcut import CommitShortcut
-from headrace.broker.handlers.produce_shortcut import ProduceShortcut
-from headrace.broker.shortcut import LONG_WAY
-from headrace.core.cluster.topics import NewTopic
-from headrace.metadata.memory import MemoryStore
-from headrace.model.settings import Listener, Settings
-from headrace.storage.memory_files import MemoryFiles
-from headrace.testing.sim_loop import SimLoop
+from headrace.broker.api.fast_path import FALLBACK
+from headrace.broker.handlers.data.produce_fast_path import ProduceFastPath
+from headrace.broker.handlers.group.offset_commit_fast_path import OffsetCommitFastPath
+from headrace.broker.server import Broker
+from headrace.config.settings import Listener, Settings
+from headrace.core.controller.topic_control import NewTopic
+from headrace.metadata.embedded import MemoryStore
+from headrace.storage.io.memory_file_system import MemoryFiles
+from headrace.testing.simulation.loop import SimLoop
 
 WALL_START_MS = 1_700_000_000_000
 NODE_ID = 1
@@ -51,16 +51,18 @@ CONFIGS = {
 }
 # How long a sync takes on a broker whose storage is a disk.
 SYNC_MS = 10
-PATH_OF_AUTHORIZER = "headrace.broker.broker.AllowAll"
+PATH_OF_AUTHORIZER = "headrace.broker.server.AllowAll"
 
 
 class BrokerUnderTest:
-    def __init__(self, *, on_disk: bool = False, after_another: bool = False, fast_paths: bool = True) -> None:
+    def __init__(
+        self, *, wait_until_flushed: bool = False, after_another: bool = False, fast_paths: bool = True
+    ) -> None:
         """On disk: what is written is committed after SYNC_MS. In memory it is committed at once.
 
         After another: a broker of the same cluster leads what it has created before (`OTHERS_TOPICS`), and has stopped.
         """
-        self._on_disk = on_disk
+        self._on_disk = wait_until_flushed
         self._after_another = after_another
         self._fast_paths = fast_paths
         self._loop = _Loop()
@@ -97,13 +99,13 @@ class BrokerUnderTest:
         clock = _Clock(self._loop)
         store = MemoryStore(clock)
         if self._after_another:
-            settings = _settings(OTHER_ID, "rack-b", on_disk=False)
+            settings = _settings(OTHER_ID, "rack-b", wait_until_flushed=False)
             other = Broker(settings, clock, MemoryFiles(), store, shares_store=True)
             await other.start()
             topics = [NewTopic(name=name, partitions=count) for name, count in OTHERS_TOPICS.items()]
             await other.controller.create_topics(topics)
             await other.stop()
-        settings = _settings(NODE_ID, RACK, on_disk=self._on_disk)
+        settings = _settings(NODE_ID, RACK, wait_until_flushed=self._on_disk)
         kind = _BrokerOnSlowDisk if self._on_disk else Broker
         with mock.patch(PATH_OF_AUTHORIZER, return_value=self._authorizer):
             broker = kind(settings, clock, MemoryFiles(), store)
@@ -149,12 +151,12 @@ class BrokerUnderTest:
         self._loop.run_for(milliseconds)
 
 
-def _settings(node_id: int, rack: str, *, on_disk: bool) -> Settings:
+def _settings(node_id: int, rack: str, *, wait_until_flushed: bool) -> Settings:
     return Settings(
         node_id=node_id,
         rack=rack,
         data_dir=DATA_DIR,
-        storage="disk" if on_disk else "memory",
+        storage="disk" if wait_until_flushed else "memory",
         listeners=(),
         advertised=(ADVERTISED,),
         broker_configs=CONFIGS,
@@ -391,7 +393,7 @@ class _SlowDisk:
             self._syncing[partition] = True
             return
         self._syncing[partition] = False
-        self._loop.call_later(self.sync_ms() / 1000, self._end, partition, partition.log.begin_round()[1])
+        self._loop.call_later(self.sync_ms() / 1000, self._end, partition, partition.log.take_unflushed()[1])
 
     def _end(self, partition: Any, offset: int) -> None:
         if self._syncing.pop(partition):
@@ -443,9 +445,9 @@ def _fast_requests_counted(count: Callable[[int], None]) -> Iterator[None]:
         return mock.patch.object(kind, name, call)
 
     with ExitStack() as patches:
-        for kind in (ProduceShortcut, CommitShortcut):
-            patches.enter_context(counted("__call__", kind, lambda parts: int(parts is not LONG_WAY)))
-        patches.enter_context(counted("run", ProduceShortcut, lambda run: run.requests if run else 0))
+        for kind in (ProduceFastPath, OffsetCommitFastPath):
+            patches.enter_context(counted("__call__", kind, lambda parts: int(parts is not FALLBACK)))
+        patches.enter_context(counted("run", ProduceFastPath, lambda run: run.requests if run else 0))
         yield
 
 
@@ -453,7 +455,7 @@ def _fast_requests_counted(count: Callable[[int], None]) -> Iterator[None]:
 def _without_fast_paths() -> Iterator[None]:
     """Every request is read in full."""
     with ExitStack() as patches:
-        for kind in (ProduceShortcut, CommitShortcut):
-            patches.enter_context(mock.patch.object(kind, "__call__", return_value=LONG_WAY))
-        patches.enter_context(mock.patch.object(ProduceShortcut, "run", return_value=None))
+        for kind in (ProduceFastPath, OffsetCommitFastPath):
+            patches.enter_context(mock.patch.object(kind, "__call__", return_value=FALLBACK))
+        patches.enter_context(mock.patch.object(ProduceFastPath, "run", return_value=None))
         yield

@@ -33,7 +33,9 @@ def conversations(api: int, *, fast_paths: bool = True) -> Iterator[Said]:
 
 
 def _converse(one: ScriptFor, version: int, fast_paths: bool) -> Said:
-    with BrokerUnderTest(on_disk=one.on_disk, after_another=one.after_another, fast_paths=fast_paths) as broker:
+    with BrokerUnderTest(
+        wait_until_flushed=one.wait_until_flushed, after_another=one.after_another, fast_paths=fast_paths
+    ) as broker:
         c = Conversation(broker, one.api, version)
         one.script(c)
         if not one.title:

@@ -4,11 +4,11 @@ import asyncio
 from contextlib import aclosing
 from dataclasses import dataclass, field
 
-from headrace.metadata.etcd.address import EtcdAddress
-from headrace.metadata.etcd.connection import Connection
+from headrace.config.etcd_address import EtcdAddress
+from headrace.metadata.etcd.failover import Connection
 from headrace.metadata.etcd.store import EtcdStore
-from headrace.metadata.follow import follow
 from headrace.metadata.store import Conflict, OutcomeUnknown, Snapshot, Store, Unavailable
+from headrace.metadata.watch import follow
 
 COUNTER = "/counter"
 

@@ -14,10 +14,10 @@ import psutil
 import yaml
 from confluent_kafka.admin import AdminClient
 
-from headrace.app.config_file import load_settings
-from headrace.app.ports import reserve_port
-from headrace.model.settings import Settings
-from headrace.testing.local_broker import HOST
+from headrace.config.loader import load_settings
+from headrace.config.settings import Settings
+from headrace.process.sockets import reserve_port
+from headrace.testing.local.broker import HOST
 from tests.patience import awaited
 
 START_SECONDS_MAX = 60.0

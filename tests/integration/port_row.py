@@ -3,8 +3,8 @@
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 
-from headrace.app.local_cluster import ETCD_PORTS_ABOVE
-from headrace.app.ports import reserve_port
+from headrace.app.local_cluster.runner import ETCD_PORTS_ABOVE
+from headrace.process.sockets import reserve_port
 
 
 @contextmanager

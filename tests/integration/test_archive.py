@@ -13,20 +13,19 @@ from confluent_kafka.admin import AdminClient, NewTopic
 from deltalake import DeltaTable
 from pyarrow import parquet as pq
 
+from headrace.archive.decode import DECODE_ERROR
+from headrace.archive.settings import GUARD, SCHEMA, TABLE, ArchiveSettings, change, read_settings, topic_view
+from headrace.archive.table import ArchiveTable, Coverage, open_table
+from headrace.archive.worker import TopicArchiver
 from headrace.cli.app import run
-from headrace.client.blocking.cluster import ClientSettings, Cluster
-from headrace.client.blocking.offsets import EARLIEST, list_offsets
-from headrace.client.refusals import Refused
+from headrace.client.core.errors import KafkaApiError
+from headrace.client.reader import arrow_reader
+from headrace.client.sync.client import ClientConfig, Cluster
+from headrace.client.sync.offsets import EARLIEST, list_offsets
+from headrace.lake import delta
+from headrace.lake.table import MaintenancePolicy
 from headrace.model.errors import ErrorCode, HeadraceError
 from headrace.model.ids import TopicPartition
-from headrace.spark import reading
-from headrace.spark.archive.archiver import Archiver
-from headrace.spark.archive.coverage import Coverage
-from headrace.spark.archive.decoding import DECODE_ERROR
-from headrace.spark.archive.settings import GUARD, SCHEMA, TABLE, ArchiveSettings, change, read_settings, topic_view
-from headrace.spark.archive.table import ArchiveTable, open_table
-from headrace.spark.lake import delta
-from headrace.spark.lake.upkeep import Upkeep
 from headrace.testing import LocalBroker
 from tests import patience
 from tests.integration.stable_offsets import until_stable
@@ -42,7 +41,7 @@ def broker() -> Iterator[LocalBroker]:
 
 @pytest.fixture
 def cluster(broker: LocalBroker) -> Iterator[Cluster]:
-    cluster = Cluster(ClientSettings(bootstrap=broker.bootstrap))
+    cluster = Cluster(ClientConfig(bootstrap=broker.bootstrap))
     yield cluster
     cluster.close()
 
@@ -71,10 +70,10 @@ class Kit:
         assert settings is not None
         return settings
 
-    def archiver(self, name: str, **upkeep: Any) -> Archiver:
-        return Archiver(self.cluster, self.settings(name), Upkeep(**upkeep), grace_s=0)
+    def archiver(self, name: str, **upkeep: Any) -> TopicArchiver:
+        return TopicArchiver(self.cluster, self.settings(name), MaintenancePolicy(**upkeep), grace_s=0)
 
-    def archive(self, name: str, archiver: Archiver | None = None) -> None:
+    def archive(self, name: str, archiver: TopicArchiver | None = None) -> None:
         archiver = archiver or self.archiver(name)
         while archiver.round(topic_view(self.cluster, name)).is_behind:
             pass
@@ -225,11 +224,11 @@ def test_topic_unknown_to_a_lagging_broker_is_not_covered(kit: Kit, monkeypatch:
     archiver = kit.archiver(name)
 
     def unknown(_: Cluster, partition: TopicPartition) -> Any:
-        raise Refused(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"there is no partition {partition}")
+        raise KafkaApiError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"there is no partition {partition}")
 
     with monkeypatch.context() as lagging:
         lagging.setattr(Cluster, "leader_connection", unknown)
-        lagging.setattr(reading, "MISSING_PATIENCE_S", 0.0, raising=False)
+        lagging.setattr(arrow_reader, "MISSING_PATIENCE_S", 0.0, raising=False)
         with suppress(HeadraceError):
             kit.archive(name, archiver)
     assert kit.table(name).view().coverage.ends.get(0, 0) == 0

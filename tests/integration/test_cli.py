@@ -12,7 +12,7 @@ import uuid
 
 import pytest
 
-from headrace.cli.exit_codes import FAILURE, NOT_FOUND, OK, UNREACHABLE, USAGE
+from headrace.cli.common.exit_codes import FAILURE, NOT_FOUND, OK, UNREACHABLE, USAGE
 from headrace.cli.main import main
 from headrace.testing import LocalBroker
 

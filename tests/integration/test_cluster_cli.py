@@ -11,8 +11,8 @@ from pathlib import Path
 import psutil
 import pytest
 
-from headrace.app.local_cluster import ETCD_PORTS_ABOVE
-from headrace.app.local_wishes import read_state
+from headrace.app.local_cluster.control import read_state
+from headrace.app.local_cluster.runner import ETCD_PORTS_ABOVE
 from tests.integration.port_row import reserved_base
 from tests.patience import awaited, until
 

@@ -12,14 +12,14 @@ import pytest
 from confluent_kafka import Consumer, ElectionType, KafkaError, KafkaException, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic
 
-from headrace.broker.replication.fetcher import BULK_BYTES_MAX
-from headrace.cli.cluster_moves import FOLLOWER_LIST, FOLLOWER_RATE, LEADER_LIST, LEADER_RATE
-from headrace.client.configs import ResourceType, alter
-from headrace.client.connection import Connection
-from headrace.client.moving import move, moving
+from headrace.broker.replication.replica_fetcher import BULK_BYTES_MAX
+from headrace.cli.cluster.reassign import FOLLOWER_LIST, FOLLOWER_RATE, LEADER_LIST, LEADER_RATE
+from headrace.client.sync.configs import ResourceType, alter
+from headrace.client.sync.reassignments import move, moving
+from headrace.client.sync.transport import Connection
 from headrace.model.ids import TopicPartition as Place
 from headrace.testing import LocalBroker, LocalCluster
-from headrace.testing.local_cluster import METADATA
+from headrace.testing.local.cluster import METADATA
 from tests.integration.fenced import UNFENCED, acknowledges
 from tests.integration.raw import RawConnection
 from tests.integration.test_local_cluster import PATIENCE_S, Sender, create, everything, wait_for_isr, wait_for_leader

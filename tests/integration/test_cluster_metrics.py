@@ -6,8 +6,8 @@ import httpx
 from confluent_kafka import Producer
 from confluent_kafka.admin import AdminClient, NewTopic
 
-from headrace.telemetry.scrape import Interval, parse
-from headrace.testing.local_cluster import LocalCluster
+from headrace.telemetry.prometheus import Interval, parse
+from headrace.testing.local.cluster import LocalCluster
 from tests.integration.test_local_cluster import PATIENCE_S, wait_for_leader, wait_until_watched
 from tests.patience import awaited
 

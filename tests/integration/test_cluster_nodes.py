@@ -16,14 +16,13 @@ import yaml
 from confluent_kafka import Producer
 from confluent_kafka.admin import NewTopic
 
-from headrace.app.clock import SystemClock
-from headrace.app.metadata import Metadata
+from headrace.app.metadata_store import Metadata
 from headrace.app.node import Node
-from headrace.metadata.etcd.members import list_members
-from headrace.metadata.etcd.store import EtcdStore
+from headrace.config.settings import Settings
+from headrace.metadata.etcd.store import EtcdStore, list_members
 from headrace.metadata.store import Store, Unavailable
 from headrace.model.errors import HeadraceError, InvalidConfig, StorageError
-from headrace.model.settings import Settings
+from headrace.process.runtime import SystemClock
 from tests.integration.node_kit import START_SECONDS_MAX, NodeFiles, NodeProcess, admin, running, wait_for_brokers
 from tests.integration.test_etcd_access import make_certificates
 
@@ -154,7 +153,7 @@ async def test_a_broker_goes_on_with_the_others_while_its_own_member_is_down(fil
     async with metadata_of(*(files.settings(index) for index in range(3))) as stores:
         store = stores[1]
         assert isinstance(store, EtcdStore)
-        await store.learn_members(())
+        await store.refresh_endpoints(())
         own = next(one for one in psutil.Process().children() if "broker-2" in " ".join(one.cmdline()))
         own.suspend()
         try:

@@ -10,23 +10,22 @@ import pytest
 
 pytest.importorskip("pyarrow")
 
-from headrace.app.clock import SystemClock
-from headrace.client.blocking.cluster import ClientSettings, Cluster
-from headrace.client.blocking.offsets import Committed, committed_offsets
-from headrace.client.blocking.topics import ensure_topic
-from headrace.client.blocking.transactional import (
-    Owner,
+from headrace.client.core.errors import KafkaApiError
+from headrace.client.sync.client import ClientConfig, Cluster, create_topic_if_missing
+from headrace.client.sync.offsets import Committed, committed_offsets
+from headrace.client.sync.transactions import (
+    ProducerIdentity,
     add_group_offsets,
     describe,
     end_transaction,
     init_producer,
     open_transactions,
 )
-from headrace.client.refusals import Refused
-from headrace.spark import commit_records
-from headrace.spark.checkpoint import CheckpointMismatch, CommittedBatch
-from headrace.spark.deciding import PLACE, TOPIC, Decider, Decision, task_id
-from headrace.spark.pipeline.fencing import PREFIX, BelongsElsewhere, Copy, claim, holder
+from headrace.process.runtime import SystemClock
+from headrace.spark.connector import commit_records
+from headrace.spark.connector.checkpoint import CheckpointMismatch, CommittedBatch
+from headrace.spark.connector.exactly_once import PLACE, TOPIC, Decision, ExactlyOnceCommitter, task_id
+from headrace.spark.pipeline.ownership import PREFIX, Instance, OwnedElsewhereError, claim, holder
 from headrace.testing import LocalBroker
 from tests.patience import until
 
@@ -40,8 +39,8 @@ SETTINGS = {
 
 @pytest.fixture
 def cluster(kafka_broker: LocalBroker) -> Iterator[Cluster]:
-    cluster = Cluster(ClientSettings(bootstrap=kafka_broker.bootstrap, patience_s=PATIENCE_S))
-    ensure_topic(cluster, TOPIC)
+    cluster = Cluster(ClientConfig(bootstrap=kafka_broker.bootstrap, patience_s=PATIENCE_S))
+    create_topic_if_missing(cluster, TOPIC)
     yield cluster
     cluster.close()
 
@@ -51,26 +50,28 @@ def query() -> str:
     return uuid4().hex
 
 
-def opened(cluster: Cluster, transactional_id: str) -> Owner:
+def opened(cluster: Cluster, transactional_id: str) -> ProducerIdentity:
     """A task that has written, and waits for its driver."""
     owner = init_producer(cluster, transactional_id, 60_000)
     add_group_offsets(cluster, owner, f"rows-{transactional_id}", {PLACE: Committed(1)})
     return owner
 
 
-def decided(cluster: Cluster, query: str, number: int, ends: str = "", fence: Owner | None = None) -> Decision:
+def decided(
+    cluster: Cluster, query: str, number: int, ends: str = "", fence: ProducerIdentity | None = None
+) -> Decision:
     transactions = (opened(cluster, task_id(query, "cafe0123", number, "0-0")),)
     decision = Decision(number, "cafe0123", transactions, ends)
-    Decider(cluster, query, fence).commit(decision)
+    ExactlyOnceCommitter(cluster, query, fence).commit(decision)
     return decision
 
 
 def test_claims_and_commits_outlive_offset_retention(monkeypatch: pytest.MonkeyPatch) -> None:
     with (
         LocalBroker(memory=True, in_process=True, settings=SETTINGS) as broker,
-        closing(Cluster(ClientSettings(bootstrap=broker.bootstrap, patience_s=PATIENCE_S))) as cluster,
+        closing(Cluster(ClientConfig(bootstrap=broker.bootstrap, patience_s=PATIENCE_S))) as cluster,
     ):
-        here, elsewhere = Copy("one", "here", "/one", 1, 1), Copy("two", "there", "/two", 2, 2)
+        here, elsewhere = Instance("one", "here", "/one", 1, 1), Instance("two", "there", "/two", 2, 2)
         claimed = claim(cluster, "totals", here)
         decision = decided(cluster, "q", 7, '[{"t":{"0":70}}]', claimed.owner)
         today = SystemClock.wall_ms
@@ -82,17 +83,17 @@ def test_claims_and_commits_outlive_offset_retention(monkeypatch: pytest.MonkeyP
         until(lambda: not any(describe(cluster, one) for one in ids), "expiry of transactional ids", 60)
 
         assert holder(cluster, "totals") == here
-        with pytest.raises(BelongsElsewhere):
+        with pytest.raises(OwnedElsewhereError):
             claim(cluster, "totals", elsewhere)
-        assert Decider(cluster, "q").last(stable=True) == decision
+        assert ExactlyOnceCommitter(cluster, "q").last(stable=True) == decision
         with pytest.raises(CheckpointMismatch):
             decided(cluster, "q", 6, '[{"t":{"0":66}}]')
         again = claim(cluster, "totals", here)
         # The batch is repeated: no broker knows its transactions any more, and it is complete all the same.
-        Decider(cluster, "q", again.owner).commit(decision._replace(transactions=()))
-        assert Decider(cluster, "q").last(stable=True) == decision
+        ExactlyOnceCommitter(cluster, "q", again.owner).commit(decision._replace(transactions=()))
+        assert ExactlyOnceCommitter(cluster, "q").last(stable=True) == decision
         decided(cluster, "q", 8, fence=again.owner)
-        assert Decider(cluster, "q").last_number() == 8
+        assert ExactlyOnceCommitter(cluster, "q").last_number() == 8
 
 
 def test_batch_of_restored_checkpoint_is_refused(cluster: Cluster, query: str) -> None:
@@ -103,10 +104,10 @@ def test_batch_of_restored_checkpoint_is_refused(cluster: Cluster, query: str) -
         with pytest.raises(CheckpointMismatch, match=r'has batch 1 of this query up to \[\{"t":\{"0":200\}\}\]'):
             decided(cluster, query, number, ends)
         assert open_transactions(cluster, f"headrace-spark-{query}-") == [], "the refused attempt is aborted"
-    assert Decider(cluster, query).last(stable=True) == done
+    assert ExactlyOnceCommitter(cluster, query).last(stable=True) == done
     decided(cluster, query, 1, '[{"t":{"0":200}}]')  # the batch that it is, again
     decided(cluster, query, 1)  # by a driver that cannot read its checkpoint
-    assert Decider(cluster, query).last(stable=True) == done
+    assert ExactlyOnceCommitter(cluster, query).last(stable=True) == done
 
 
 def test_one_owner_commits_batches_from_many_processes(cluster: Cluster, query: str) -> None:
@@ -115,7 +116,7 @@ def test_one_owner_commits_batches_from_many_processes(cluster: Cluster, query: 
     for number in range(4):
         with closing(Cluster(cluster.settings)) as process:
             decided(process, query, number, fence=fence)
-    assert Decider(cluster, query).last_number() == 3
+    assert ExactlyOnceCommitter(cluster, query).last_number() == 3
 
 
 def test_commit_record_behind_open_transaction_is_awaited(cluster: Cluster, query: str) -> None:
@@ -123,8 +124,8 @@ def test_commit_record_behind_open_transaction_is_awaited(cluster: Cluster, quer
     other = init_producer(cluster, f"other-{query}", 60_000)
     commit_records.append(cluster, other, "query other", "undecided")
     decided(cluster, query, 1)
-    settings = ClientSettings(bootstrap=cluster.settings.bootstrap, patience_s=0.1)
-    with closing(Cluster(settings)) as impatient, pytest.raises(Refused, match="open transaction"):
+    settings = ClientConfig(bootstrap=cluster.settings.bootstrap, patience_s=0.1)
+    with closing(Cluster(settings)) as impatient, pytest.raises(KafkaApiError, match="open transaction"):
         commit_records.newest(impatient, f"query {query}")
     end_transaction(cluster, other, commit=False)
     found = commit_records.newest(cluster, f"query {query}")
@@ -138,7 +139,7 @@ def test_sweep_leaves_transactions_of_other_queries(cluster: Cluster, query: str
     own, foreign = task_id(query, "dead0000", 0, "0-0"), task_id(query + other, "dead0000", 0, "0-0")
     for name in (own, foreign):
         opened(cluster, name)
-    Decider(cluster, query).sweep(keep=())
+    ExactlyOnceCommitter(cluster, query).sweep(keep=())
     assert open_transactions(cluster, f"headrace-spark-{query}") == [foreign]
 
 
@@ -166,25 +167,27 @@ def test_commit_of_earlier_version_is_continued(cluster: Cluster, query: str, cu
     text = json.dumps(["cafe0123", [owner]], separators=(",", ":"))
     size = -(-len(text) // cuts)
     commit_as_before(cluster, query, 5, [text[at : at + size] for at in range(0, len(text), size)])
-    assert Decider(cluster, query).last(stable=True) == Decision(5, "cafe0123", (owner,))
-    assert Decider(cluster, query).last_number() == 5
+    assert ExactlyOnceCommitter(cluster, query).last(stable=True) == Decision(5, "cafe0123", (owner,))
+    assert ExactlyOnceCommitter(cluster, query).last_number() == 5
     if cuts > 1:
-        assert Decider(cluster, f"{query}.1").last(stable=True) is None, "it is a part of the other query's commit"
+        assert ExactlyOnceCommitter(cluster, f"{query}.1").last(stable=True) is None, (
+            "it is a part of the other query's commit"
+        )
         decided(cluster, f"{query}.1", 0)
         with pytest.raises(Exception, match="not all of them hold it any more"):
-            Decider(cluster, query).last(stable=True)
+            ExactlyOnceCommitter(cluster, query).last(stable=True)
         return
     decided(cluster, query, 6)
-    assert Decider(cluster, query).last_number() == 6
+    assert ExactlyOnceCommitter(cluster, query).last_number() == 6
 
 
 def test_claim_of_earlier_version_is_honored(cluster: Cluster, query: str) -> None:
-    before = Copy("one", "here", "/one", 1, int(time.time() * 1000))
+    before = Instance("one", "here", "/one", 1, int(time.time() * 1000))
     owner = init_producer(cluster, PREFIX + query, 60_000)
     add_group_offsets(cluster, owner, PREFIX + query, {PLACE: Committed(before.since_ms, json.dumps(before))})
     end_transaction(cluster, owner, commit=True)
     assert holder(cluster, query) == before
-    with pytest.raises(BelongsElsewhere):
-        claim(cluster, query, Copy("two", "there", "/two", 2, 2))
+    with pytest.raises(OwnedElsewhereError):
+        claim(cluster, query, Instance("two", "there", "/two", 2, 2))
     claim(cluster, query, before._replace(process=3))
     assert holder(cluster, query) == before._replace(process=3)

@@ -5,7 +5,7 @@ from contextlib import ExitStack
 
 from confluent_kafka.admin import AdminClient, NewTopic
 
-from headrace.testing.local_cluster import LocalCluster
+from headrace.testing.local.cluster import LocalCluster
 from tests.patience import until
 
 CONNECTIONS_MAX = 20

@@ -4,11 +4,11 @@ from collections.abc import Iterator
 
 import pytest
 
-from headrace.client.connection import Connection
-from headrace.client.factory import BrokerUnreachable
+from headrace.client.librdkafka import BrokerUnreachable
+from headrace.client.sync.transport import Connection
 from headrace.model.errors import ErrorCode
 from headrace.testing import LocalCluster
-from headrace.testing.local_cluster import METADATA
+from headrace.testing.local.cluster import METADATA
 from tests.integration.transactional import PATIENCE_S, Message, Owner, ask, is_complete, message, owner_in
 from tests.patience import awaited, until
 from tests.torture.transaction_v2 import error_codes

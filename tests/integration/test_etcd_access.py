@@ -11,16 +11,16 @@ from typing import Any
 import grpc.aio
 import pytest
 
+from headrace.config.etcd_address import EtcdAddress, parse_endpoints
 from headrace.metadata.etcd import messages
-from headrace.metadata.etcd import protobuf as pb
-from headrace.metadata.etcd.address import EtcdAddress, parse_endpoints
-from headrace.metadata.etcd.channel import Channel
-from headrace.metadata.etcd.status import CallFailed
+from headrace.metadata.etcd import messages as pb
+from headrace.metadata.etcd.grpc_client.call import CallFailed
+from headrace.metadata.etcd.grpc_client.channel import Channel
 from headrace.metadata.etcd.store import EtcdStore
 from headrace.metadata.etcd.tls import tls_context
-from headrace.metadata.store import AccessRefused, Conflict, LeaseExpired, Unavailable
+from headrace.metadata.store import Conflict, LeaseExpired, StoreAccessDenied, Unavailable
 from headrace.model.errors import InvalidConfig
-from headrace.testing.local_etcd import LocalEtcd
+from headrace.testing.local.etcd import LocalEtcd
 from tests.integration.etcd_kit import ask_raw, connect
 
 READ_WRITE = 2
@@ -41,7 +41,7 @@ async def guarded(etcd: LocalEtcd) -> EtcdAddress:
         ("UserAdd", pb.text(1, "root") + pb.text(2, "root")),
         ("UserGrantRole", pb.text(1, "root") + pb.text(2, "root")),
         ("RoleAdd", pb.text(1, "facts")),
-        ("RoleGrantPermission", pb.text(1, "facts") + pb.message(2, pb.number(1, READ_WRITE) + prefix)),
+        ("RoleGrantPermission", pb.text(1, "facts") + pb.message(2, pb.integer(1, READ_WRITE) + prefix)),
         ("UserAdd", pb.text(1, "broker") + pb.text(2, "secret")),
         ("UserGrantRole", pb.text(1, "broker") + pb.text(2, "facts")),
         ("AuthEnable", b""),
@@ -76,12 +76,12 @@ async def test_the_right_user_may_do_everything_the_port_has(guarded: EtcdAddres
     ],
 )
 async def test_whoever_may_not_enter_is_told_why(guarded: EtcdAddress, change: dict[str, str], told: str) -> None:
-    with pytest.raises(AccessRefused, match=told):
+    with pytest.raises(StoreAccessDenied, match=told):
         await EtcdStore.connect(replace(guarded, **change))
 
 
 async def test_a_user_where_etcd_has_none_is_told_so(etcd: LocalEtcd) -> None:
-    with pytest.raises(AccessRefused, match=r"remove etcd\.user"):
+    with pytest.raises(StoreAccessDenied, match=r"remove etcd\.user"):
         await EtcdStore.connect(EtcdAddress(endpoints=etcd.endpoints, user="broker", password="secret"))
 
 

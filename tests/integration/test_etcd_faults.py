@@ -6,13 +6,14 @@ from contextlib import aclosing, asynccontextmanager, suppress
 
 import pytest
 
-from headrace.app.clock import SystemClock
-from headrace.metadata.etcd import messages, protobuf
-from headrace.metadata.etcd.address import EtcdAddress
-from headrace.metadata.follow import follow
-from headrace.metadata.session import Session
+from headrace.config.etcd_address import EtcdAddress
+from headrace.metadata.etcd import messages
+from headrace.metadata.etcd import messages as protobuf
+from headrace.metadata.lease import Session
 from headrace.metadata.store import Change, Conflict, OutcomeUnknown, Snapshot, Unavailable
-from headrace.testing.local_etcd import LocalEtcd
+from headrace.metadata.watch import follow
+from headrace.process.runtime import SystemClock
+from headrace.testing.local.etcd import LocalEtcd
 from tests.integration.etcd_kit import COUNTER, Incrementer, ask_raw, connect, seen_until
 
 PATIENCE_S = 30
@@ -196,7 +197,7 @@ async def test_d11_whoever_was_away_over_a_compaction_begins_anew(etcd: LocalEtc
         etcd.kill(place)
         await writer.commit({}, {"/a": b"1"})
         last = await writer.commit({}, {"/a": b"2"})
-        compaction = protobuf.number(1, last) + protobuf.number(2, 1)
+        compaction = protobuf.integer(1, last) + protobuf.integer(2, 1)
         await ask_raw(EtcdAddress(endpoints=(etcd.endpoints[leader],)), "/etcdserverpb.KV/Compact", compaction)
         await asyncio.to_thread(etcd.restart, place)
         everything = await waiting

@@ -7,9 +7,9 @@ import pytest
 
 from headrace.records.batch import walk
 from headrace.records.builder import NewRecord, build_batch
-from headrace.storage.room import ROUNDS_MIN
+from headrace.storage.io.preallocation import ROUNDS_MIN
 from headrace.testing import LocalBroker
-from headrace.testing.local_broker import HOST
+from headrace.testing.local.broker import HOST
 from tests.integration.raw import RawConnection
 
 TOPIC = "t"

@@ -9,13 +9,13 @@ import pytest
 from confluent_kafka import Consumer, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic
 
-from headrace.client.producers import Acks, PublisherSettings
-from headrace.client.publisher import ANY_PARTITION, NOW, Place, Publisher
-from headrace.client.refusals import Refused, Unanswered
-from headrace.client.single_messages import SingleMessages
-from headrace.client.uploading import LONG_BYTES_MIN, Upload
+from headrace.api.grpc.produce import Receipt, _Sending
+from headrace.client.aio.bulk import LONG_BYTES_MIN, BulkSend
+from headrace.client.aio.producer import ANY_PARTITION, NOW, AsyncProducer, RecordMetadata
+from headrace.client.aio.producer_pool import Acks, PublisherSettings
+from headrace.client.aio.request_batcher import RequestBatcher
+from headrace.client.core.errors import KafkaApiError, UnknownOutcomeError
 from headrace.rpc import headrace_pb2 as pb
-from headrace.rpc.sending import Receipt, _Sending
 from headrace.testing import LocalBroker
 from tests.integration.fatal_errors import raise_fatal_error
 
@@ -30,8 +30,8 @@ def broker() -> Iterator[LocalBroker]:
 
 
 @pytest.fixture
-async def publisher(broker: LocalBroker) -> AsyncIterator[Publisher]:
-    publisher = Publisher(broker.bootstrap, PublisherSettings())
+async def publisher(broker: LocalBroker) -> AsyncIterator[AsyncProducer]:
+    publisher = AsyncProducer(broker.bootstrap, PublisherSettings())
     yield publisher
     await publisher.close()
 
@@ -44,7 +44,7 @@ def topic(broker: LocalBroker) -> str:
     return name
 
 
-def break_producer(publisher: Publisher) -> Producer:
+def break_producer(publisher: AsyncProducer) -> Producer:
     broken = publisher._producers.get(None)
     raise_fatal_error(broken)
     return broken
@@ -60,7 +60,7 @@ async def written(broker: LocalBroker, topic: str) -> list[bytes | None]:
         consumer.close()
 
 
-async def outcomes(*futures: asyncio.Future[Place]) -> list[Any]:
+async def outcomes(*futures: asyncio.Future[RecordMetadata]) -> list[Any]:
     async with asyncio.timeout(PATIENCE_S):
         return await asyncio.gather(*futures, return_exceptions=True)
 
@@ -73,7 +73,7 @@ async def test_messages_that_wait_are_answered_and_the_next_is_written(broker, p
     (place,) = await outcomes(publisher.send(topic, b"after"))
     values = await written(broker, topic)
     assert values[place.offset] == b"after"
-    failed = [one for one in answered if isinstance(one, Unanswered | Refused)]
+    failed = [one for one in answered if isinstance(one, UnknownOutcomeError | KafkaApiError)]
     sent = [one for one in answered if one not in failed]  # the broker may be faster than the failure
     assert [values[one.offset] for one in sent] == [b"waits"] * len(sent)
     assert broken not in publisher._producers.all(), "it has reported everything"
@@ -84,10 +84,10 @@ async def test_a_fatal_error_while_idle_costs_no_message(broker, publisher, topi
     break_producer(publisher)
     await publisher.send(topic, b"one")
     break_producer(publisher)
-    singles = SingleMessages(publisher, linger_ms=0)
+    singles = RequestBatcher(publisher, linger_ms=0)
     await singles.send(topic, (b"two", None, ANY_PARTITION, NOW, [("h", b"1")]), Acks.ALL)
     break_producer(publisher)
-    upload = Upload(publisher)
+    upload = BulkSend(publisher)
     await upload.push(topic, [{"value": "three"}, {"value": "four"}])
     await upload.finish()
     assert upload.acked == 2
@@ -100,7 +100,7 @@ async def test_a_fatal_error_while_idle_costs_no_message(broker, publisher, topi
 
 
 async def test_an_upload_on_a_broken_producer_counts_its_records(broker, publisher, topic):
-    upload = Upload(publisher)
+    upload = BulkSend(publisher)
     await upload.push(topic, [{"value": "a"}] * 10)
     break_producer(publisher)
     await upload.push(topic, [{"value": "b"}])
@@ -110,7 +110,7 @@ async def test_an_upload_on_a_broken_producer_counts_its_records(broker, publish
     assert upload.acked + upload.failed == 11
 
 
-async def push_until_it_fails(upload: Upload, topic: str) -> None:
+async def push_until_it_fails(upload: BulkSend, topic: str) -> None:
     async with asyncio.timeout(PATIENCE_S):
         while True:
             await upload.push(topic, [{"value": "b"}])
@@ -118,10 +118,10 @@ async def push_until_it_fails(upload: Upload, topic: str) -> None:
 
 
 async def test_a_long_upload_ends_with_its_fatal_error_and_counts(broker, publisher, topic):
-    upload = Upload(publisher, bytes_announced=LONG_BYTES_MIN)
+    upload = BulkSend(publisher, bytes_announced=LONG_BYTES_MIN)
     await upload.push(topic, [{"value": "a"}] * 10)
     raise_fatal_error(upload._stream)
-    with pytest.raises((Unanswered, Refused)):
+    with pytest.raises((UnknownOutcomeError, KafkaApiError)):
         await push_until_it_fails(upload, topic)
     await upload.finish()
     await upload.close()
@@ -131,13 +131,13 @@ async def test_a_long_upload_ends_with_its_fatal_error_and_counts(broker, publis
 async def test_a_report_that_raises_holds_up_nothing_else(broker, publisher, topic):
     class Broken:
         def delivered(self, error: object, message: object, /) -> None:
-            publisher.report_done()
+            publisher.delivery_done()
             raise RuntimeError("a bug in a recipient")
 
     loop = asyncio.get_running_loop()
     raised: list[object] = []
     loop.set_exception_handler(lambda _, context: raised.append(context["exception"]))
-    publisher.send_reported(topic, (b"1", None, ANY_PARTITION, NOW, None), Broken())
+    publisher.send_with_listener(topic, (b"1", None, ANY_PARTITION, NOW, None), Broken())
     (place,) = await outcomes(publisher.send(topic, b"2"))
     (later,) = await outcomes(publisher.send(topic, b"3"))
     assert (place.offset, later.offset) == (1, 2)
@@ -145,7 +145,7 @@ async def test_a_report_that_raises_holds_up_nothing_else(broker, publisher, top
 
 
 async def test_a_publisher_with_a_fatal_error_closes(broker, topic):
-    publisher = Publisher(broker.bootstrap, PublisherSettings())
+    publisher = AsyncProducer(broker.bootstrap, PublisherSettings())
     await publisher.send(topic, b"1")
     break_producer(publisher)
     await publisher.close()

@@ -6,9 +6,9 @@ import pytest
 from confluent_kafka import Producer
 from confluent_kafka.admin import AdminClient, NewTopic
 
-from headrace.client.blocking.cluster import ClientSettings, Cluster
-from headrace.client.blocking.fetching import Fetched, fetch_from
-from headrace.client.connection import Connection
+from headrace.client.sync.client import ClientConfig, Cluster
+from headrace.client.sync.fetcher import Fetched, fetch_from
+from headrace.client.sync.transport import Connection
 from headrace.model.ids import TopicPartition
 from headrace.testing import LocalCluster
 from tests.integration.test_local_cluster import PATIENCE_S, wait_for_isr, wait_until_watched
@@ -31,7 +31,7 @@ def brokers() -> Iterator[LocalCluster]:
 class WatchedCluster(Cluster):
     """Remembers who was asked instead of a leader."""
 
-    def __init__(self, settings: ClientSettings) -> None:
+    def __init__(self, settings: ClientConfig) -> None:
         super().__init__(settings)
         self.asked_nearby: list[int] = []
 
@@ -42,7 +42,7 @@ class WatchedCluster(Cluster):
 
 @pytest.fixture
 def client(brokers: LocalCluster) -> Iterator[WatchedCluster]:
-    cluster = WatchedCluster(ClientSettings(bootstrap=brokers.bootstrap, rack="b"))
+    cluster = WatchedCluster(ClientConfig(bootstrap=brokers.bootstrap, rack="b"))
     yield cluster
     cluster.close()
 
@@ -79,7 +79,7 @@ def test_a_client_in_a_rack_reads_from_the_replica_there(brokers: LocalCluster, 
 def test_a_client_elsewhere_reads_from_the_leader(brokers: LocalCluster) -> None:
     partition = filled(brokers, "elsewhere")
     for rack in ("", "a", "nowhere"):
-        client = WatchedCluster(ClientSettings(bootstrap=brokers.bootstrap, rack=rack))
+        client = WatchedCluster(ClientConfig(bootstrap=brokers.bootstrap, rack=rack))
         assert offsets(list(fetches(client, partition))) == list(range(BATCHES * PER_BATCH))
         assert client.asked_nearby == []
         client.close()

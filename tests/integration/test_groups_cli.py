@@ -7,7 +7,7 @@ import uuid
 import pytest
 from confluent_kafka import Consumer, Producer
 
-from headrace.cli.exit_codes import FAILURE, NOT_FOUND, OK, USAGE
+from headrace.cli.common.exit_codes import FAILURE, NOT_FOUND, OK, USAGE
 from headrace.cli.main import main
 from headrace.testing import LocalBroker
 

@@ -9,8 +9,14 @@ from confluent_kafka import Producer, TopicCollection, TopicPartition
 from confluent_kafka.admin import AdminClient, OffsetSpec
 
 from headrace.model.errors import ErrorCode
-from headrace.protocol.replica_fetch import Fetched, ReplicaFetch, WantedPartition, decode_response, encode_request
-from headrace.testing.local_cluster import LocalCluster
+from headrace.protocol.messages.replica_fetch import (
+    Fetched,
+    ReplicaFetch,
+    WantedPartition,
+    decode_response,
+    encode_request,
+)
+from headrace.testing.local.cluster import LocalCluster
 from tests.integration.raw import RawConnection
 from tests.integration.test_local_cluster import PATIENCE_S, Sender, create, wait_for_isr
 

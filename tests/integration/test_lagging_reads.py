@@ -12,14 +12,21 @@ from confluent_kafka.admin import AdminClient, NewTopic
 pa = pytest.importorskip("pyarrow")
 pytest.importorskip("deltalake")
 
-from headrace.client.blocking.cluster import ClientSettings  # noqa: E402
-from headrace.client.blocking.fetching import FETCH_BYTES  # noqa: E402
+from headrace.archive.settings import TABLE, change, read_settings, topic_view  # noqa: E402
+from headrace.archive.worker import TopicArchiver  # noqa: E402
+from headrace.client.reader.arrow_reader import (  # noqa: E402
+    NotCommittedYet,
+    ReadSpec,
+    close_clusters,
+    cluster_for,
+    holds,
+    read_range,
+)
+from headrace.client.reader.offsets import OffsetRange  # noqa: E402
+from headrace.client.sync.client import ClientConfig  # noqa: E402
+from headrace.client.sync.fetcher import FETCH_BYTES  # noqa: E402
+from headrace.lake.table import MaintenancePolicy  # noqa: E402
 from headrace.model.ids import TopicPartition  # noqa: E402
-from headrace.spark.archive.archiver import Archiver  # noqa: E402
-from headrace.spark.archive.settings import TABLE, change, read_settings, topic_view  # noqa: E402
-from headrace.spark.lake.upkeep import Upkeep  # noqa: E402
-from headrace.spark.planning import OffsetRange  # noqa: E402
-from headrace.spark.reading import NotCommittedYet, ReadPlan, close_clusters, cluster_for, holds, read_range  # noqa: E402
 from headrace.testing import LocalCluster  # noqa: E402
 from tests.integration.test_lagging_watermark import COMMITTED, NEVER_MS, TOPIC, wait_for  # noqa: E402
 from tests.integration.test_local_cluster import PATIENCE_S, Sender  # noqa: E402
@@ -53,17 +60,17 @@ def lose_the_watermark(cluster: LocalCluster) -> None:
     wait_for(cluster, 3, 3, {3}.__eq__)
 
 
-def archiver_of(cluster: LocalCluster, folder: Path) -> Archiver:
-    client = cluster_for(ClientSettings(bootstrap=cluster.bootstrap, patience_s=IMPATIENCE_S))
+def archiver_of(cluster: LocalCluster, folder: Path) -> TopicArchiver:
+    client = cluster_for(ClientConfig(bootstrap=cluster.bootstrap, patience_s=IMPATIENCE_S))
     change(client, TOPIC, {TABLE: f"delta:{folder / 'archive'}"})
     settings = read_settings(client, topic_view(client, TOPIC))
     assert settings is not None
-    return Archiver(client, settings, Upkeep(), grace_s=0)
+    return TopicArchiver(client, settings, MaintenancePolicy(), grace_s=0)
 
 
-def plan(cluster: LocalCluster, *, patience_s: float) -> ReadPlan:
-    client = ClientSettings(bootstrap=cluster.bootstrap, patience_s=patience_s)
-    return ReadPlan(client, True, False, FETCH_BYTES, SCHEMA)
+def plan(cluster: LocalCluster, *, patience_s: float) -> ReadSpec:
+    client = ClientConfig(bootstrap=cluster.bootstrap, patience_s=patience_s)
+    return ReadSpec(client, True, False, FETCH_BYTES, SCHEMA)
 
 
 def offsets_of(batches: Iterator[Any]) -> list[int]:
@@ -73,7 +80,7 @@ def offsets_of(batches: Iterator[Any]) -> list[int]:
 def test_readers_wait_for_lagging_high_watermark(
     cluster: LocalCluster, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    caplog.set_level(logging.INFO, "headrace.spark.reading")
+    caplog.set_level(logging.INFO, "headrace.client.reader.arrow_reader")
     archiver = archiver_of(cluster, tmp_path)
     lose_the_watermark(cluster)
 

@@ -11,9 +11,9 @@ from kio.schema.list_offsets.v7.response import ListOffsetsResponse
 from kio.schema.types import BrokerId, TopicName
 from kio.static.primitive import i8, i32, i64
 
-from headrace.client.connection import Connection
+from headrace.client.sync.transport import Connection
 from headrace.model.errors import ErrorCode
-from headrace.storage.checkpoints import HIGH_WATERMARKS
+from headrace.storage.directory.checkpoint_files import HIGH_WATERMARKS
 from headrace.testing import LocalCluster
 from tests.integration.test_local_cluster import PATIENCE_S, Sender, everything
 from tests.integration.told import told_or_none

@@ -14,7 +14,7 @@ import pytest
 from confluent_kafka import Consumer, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic
 
-from headrace.client.connection import Connection, encode_request
+from headrace.client.sync.transport import Connection, encode_request
 from headrace.model.errors import ErrorCode
 from headrace.records.builder import NewRecord, build_batch
 from headrace.testing import LocalCluster

@@ -5,7 +5,7 @@ import socket
 import subprocess
 import sys
 
-from headrace.testing.links import HOST, Caller
+from headrace.testing.local.network_links import HOST, Caller
 
 
 def test_two_callers_from_one_port_are_told_apart_by_where_they_call() -> None:

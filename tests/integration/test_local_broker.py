@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 from confluent_kafka import Consumer, Producer, TopicPartition
 
-from headrace.app.child import readable_within
 from headrace.model.errors import InvalidConfig
+from headrace.process.child import readable_within
 from headrace.testing import LocalBroker
 
 pytest_plugins = ["pytester"]

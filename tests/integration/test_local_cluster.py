@@ -10,11 +10,11 @@ import pytest
 from confluent_kafka import Consumer, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic
 
-from headrace.client.connection import Connection
-from headrace.client.moving import move, moving
+from headrace.client.sync.reassignments import move, moving
+from headrace.client.sync.transport import Connection
 from headrace.model.ids import TopicPartition as Place
 from headrace.records.builder import NewRecord, build_batch
-from headrace.testing.local_cluster import LocalCluster
+from headrace.testing.local.cluster import LocalCluster
 from tests.integration.fenced import UNFENCED, acknowledges, read_by
 from tests.integration.raw import RawConnection
 from tests.integration.told import told_or_none

@@ -11,12 +11,12 @@ from pathlib import Path
 
 import pytest
 
-from headrace.metadata.follow import follow
-from headrace.metadata.local import client as client_module
-from headrace.metadata.local.client import LocalStore
 from headrace.metadata.store import Change, Conflict, LeaseExpired, OutcomeUnknown, Snapshot, Unavailable
+from headrace.metadata.unix_socket import client as client_module
+from headrace.metadata.unix_socket.client import UnixSocketStore
+from headrace.metadata.watch import follow
 from headrace.model.errors import InvalidConfig
-from headrace.testing.suspend import resume, suspend
+from headrace.testing.local.suspend import resume, suspend
 
 LEASE_MS = 2_000
 
@@ -62,7 +62,7 @@ async def server() -> AsyncIterator[Server]:
 
 
 async def test_facts_survive_kill_9_of_the_server_and_leases_do_not(server: Server) -> None:
-    store = await LocalStore.connect(server.socket)
+    store = await UnixSocketStore.connect(server.socket)
     lease = await store.grant(60_000)
     await store.commit({}, {"/topics/t": b"\x00\xff"})
     await store.commit({}, {"/brokers/1": b"here"}, lease)
@@ -79,7 +79,7 @@ async def test_facts_survive_kill_9_of_the_server_and_leases_do_not(server: Serv
 
 
 async def test_whoever_follows_over_a_restart_of_the_server_misses_nothing(server: Server) -> None:
-    store, other = await LocalStore.connect(server.socket), await LocalStore.connect(server.socket)
+    store, other = await UnixSocketStore.connect(server.socket), await UnixSocketStore.connect(server.socket)
     async with aclosing(follow(store, "/")) as stream, asyncio.timeout(20):
         assert isinstance(await anext(stream), Snapshot)
         waiting = asyncio.ensure_future(anext(stream))
@@ -98,7 +98,7 @@ async def test_a_commit_without_an_answer_is_of_unknown_outcome(
     server: Server, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(client_module, "ANSWER_SECONDS_MAX", 0.2)
-    store = await LocalStore.connect(server.socket)
+    store = await UnixSocketStore.connect(server.socket)
     suspend(server.pid)
     with pytest.raises(OutcomeUnknown):
         await store.commit({"/a": 0}, {"/a": b"1"})
@@ -114,7 +114,7 @@ async def test_a_commit_without_an_answer_is_of_unknown_outcome(
 
 async def test_a_store_that_slept_itself_ends_nobodys_session_for_it(server: Server) -> None:
     """Whoever held one has said so in time; it could not listen."""
-    store = await LocalStore.connect(server.socket)
+    store = await UnixSocketStore.connect(server.socket)
     lease = await store.grant(LEASE_MS)
     await store.commit({}, {"/brokers/1": b"here"}, lease)
     suspend(server.pid)
@@ -129,7 +129,7 @@ async def test_a_store_that_slept_itself_ends_nobodys_session_for_it(server: Ser
     "garbage", [b"GET / HTTP/1.1\r\n\r\n", b"\xff" * 64, b"\x00\x00\x00\x02[]", b'\x00\x00\x00\x0c[1,"x",null]']
 )
 async def test_a_stranger_changes_nothing(server: Server, garbage: bytes) -> None:
-    store = await LocalStore.connect(server.socket)
+    store = await UnixSocketStore.connect(server.socket)
     reader, writer = await asyncio.open_unix_connection(server.socket)
     writer.write(garbage)
     writer.write_eof()
@@ -146,6 +146,6 @@ async def test_only_this_user_may_connect(server: Server) -> None:
 
 async def test_nobody_there_and_a_path_too_long_are_said_plainly(tmp_path: Path) -> None:
     with pytest.raises(Unavailable, match="no metadata server listens"):
-        await LocalStore.connect("/tmp/headrace-nobody.sock")
+        await UnixSocketStore.connect("/tmp/headrace-nobody.sock")
     with pytest.raises(InvalidConfig, match="shorter path"):
-        await LocalStore.connect(str(tmp_path / ("x" * 120)))
+        await UnixSocketStore.connect(str(tmp_path / ("x" * 120)))

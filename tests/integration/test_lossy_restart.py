@@ -8,7 +8,7 @@ import pytest
 from confluent_kafka.admin import AdminClient, NewTopic
 
 from headrace.records.batch import walk
-from headrace.storage.checkpoints import BOOT, RECOVERY_POINTS
+from headrace.storage.directory.checkpoint_files import BOOT, RECOVERY_POINTS
 from headrace.testing import LocalCluster
 from tests.integration.test_local_cluster import PATIENCE_S, Sender, everything, wait_for_isr
 from tests.integration.told import Told, told_or_none

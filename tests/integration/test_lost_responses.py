@@ -9,14 +9,14 @@ from typing import Any
 
 import pytest
 
-from headrace.client import group_admin_calls, group_calls, topic_calls
-from headrace.client.batches import send_batch
-from headrace.client.cluster import Cluster
-from headrace.client.consumer_protocol import PROTOCOL_TYPE, RANGE, encode_subscription
-from headrace.client.coordinators import Coordinators
-from headrace.client.group_calls import Membership, Offset, Protocol
-from headrace.client.reading import LATEST, fetch, offsets_at
-from headrace.client.refusals import Refused, Unanswered
+from headrace.client.aio import admin, groups
+from headrace.client.aio import admin as topic_calls
+from headrace.client.aio.client import Cluster, CoordinatorCache
+from headrace.client.aio.fetch import LATEST, fetch, offsets_at
+from headrace.client.aio.groups import Membership, Offset, Protocol
+from headrace.client.aio.produce import send_batch
+from headrace.client.core.consumer_protocol import PROTOCOL_TYPE, RANGE, encode_subscription
+from headrace.client.core.errors import KafkaApiError, UnknownOutcomeError
 from headrace.records.builder import NewRecord, build_batch
 from headrace.testing import LocalBroker
 
@@ -66,11 +66,11 @@ class LossyWire:
 class World:
     def __init__(self, cluster: Cluster, wire: LossyWire) -> None:
         self.cluster, self.wire = cluster, wire
-        self.coordinators = Coordinators(cluster)
+        self.coordinators = CoordinatorCache(cluster)
 
     async def is_sent_once(self, api_key: int, call: Callable[[], Awaitable[Any]]) -> None:
         self.wire.lose(api_key)
-        with pytest.raises(Unanswered, match="may have been carried out, or not"):
+        with pytest.raises(UnknownOutcomeError, match="may have been carried out, or not"):
             await call()
         assert self.wire.sent[api_key] == 1
 
@@ -80,8 +80,8 @@ class World:
         assert self.wire.sent[api_key] == 2
         return answer
 
-    async def join(self, member_id: str = "") -> group_calls.Joined:
-        return await group_calls.join(
+    async def join(self, member_id: str = "") -> groups.Joined:
+        return await groups.join(
             self.coordinators,
             Membership(group_id="g", member_id=member_id),
             PROTOCOL_TYPE,
@@ -120,7 +120,7 @@ async def test_creation_with_a_lost_response_is_not_repeated(world: World) -> No
 
     await world.is_sent_once(CREATE, create)
     assert (await world.cluster.topic("u")).name == "u"
-    with pytest.raises(Refused, match="exists"):
+    with pytest.raises(KafkaApiError, match="exists"):
         await create()
 
 
@@ -132,10 +132,10 @@ async def test_changes_with_a_lost_response_are_not_repeated(world: World) -> No
 async def test_leaving_with_a_lost_response_is_not_repeated(world: World) -> None:
     member = (await world.join()).member_id
     who = Membership(group_id="g", member_id=member)
-    await world.is_sent_once(LEAVE, lambda: group_calls.leave(world.coordinators, who))
+    await world.is_sent_once(LEAVE, lambda: groups.leave(world.coordinators, who))
     offset = Offset("t", 0, 1)
-    await group_calls.commit(world.coordinators, Membership(group_id="g"), [offset])
-    await world.is_sent_once(DELETE_GROUPS, lambda: group_admin_calls.delete_group(world.coordinators, "g"))
+    await groups.commit(world.coordinators, Membership(group_id="g"), [offset])
+    await world.is_sent_once(DELETE_GROUPS, lambda: admin.delete_group(world.coordinators, "g"))
 
 
 async def test_batch_with_a_lost_response_is_not_repeated(world: World) -> None:
@@ -149,7 +149,7 @@ async def test_join_with_a_lost_response_leaves_no_ghost(world: World) -> None:
     member = (await world.join()).member_id
     again = await world.is_sent_again(JOIN, lambda: world.join(member))
     assert again.member_id == member
-    described = await group_admin_calls.describe_group(world.coordinators, "g")
+    described = await admin.describe_group(world.coordinators, "g")
     assert [one.member_id for one in described.members] == [member]
 
 
@@ -157,12 +157,10 @@ async def test_questions_and_repeatable_requests_are_sent_again(world: World) ->
     cluster, coordinators = world.cluster, world.coordinators
     joined = await world.join()
     who = Membership(group_id="g", member_id=joined.member_id, generation_id=joined.generation_id)
-    await world.is_sent_again(
-        SYNC, lambda: group_calls.sync(coordinators, who, {joined.member_id: b""}, wait_s=TIMEOUT_S)
-    )
-    await world.is_sent_again(HEARTBEAT, lambda: group_calls.heartbeat(coordinators, who))
-    await world.is_sent_again(COMMIT, lambda: group_calls.commit(coordinators, who, [Offset("t", 0, 7)]))
-    found = await world.is_sent_again(FETCH_OFFSETS, lambda: group_calls.committed(coordinators, "g"))
+    await world.is_sent_again(SYNC, lambda: groups.sync(coordinators, who, {joined.member_id: b""}, wait_s=TIMEOUT_S))
+    await world.is_sent_again(HEARTBEAT, lambda: groups.heartbeat(coordinators, who))
+    await world.is_sent_again(COMMIT, lambda: groups.commit(coordinators, who, [Offset("t", 0, 7)]))
+    found = await world.is_sent_again(FETCH_OFFSETS, lambda: groups.committed(coordinators, "g"))
     assert found == [Offset("t", 0, 7)]
     await world.is_sent_again(METADATA, lambda: cluster.patiently(lambda: cluster.refreshed("t")))
     await world.is_sent_again(LIST_OFFSETS, lambda: cluster.patiently(lambda: offsets_at(cluster, "t", [0], LATEST)))

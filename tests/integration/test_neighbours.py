@@ -6,12 +6,11 @@ from typing import Any
 
 import pytest
 
-from headrace.broker import lost_brokers
-from headrace.broker.lost_brokers import LostBrokers
-from headrace.broker.replication import neighbours
-from headrace.broker.replication.neighbours import Neighbours
-from headrace.core.cluster.values import BrokerInfo, PartitionState
-from headrace.model.settings import Listener
+from headrace.broker.controller import failure_detector
+from headrace.broker.controller import failure_detector as neighbours
+from headrace.broker.controller.failure_detector import BrokenConnections, BrokerFailureDetector
+from headrace.config.settings import Listener
+from headrace.core.image.model import BrokerRegistration, PartitionRegistration
 
 LEASE = 77
 
@@ -26,16 +25,16 @@ class Revoked:
         self.lease.set_result(lease)
 
 
-def broker_that_knows(neighbour: BrokerInfo) -> Any:
+def broker_that_knows(neighbour: BrokerRegistration) -> Any:
     image = SimpleNamespace(
         live_brokers=lambda: {neighbour.node_id: neighbour},
         brokers={neighbour.node_id: neighbour},
         session_leases={neighbour.node_id: LEASE},
-        topics={"t": SimpleNamespace(partitions=(PartitionState((2, 1), (2, 1), neighbour.node_id, 0, 0),))},
+        topics={"t": SimpleNamespace(partitions=(PartitionRegistration((2, 1), (2, 1), neighbour.node_id, 0, 0),))},
     )
     settings = SimpleNamespace(internal_listener="INTERNAL")
     server = SimpleNamespace(peer_addresses={})
-    return SimpleNamespace(node_id=1, image=image, settings=settings, lost_brokers=LostBrokers(), server=server)
+    return SimpleNamespace(node_id=1, image=image, settings=settings, lost_brokers=BrokenConnections(), server=server)
 
 
 @pytest.mark.parametrize("look_s", [0.01, 3600.0])
@@ -52,14 +51,14 @@ async def test_broker_whose_port_refuses_late_is_gone(monkeypatch: pytest.Monkey
     monkeypatch.setattr(neighbours, "_refuses", unsure_at_first)
     monkeypatch.setattr(neighbours, "LOOK_S", look_s)
     monkeypatch.setattr(neighbours, "STEADY_S", 3600.0)
-    monkeypatch.setattr(lost_brokers, "ELECTION_S_MAX", 3600.0)
+    monkeypatch.setattr(failure_detector, "ELECTION_S_MAX", 3600.0)
     connected = asyncio.get_running_loop().create_future()
     server = await asyncio.start_server(lambda _, writer: connected.set_result(writer), "127.0.0.1", 0)
     host, port = server.sockets[0].getsockname()
     store = Revoked()
-    neighbour = BrokerInfo(2, 5, (Listener("INTERNAL", host, port),), None)
+    neighbour = BrokerRegistration(2, 5, (Listener("INTERNAL", host, port),), None)
     broker = broker_that_knows(neighbour)
-    watching = Neighbours(broker, store)  # type: ignore[arg-type]
+    watching = BrokerFailureDetector(broker, store)  # type: ignore[arg-type]
     watching.start()
     writer = await connected
     server.close()
@@ -74,12 +73,12 @@ async def test_broker_whose_port_refuses_late_is_gone(monkeypatch: pytest.Monkey
 async def test_broker_that_only_closed_its_connection_is_not_lost(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(neighbours, "STEADY_S", 0.0)
     monkeypatch.setattr(neighbours, "REFUSAL_REST_S", 0.0)
-    monkeypatch.setattr(lost_brokers, "ELECTION_S_MAX", 3600.0)
+    monkeypatch.setattr(failure_detector, "ELECTION_S_MAX", 3600.0)
     connections: asyncio.Queue[asyncio.StreamWriter] = asyncio.Queue()
     server = await asyncio.start_server(lambda _, writer: connections.put_nowait(writer), "127.0.0.1", 0)
-    neighbour = BrokerInfo(2, 5, (Listener("INTERNAL", *server.sockets[0].getsockname()),), None)
+    neighbour = BrokerRegistration(2, 5, (Listener("INTERNAL", *server.sockets[0].getsockname()),), None)
     broker = broker_that_knows(neighbour)
-    watching = Neighbours(broker, Revoked())  # type: ignore[arg-type]
+    watching = BrokerFailureDetector(broker, Revoked())  # type: ignore[arg-type]
     changes: asyncio.Queue[str] = asyncio.Queue()
     for name in ("add", "remove"):
         monkeypatch.setattr(broker.lost_brokers, name, noting(changes, name, getattr(broker.lost_brokers, name)))

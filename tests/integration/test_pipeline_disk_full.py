@@ -8,11 +8,11 @@ from typing import Any
 
 import pytest
 
-from headrace.cli.pipeline_status import _cells, standing_of
-from headrace.spark.pipeline.restarting import DISK_FULL, DONE, FAILED, failure_code
-from headrace.spark.pipeline.state import PipelineState
-from headrace.spark.pipeline.supervisor import Supervisor
-from headrace.testing.small_disk import fill_disk, free_disk, mount_small_disk, unmount
+from headrace.cli.pipeline.status import _cells, standing_of
+from headrace.pipeline.state import PipelineState
+from headrace.pipeline.supervisor import Supervisor
+from headrace.process.restart_policy import DISK_FULL, DONE, FAILED, failure_code
+from headrace.testing.local.small_disk import fill_disk, free_disk, mount_small_disk, unmount
 from tests.patience import awaited
 
 WAIT_S = 60
@@ -20,8 +20,8 @@ WORKER = """\
 #!{python}
 import sys
 from pathlib import Path
-from headrace.spark.pipeline.restarting import failure_code
-from headrace.spark.pipeline.state import PipelineState
+from headrace.process.restart_policy import failure_code
+from headrace.pipeline.state import PipelineState
 
 try:
     PipelineState("p", Path({root!r})).write("starts", "x" * 10_000, durable=True)

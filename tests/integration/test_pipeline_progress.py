@@ -9,11 +9,10 @@ from uuid import uuid4
 
 import pytest
 
-from headrace.client.blocking.cluster import ClientSettings, Cluster
-from headrace.client.blocking.records import committed_records
-from headrace.client.blocking.topics import ensure_topic
-from headrace.spark.pipeline.state import PipelineState
-from headrace.spark.pipeline.telling import PROGRESS_TOPIC, Teller
+from headrace.client.sync.client import ClientConfig, Cluster, create_topic_if_missing
+from headrace.client.sync.fetcher import read_committed_records
+from headrace.pipeline.state import PipelineState
+from headrace.spark.pipeline.progress_reporter import PROGRESS_TOPIC, ProgressReporter
 
 LONG_MS = 60_000
 
@@ -31,25 +30,27 @@ class Query:
 
 
 class Stage:
-    def __init__(self, settings: ClientSettings, folder: Path) -> None:
+    def __init__(self, settings: ClientConfig, folder: Path) -> None:
         self.name = f"p-{uuid4().hex[:8]}"
         self.state = PipelineState(self.name, folder)
         self.query: Any = Query()
         self.cluster = Cluster(settings)
-        ensure_topic(self.cluster, PROGRESS_TOPIC)
+        create_topic_if_missing(self.cluster, PROGRESS_TOPIC)
         self.now_ms = 1_700_000_000_000
-        self.teller = Teller(self.state, settings, lambda: self.now_ms)
+        self.teller = ProgressReporter(self.state, settings, lambda: self.now_ms)
 
     def told(self) -> list[tuple[int, str]]:
         """Batch and state of every report of this pipeline."""
         self.teller.close()
-        reports = [json.loads(record.value or b"") for _, record in committed_records(self.cluster, PROGRESS_TOPIC)]
+        reports = [
+            json.loads(record.value or b"") for _, record in read_committed_records(self.cluster, PROGRESS_TOPIC)
+        ]
         return [(one["batch"], one["state"]) for one in reports if one["pipeline"] == self.name]
 
 
 @pytest.fixture
 def stage(kafka_broker, tmp_path: Path) -> Iterator[Stage]:
-    stage = Stage(ClientSettings(bootstrap=kafka_broker.bootstrap, patience_s=30), tmp_path)
+    stage = Stage(ClientConfig(bootstrap=kafka_broker.bootstrap, patience_s=30), tmp_path)
     yield stage
     stage.cluster.close()
 

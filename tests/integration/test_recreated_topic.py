@@ -4,7 +4,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from headrace.client.factory import make_admin
+from headrace.client.librdkafka import make_admin
 from headrace.testing import LocalCluster
 from tests.patience import until
 

@@ -2,8 +2,8 @@
 
 from confluent_kafka.admin import AdminClient, NewTopic
 
-from headrace.client.configs import ResourceType, alter
-from headrace.client.connection import Connection
+from headrace.client.sync.configs import ResourceType, alter
+from headrace.client.sync.transport import Connection
 from headrace.records.builder import NewRecord, build_batch
 from headrace.testing import LocalBroker
 from tests.integration.raw import SECONDS_MAX, RawConnection

@@ -8,10 +8,11 @@ import fastavro
 import pyarrow as pa
 import pytest
 
+from headrace.formats import json_schema
+from headrace.formats.avro_schema import columns
+from headrace.formats.schema_registry import AVRO, JSON, PROTOBUF, REFERENCES_MAX, Registry, UnknownSchema
 from headrace.model.errors import InvalidConfig
-from headrace.spark.pipeline import avro, json_schema
-from headrace.spark.pipeline.registry import AVRO, JSON, PROTOBUF, REFERENCES_MAX, Registry, UnknownSchema
-from headrace.spark.values.avro_schema import columns
+from headrace.spark.pipeline import decode_avro
 from tests.spark.registry_server import RegistryServer
 
 MONEY = {
@@ -74,7 +75,7 @@ def test_referred_avro_type_becomes_columns(server: RegistryServer) -> None:
     server.register("orders-value", json.dumps(order), references={"shop.types.Money": ("money", 1)})
     text = Registry(server.url).newest("orders-value", AVRO)
     money = pa.struct([("cents", pa.int64()), ("currency", pa.string())])
-    assert columns(avro.parsed(text)).type == pa.struct([("id", pa.int64()), ("total", money)])
+    assert columns(decode_avro.parsed(text)).type == pa.struct([("id", pa.int64()), ("total", money)])
 
 
 def test_json_schema_with_references_becomes_columns(server: RegistryServer) -> None:

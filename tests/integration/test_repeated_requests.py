@@ -7,7 +7,7 @@ import pytest
 
 from headrace.model.errors import ErrorCode
 from headrace.protocol.api import ApiKey
-from headrace.testing.sim_files import SimFiles
+from headrace.testing.simulation.files import SimFiles
 from tests.integration.rules.kit import Client, SlowDisk, batch, running
 
 pytestmark = pytest.mark.timeout(60)

@@ -10,7 +10,7 @@ from confluent_kafka import ElectionType, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic
 
 from headrace.records.batch import walk
-from headrace.testing.local_cluster import LocalCluster
+from headrace.testing.local.cluster import LocalCluster
 from tests.integration.test_damage import flip_bit
 from tests.integration.test_local_cluster import Sender, everything, wait_for_isr
 from tests.patience import until

@@ -10,18 +10,20 @@ import pytest
 pa = pytest.importorskip("pyarrow")
 pytest.importorskip("deltalake")
 
-from headrace.client.blocking.cluster import ClientSettings  # noqa: E402
-from headrace.client.blocking.records import committed_records  # noqa: E402
-from headrace.client.blocking.topics import ensure_topic  # noqa: E402
-from headrace.spark.checkpoint import CheckpointMismatch, batch_ends  # noqa: E402
-from headrace.spark.deciding import Decider, Decision, task_id  # noqa: E402
-from headrace.spark.lake.table import Batch, LakeTable, commit_once  # noqa: E402
-from headrace.spark.pipeline.restored import check_checkpoint  # noqa: E402
-from headrace.spark.pipeline.sinks import ENDS, Place, open_lake_table, table_owner  # noqa: E402
-from headrace.spark.pipeline.spec import Pipeline, Sink, SinkKind, Source  # noqa: E402
-from headrace.spark.reading import close_clusters, cluster_for  # noqa: E402
-from headrace.spark.sink_options import write_options  # noqa: E402
-from headrace.spark.task_writer import write_in_transaction  # noqa: E402
+from headrace.client.reader.arrow_reader import close_clusters, cluster_for  # noqa: E402
+from headrace.client.sync.client import (  # noqa: E402
+    ClientConfig,
+    create_topic_if_missing,
+)
+from headrace.client.sync.fetcher import read_committed_records  # noqa: E402
+from headrace.lake.table import Batch, LakeTable, commit_once  # noqa: E402
+from headrace.pipeline.definition import Pipeline, Sink, SinkKind, Source  # noqa: E402
+from headrace.spark.connector.checkpoint import CheckpointMismatch, batch_ends  # noqa: E402
+from headrace.spark.connector.exactly_once import Decision, ExactlyOnceCommitter, task_id  # noqa: E402
+from headrace.spark.connector.task_writer import write_in_transaction  # noqa: E402
+from headrace.spark.connector.write_options import write_options  # noqa: E402
+from headrace.spark.pipeline.runner import check_checkpoint  # noqa: E402
+from headrace.spark.pipeline.sinks import ENDS, RunContext, open_lake_table, table_owner  # noqa: E402
 
 SCHEMA = pa.schema([("id", pa.int64())])
 
@@ -32,7 +34,7 @@ class Stage:
     def __init__(self, bootstrap: str, folder: Path) -> None:
         self.folder, self.checkpoint = folder, folder / "checkpoint"
         self.query = uuid4().hex
-        self.place = Place(bootstrap, str(self.checkpoint))
+        self.place = RunContext(bootstrap, str(self.checkpoint))
         (self.checkpoint / "offsets").mkdir(parents=True)
         (self.checkpoint / "metadata").write_text(json.dumps({"id": self.query}))
 
@@ -52,8 +54,8 @@ class Stage:
 
     def decide(self, number: int) -> None:
         ends = batch_ends(str(self.checkpoint), number)
-        client = ClientSettings(bootstrap=self.place.bootstrap)
-        Decider(cluster_for(client), self.query).commit(Decision(number, "cafe0123", (), ends))
+        client = ClientConfig(bootstrap=self.place.bootstrap)
+        ExactlyOnceCommitter(cluster_for(client), self.query).commit(Decision(number, "cafe0123", (), ends))
 
     def add_to_table(self, pipeline: Pipeline, number: int) -> None:
         table: LakeTable = open_lake_table(pipeline, SCHEMA)
@@ -137,14 +139,14 @@ def test_refusal_completes_the_batch_that_was_decided(stage: Stage) -> None:
     pipeline = stage.pipeline(SinkKind.TOPIC)
     options = write_options({"kafka.bootstrap.servers": stage.place.bootstrap, "topic": pipeline.sink.target})
     cluster = cluster_for(options.client)
-    ensure_topic(cluster, pipeline.sink.target)
+    create_topic_if_missing(cluster, pipeline.sink.target)
     for number in range(2):
         stage.plan(number, 100 * number + 100)
     rows = pa.record_batch({"value": pa.array([b"row"], pa.binary())})
     owner, _ = write_in_transaction(options, [rows], task_id(stage.query, "cafe0123", 1, "0-0"))
     assert owner is not None
 
-    class Killed(Decider):
+    class Killed(ExactlyOnceCommitter):
         def _end(self, decision: Decision) -> None:
             raise KeyboardInterrupt
 
@@ -154,10 +156,10 @@ def test_refusal_completes_the_batch_that_was_decided(stage: Stage) -> None:
     stage.forget(1)
     with pytest.raises(CheckpointMismatch, match="has batch 1"):
         check_checkpoint(pipeline, stage.place)
-    assert [record.value for _, record in committed_records(cluster, pipeline.sink.target)] == [b"row"]
+    assert [record.value for _, record in read_committed_records(cluster, pipeline.sink.target)] == [b"row"]
 
 
 def test_checkpoint_that_is_not_here_is_left_to_the_sink(stage: Stage) -> None:
     """Spark runs on another machine, or the pipeline starts for the first time."""
-    elsewhere = Place(stage.place.bootstrap, str(stage.folder / "elsewhere"))
+    elsewhere = RunContext(stage.place.bootstrap, str(stage.folder / "elsewhere"))
     check_checkpoint(stage.pipeline(SinkKind.TOPIC), elsewhere)

@@ -10,9 +10,8 @@ from confluent_kafka import Consumer, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, AlterConfigOpType, ConfigEntry, ConfigResource, NewTopic
 
 from headrace.cli.app import run
-from headrace.spark.pipeline import retrying
-from headrace.spark.pipeline.letters import DEAD_HEADERS, Chosen
-from headrace.spark.pipeline.retrying import DeadLetters, RetryFailed
+from headrace.pipeline import dead_letters
+from headrace.pipeline.dead_letters import DEAD_HEADERS, Chosen, DeadLetters, RetryFailed
 
 WAIT_S = 30
 
@@ -124,7 +123,7 @@ def test_letter_as_large_as_its_topic_takes_goes_back(stage):
 @pytest.mark.parametrize("step", ["_produce", "commit_transaction"])
 def test_whoever_dies_midway_leaves_all_of_a_handful_or_nothing(stage, monkeypatch, step):
     """A second process takes the id over while the first one is in the middle, as after a kill -9."""
-    monkeypatch.setattr(retrying, "LETTERS_PER_TRANSACTION", 5)
+    monkeypatch.setattr(dead_letters, "LETTERS_PER_TRANSACTION", 5)
     stage.put_aside(20)
     first, second = DeadLetters(stage.bootstrap, stage.dead), DeadLetters(stage.bootstrap, stage.dead)
     sent = []

@@ -9,8 +9,8 @@ import pytest
 
 from headrace.records.batch import walk
 from headrace.records.builder import NewRecord, build_batch
-from headrace.storage.files import room_of
-from headrace.storage.room import ROOM_UNIT, ROUNDS_MIN
+from headrace.storage.io.file_system import room_of
+from headrace.storage.io.preallocation import PREALLOCATION_UNIT, ROUNDS_MIN
 from headrace.testing import LocalBroker
 from tests.integration.raw import RawConnection
 
@@ -47,8 +47,8 @@ def offsets(broker: LocalBroker) -> list[int]:
 
 def test_small_batches_have_room_and_are_read_as_if_there_were_none(broker: LocalBroker, log: Path) -> None:
     produce(broker)
-    assert log.stat().st_size % ROOM_UNIT == 0
-    assert log.read_bytes().endswith(room_of(ROOM_UNIT))
+    assert log.stat().st_size % PREALLOCATION_UNIT == 0
+    assert log.read_bytes().endswith(room_of(PREALLOCATION_UNIT))
     assert offsets(broker) == list(range(BATCHES))
 
 
@@ -62,7 +62,7 @@ def test_a_broker_that_stops_gives_it_back(broker: LocalBroker, log: Path) -> No
 def test_a_broker_that_was_killed_finds_its_batches_and_no_damage(broker: LocalBroker, log: Path) -> None:
     produce(broker)
     broker.kill()
-    assert log.read_bytes().endswith(room_of(ROOM_UNIT))
+    assert log.read_bytes().endswith(room_of(PREALLOCATION_UNIT))
     broker.start()
     assert offsets(broker) == list(range(BATCHES))
     assert "WARNING" not in broker.output(), "room is no damage"

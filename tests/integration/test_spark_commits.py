@@ -14,20 +14,29 @@ import pytest
 
 pa = pytest.importorskip("pyarrow")
 
-from headrace.client.blocking.cluster import ClientSettings, Cluster  # noqa: E402
-from headrace.client.blocking.fetching import fetch_from  # noqa: E402
-from headrace.client.blocking.offsets import LATEST, list_offsets  # noqa: E402
-from headrace.client.blocking.topics import ensure_topic  # noqa: E402
-from headrace.client.blocking.transactional import Owner, init_producer, open_transactions  # noqa: E402
-from headrace.client.connection import Connection  # noqa: E402
+from headrace.client.reader.arrow_reader import close_clusters, cluster_for  # noqa: E402
+from headrace.client.sync.client import (  # noqa: E402
+    ClientConfig,
+    Cluster,
+    create_topic_if_missing,
+)
+from headrace.client.sync.fetcher import fetch_from  # noqa: E402
+from headrace.client.sync.offsets import LATEST, list_offsets  # noqa: E402
+from headrace.client.sync.transactions import ProducerIdentity, init_producer, open_transactions  # noqa: E402
+from headrace.client.sync.transport import Connection  # noqa: E402
 from headrace.model.ids import TopicPartition  # noqa: E402
-from headrace.records.committed import visible_batches  # noqa: E402
 from headrace.records.record import iter_records  # noqa: E402
-from headrace.spark.checkpoint import CheckpointMismatch  # noqa: E402
-from headrace.spark.deciding import CheckpointCopied, CommitFailed, Decider, Decision, task_id  # noqa: E402
-from headrace.spark.reading import close_clusters, cluster_for  # noqa: E402
-from headrace.spark.sink_options import write_options  # noqa: E402
-from headrace.spark.task_writer import write_in_transaction, write_rows  # noqa: E402
+from headrace.records.transaction_filter import committed_batches  # noqa: E402
+from headrace.spark.connector.checkpoint import CheckpointMismatch  # noqa: E402
+from headrace.spark.connector.exactly_once import (  # noqa: E402
+    CheckpointCopied,
+    CommitFailed,
+    Decision,
+    ExactlyOnceCommitter,
+    task_id,
+)
+from headrace.spark.connector.task_writer import write_in_transaction, write_rows  # noqa: E402
+from headrace.spark.connector.write_options import write_options  # noqa: E402
 from headrace.testing import LocalBroker  # noqa: E402
 
 BEFORE, AFTER = "before", "after"
@@ -68,7 +77,7 @@ class WatchedConnection(Connection):
 class WatchedCluster(Cluster):
     """A cluster whose requests can be counted, and stopped at one of them."""
 
-    def __init__(self, settings: ClientSettings, point: Point) -> None:
+    def __init__(self, settings: ClientConfig, point: Point) -> None:
         super().__init__(settings)
         self._point = point
 
@@ -92,11 +101,11 @@ class Stage:
         self.topic = f"out-{self.query[:8]}"
         self.options = write_options({"kafka.bootstrap.servers": broker.bootstrap, "topic": self.topic})
         self.cluster = cluster_for(self.options.client)  # the one that the tasks use
-        ensure_topic(self.cluster, self.topic)
+        create_topic_if_missing(self.cluster, self.topic)
 
     def tasks(self, run: str, batch: int, rows: dict[int, list[bytes]]) -> Decision:
         """What the executors do with a batch: each task writes its rows, or sees that they count already."""
-        decided = Decider(self.cluster, self.query).last(stable=False)
+        decided = ExactlyOnceCommitter(self.cluster, self.query).last(stable=False)
         owners = []
         if decided is None or decided.batch_id < batch:
             for task, values in rows.items():
@@ -107,14 +116,14 @@ class Stage:
                 owners.append(owner)
         return Decision(batch, run, tuple(owners))
 
-    def started(self) -> Owner | None:
+    def started(self) -> ProducerIdentity | None:
         """What a driver takes over when it starts."""
         return init_producer(self.cluster, f"copy-{self.query}", 60_000) if self.fenced else None
 
-    def commit(self, decision: Decision, point: Point | None = None, fence: Owner | None = None) -> None:
+    def commit(self, decision: Decision, point: Point | None = None, fence: ProducerIdentity | None = None) -> None:
         watched = WatchedCluster(self.cluster.settings, point or Point(-1, BEFORE, lambda: None))
         try:
-            Decider(watched, self.query, fence).commit(decision)
+            ExactlyOnceCommitter(watched, self.query, fence).commit(decision)
         finally:
             watched.close()
 
@@ -137,7 +146,7 @@ class Stage:
         assert end == whole, "something is still open"
         found = []
         for fetched in fetch_from(self.cluster, place, 0, end, read_committed=True, bytes_max=1 << 20):
-            for batch, header in visible_batches(fetched.batches, fetched.aborted):
+            for batch, header in committed_batches(fetched.batches, fetched.aborted):
                 found += [record.value for record in iter_records(batch, header)]
         return sorted(found)
 
@@ -154,7 +163,7 @@ def places() -> Iterator[tuple[int, str]]:
         yield number, AFTER
 
 
-def _failure_of(stage: Stage, decision: Decision, point: Point, fence: Owner | None) -> list[BaseException]:
+def _failure_of(stage: Stage, decision: Decision, point: Point, fence: ProducerIdentity | None) -> list[BaseException]:
     try:
         stage.commit(decision, point, fence)
     except BaseException as error:
@@ -267,9 +276,9 @@ def test_an_abort_after_a_commit_undoes_nothing(broker):
     stage = Stage(broker)
     decision = stage.tasks("r1", 0, BATCH)
     stage.commit(decision)
-    Decider(stage.cluster, stage.query).abort(decision.transactions, 0)
+    ExactlyOnceCommitter(stage.cluster, stage.query).abort(decision.transactions, 0)
     failed = stage.tasks("r1", 1, {0: [b"never"]})
-    Decider(stage.cluster, stage.query).abort(failed.transactions, 1)
+    ExactlyOnceCommitter(stage.cluster, stage.query).abort(failed.transactions, 1)
     assert stage.committed() == ROWS
 
 
@@ -277,7 +286,7 @@ def test_a_decision_of_many_tasks_is_read_back_whole(broker):
     stage = Stage(broker)
     decision = stage.tasks("r1", 0, {task: [b"%03d" % task] for task in range(120)})
     stage.commit(decision)
-    again = Decider(stage.cluster, stage.query).last(stable=True)
+    again = ExactlyOnceCommitter(stage.cluster, stage.query).last(stable=True)
     assert again == decision
     assert len(stage.committed()) == 120
 
@@ -301,7 +310,7 @@ def test_a_decided_batch_whose_transactions_are_all_gone_is_written_again(broker
         ends.append(1)
         raise Crash
 
-    class Dying(Decider):
+    class Dying(ExactlyOnceCommitter):
         def _end(self, decision: Decision) -> None:
             at_first_end()
 
@@ -321,7 +330,7 @@ def test_refusal_of_a_restored_checkpoint_completes_the_decided_batch(broker, nu
     stage = Stage(broker)
     stage.attempt("r1", 0, {0: [b"first"]})
 
-    class Killed(Decider):
+    class Killed(ExactlyOnceCommitter):
         def _end(self, decision: Decision) -> None:
             raise Crash
 
@@ -341,7 +350,7 @@ def test_decision_that_is_taken_back_leaves_the_ends_of_the_one_before(broker):
     first = stage.tasks("r1", 0, {0: [b"first"]})._replace(ends='[{"orders":{"0":10}}]')
     stage.commit(first)
 
-    class Killed(Decider):
+    class Killed(ExactlyOnceCommitter):
         def _end(self, decision: Decision) -> None:
             raise Crash
 

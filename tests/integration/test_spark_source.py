@@ -15,11 +15,11 @@ from confluent_kafka import Consumer, Producer
 from confluent_kafka import TopicPartition as Partition
 from confluent_kafka.admin import AdminClient, NewPartitions, NewTopic
 
-from headrace.client.blocking.cluster import Cluster
-from headrace.spark import reading
-from headrace.spark.reading import DataLost, close_clusters
-from headrace.spark.source import HeadraceDataSource
-from headrace.spark.watching import REFRESH_S
+from headrace.client.reader import arrow_reader
+from headrace.client.reader.arrow_reader import DataLossError, close_clusters
+from headrace.client.sync.client import Cluster
+from headrace.spark.connector.datasource import HeadraceDataSource
+from headrace.spark.connector.stream_reader import REFRESH_S
 from headrace.testing import LocalBroker
 from tests.integration.stable_offsets import until_stable
 
@@ -121,7 +121,7 @@ def broker() -> Iterator[LocalBroker]:
 @pytest.fixture(autouse=True)
 def quick_loss(monkeypatch: pytest.MonkeyPatch) -> None:
     """Topics that tests delete are gone for good: nothing is to be waited for."""
-    monkeypatch.setattr(reading, "MISSING_PATIENCE_S", 0.0)
+    monkeypatch.setattr(arrow_reader, "MISSING_PATIENCE_S", 0.0)
 
 
 @pytest.fixture
@@ -224,13 +224,13 @@ def test_a_topic_made_anew_is_loss_unless_that_is_allowed(stage, seen_in_between
     stage.delete()
     time.sleep(REFRESH_S)
     if seen_in_between:
-        with pytest.raises(DataLost, match="is gone"):
+        with pytest.raises(DataLossError, match="is gone"):
             strict.plan()
         assert lenient.catch_up() == list(range(10))
     stage.create()
     stage.send(range(100, 150))  # more than there were: the end alone would not betray the change
     time.sleep(REFRESH_S)
-    with pytest.raises(DataLost, match=r"deleted and re-created.*failOnDataLoss"):
+    with pytest.raises(DataLossError, match=r"deleted and re-created.*failOnDataLoss"):
         strict.plan()
     assert lenient.catch_up() == [*range(10), *range(100, 150)]
     strict.restart(failOnDataLoss="false")
@@ -244,7 +244,7 @@ def test_topic_unknown_to_a_lagging_broker_keeps_its_position(stage, monkeypatch
     query = stage.query(failOnDataLoss=lenient)
     assert query.catch_up() == list(range(10))
     stage.send(range(10, 15))
-    monkeypatch.setattr(reading, "MISSING_PATIENCE_S", 60.0)
+    monkeypatch.setattr(arrow_reader, "MISSING_PATIENCE_S", 60.0)
     topics, lagging = Cluster.topics, iter([True, True])
 
     def lag(self, *asked, **how):
@@ -260,7 +260,7 @@ def test_start_behind_the_end_is_loss_unless_that_is_allowed(stage):
     stage.send(range(20))
     start = json.dumps({stage.topic: {"0": 50}})
     query = stage.query(startingOffsets=start)
-    with pytest.raises(DataLost, match="ends at 20, before the query's position 50"):
+    with pytest.raises(DataLossError, match="ends at 20, before the query's position 50"):
         query.plan()
     query.restart(failOnDataLoss="false")
     assert query.catch_up() == list(range(20))
@@ -274,7 +274,7 @@ def test_retention_that_passes_the_position(stage):
     stage.send(range(10, 30))
     stage.trim(15)
     query.plan()
-    with pytest.raises(DataLost, match="offsets 10 to 14 were deleted, 15 to 29 are left"):
+    with pytest.raises(DataLossError, match="offsets 10 to 14 were deleted, 15 to 29 are left"):
         query.run()
     query.restart(failOnDataLoss="false")
     assert query.catch_up() == [*range(10), *range(15, 30)]

@@ -11,8 +11,8 @@ import yaml
 from confluent_kafka import Producer
 from confluent_kafka.admin import AdminClient, NewTopic
 
-from headrace.telemetry.scrape import Interval, parse
-from headrace.testing.local_cluster import LocalCluster
+from headrace.telemetry.prometheus import Interval, parse
+from headrace.testing.local.cluster import LocalCluster
 from tests.patience import awaited
 
 PATIENCE_S = 60

@@ -9,9 +9,9 @@ from uuid import uuid4
 import pytest
 from confluent_kafka import KafkaException, Producer
 
-from headrace.cli.exit_codes import NOT_FOUND, OK, USAGE
+from headrace.cli.common.exit_codes import NOT_FOUND, OK, USAGE
 from headrace.cli.main import main
-from headrace.client.connection import Connection
+from headrace.client.sync.transport import Connection
 from headrace.testing import LocalBroker
 
 SECONDS_MAX = 30.0

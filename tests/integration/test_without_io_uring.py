@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from confluent_kafka import Producer
 
-from headrace.broker.ring_syncs import open_ring
+from headrace.broker.replica.flush_backends import open_ring
 from headrace.testing import LocalBroker
 
 MESSAGES = 20
@@ -19,8 +19,8 @@ MESSAGES = 20
 IN_A_CONTAINER = """
 import sys
 from pathlib import Path
-from headrace.cli.machine_checks import kernel_syncs
-from headrace.model.settings import Settings
+from headrace.cli.doctor.checks import kernel_syncs
+from headrace.config.settings import Settings
 from headrace.testing import LocalBroker
 from tests.integration.test_without_io_uring import forbid_io_uring, is_synced_by_the_kernel, produce
 

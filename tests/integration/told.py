@@ -6,7 +6,7 @@ from kio.schema.metadata.v8.request import MetadataRequest, MetadataRequestTopic
 from kio.schema.metadata.v8.response import MetadataResponse
 from kio.schema.types import TopicName
 
-from headrace.client.connection import Connection
+from headrace.client.sync.transport import Connection
 
 ANSWER_SECONDS_MAX = 5.0
 

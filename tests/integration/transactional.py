@@ -2,7 +2,7 @@
 
 from typing import Any, NamedTuple
 
-from headrace.client.connection import Connection
+from headrace.client.sync.transport import Connection
 from tests.patience import awaited
 from tests.torture.transaction_v2 import TRY_AGAIN, error_codes, message_type
 from tests.unit.broker.handlers.handler_kit import build

@@ -18,8 +18,8 @@ from confluent_kafka import KafkaException
 from confluent_kafka.admin import AdminClient
 
 from bench.tools import kafka_classpath
-from headrace.app.ports import reserve_port
-from headrace.testing.local_broker import HOST
+from headrace.process.sockets import reserve_port
+from headrace.testing.local.broker import HOST
 
 # A tool lives for a second or two: compiling beyond C1 and a parallel collector cost more than they save.
 SHORT_LIVED_JVM = ("-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-Xshare:auto", "-Xmx256m")

@@ -10,7 +10,7 @@ import pytest
 from confluent_kafka import Producer, TopicCollection
 
 from bench.tools import kafka_classpath
-from headrace.client.factory import make_admin
+from headrace.client.librdkafka import make_admin
 from headrace.testing import LocalBroker
 from tests.interop.apache_kafka import Output, tool
 from tests.interop.background import Background

@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 from confluent_kafka import Producer
 
-from headrace.storage.files import room_of
-from headrace.storage.room import ROOM_UNIT, ROUNDS_MIN
+from headrace.storage.io.file_system import room_of
+from headrace.storage.io.preallocation import PREALLOCATION_UNIT, ROUNDS_MIN
 from headrace.testing import LocalBroker
 from tests.interop.apache_kafka import tool
 from tests.interop.records import CODECS, QUIET, SECONDS_MAX, create_topic, produce, values
@@ -172,7 +172,7 @@ def test_the_log_of_a_running_broker_is_read_to_its_end():
             producer.produce("live", b"value %d" % number)
             assert producer.flush(SECONDS_MAX) == 0
         (log,) = Path(broker.data_dir, "live-0").glob("*.log")
-        assert log.read_bytes().endswith(room_of(ROOM_UNIT))
+        assert log.read_bytes().endswith(room_of(PREALLOCATION_UNIT))
         dump = tool(DUMP, "--deep-iteration", "--files", str(log))
     batches = [line for line in dump.lines if line.startswith("baseOffset")]
     assert len(batches) == 5 * ROUNDS_MIN

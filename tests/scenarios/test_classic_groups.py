@@ -20,16 +20,16 @@ from pathlib import Path
 
 import pytest
 
-from headrace.core.coordinator import Ticket
+from headrace.core.coordinator import RequestId
+from headrace.core.group.coordinator_shard import NewOffset
 from headrace.core.group.errors import MemberIdRequired
-from headrace.core.group.family import Committer
-from headrace.core.group.machine import NewOffset
-from headrace.core.group.values import (
-    GroupLimits,
+from headrace.core.group.group_manager import Committer
+from headrace.core.group.model import (
+    GroupCoordinatorConfig,
     GroupState,
     JoinReply,
     JoinRequest,
-    Leaving,
+    MemberIdentity,
     Protocol,
     SyncReply,
     SyncRequest,
@@ -75,7 +75,7 @@ class Player:
     def __init__(self) -> None:
         self.stage = Stage()
         self._clients: dict[str, Client] = {}
-        self._asked: dict[Ticket, tuple[Client, str]] = {}
+        self._asked: dict[RequestId, tuple[Client, str]] = {}
         self._ids = 0
         self._state = ""
 
@@ -99,7 +99,7 @@ class Player:
 
     def _limits(self, words: list[str]) -> None:
         numbers = {key: int(value) for key, value in (word.split("=") for word in words)}
-        self.stage = Stage(GroupLimits(**numbers))
+        self.stage = Stage(GroupCoordinatorConfig(**numbers))
 
     def _crash(self, words: list[str]) -> None:
         self.stage.crash()
@@ -168,14 +168,14 @@ class Player:
 
     def _leave(self, words: list[str]) -> list[str]:
         clients = [self._client(name) for name in words]
-        leaving = [Leaving(client.member_id, client.options.get("instance")) for client in clients]
+        leaving = [MemberIdentity(client.member_id, client.options.get("instance")) for client in clients]
         return self._request(
             clients[0], "leave", lambda machine, ticket, now: machine.leave(GROUP, leaving, ticket, now)
         )
 
     def _remove(self, words: list[str]) -> list[str]:
         """An administrator removes static members by their instance ids."""
-        leaving = [Leaving("", name) for name in words]
+        leaving = [MemberIdentity("", name) for name in words]
         admin = self._client("admin")
         return self._request(admin, "leave", lambda machine, ticket, now: machine.leave(GROUP, leaving, ticket, now))
 
@@ -208,7 +208,7 @@ class Player:
 
     # What came of it
 
-    def _told(self, ticket: Ticket, reply: object) -> str:
+    def _told(self, ticket: RequestId, reply: object) -> str:
         client, verb = self._asked.pop(ticket)
         return f"-> {client.name} {verb}: {self._words(client, reply)}"
 

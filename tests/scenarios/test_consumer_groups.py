@@ -18,9 +18,9 @@ from pathlib import Path
 
 import pytest
 
-from headrace.core.group.modern.values import HeartbeatReply, Partitions
+from headrace.core.group.consumer.model import HeartbeatReply, Partitions
 from headrace.model.errors import RequestError
-from tests.unit.core.group.modern.modern_kit import NAMES, Cluster, parts, same_groups
+from tests.unit.core.group.consumer.consumer_kit import NAMES, Cluster, parts, same_groups
 
 TRANSCRIPTS = sorted(Path(__file__).with_name("consumer_groups").glob("*.txt"))
 

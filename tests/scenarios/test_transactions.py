@@ -18,7 +18,7 @@ from pathlib import Path
 
 import pytest
 
-from headrace.core.transaction.values import ProducerIdentity
+from headrace.core.transaction.metadata import ProducerIdentity
 from headrace.model.errors import RequestError
 from headrace.model.ids import TopicPartition
 from tests.unit.core.transaction.stage import Stage

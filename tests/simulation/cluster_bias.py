@@ -29,7 +29,7 @@ class Bias(NamedTuple):
     """What is left to chance, and what is not: to look for something in particular."""
 
     roles: tuple[type[Role], ...] | None = None
-    waits_for_disk: bool | None = None
+    flushes_before_ack: bool | None = None
     min_isr: int | None = None
     faults: tuple[str, ...] = (
         "_crash",
@@ -70,9 +70,9 @@ LAST_DISKS = Bias(roles=(), min_isr=1, faults=("replace_last_disk",))
 LAST_DIRECTORIES = LAST_DISKS._replace(faults=("lose_last_directories",))
 RESTORED = Bias(faults=("restore_metadata",))
 RESTORED_OFTEN = RESTORED._replace(min_isr=1, faults=("restore_metadata", "restore_metadata", "_crash"))
-RESTORED_LOGS = RESTORED._replace(roles=(), waits_for_disk=True)
+RESTORED_LOGS = RESTORED._replace(roles=(), flushes_before_ack=True)
 RESTORED_LAGGING = RESTORED_LOGS._replace(faults=("restore_metadata_of_lagging",))
-RESTORED_IDS = RESTORED._replace(roles=(Transactions,), waits_for_disk=True)
+RESTORED_IDS = RESTORED._replace(roles=(Transactions,), flushes_before_ack=True)
 CLONES = Bias(roles=(), faults=("clone_node", "clone_node", "_crash"))
 POLICIES = Bias(faults=("change_policy", "change_policy", "change_policy", *Bias().faults))
 ENDS = Bias(roles=(Ends,), faults=("leave_one", "leave_one", "_crash", "_stop_cleanly", "_crash_all"))
@@ -80,7 +80,7 @@ FEW_IN_SYNC = Bias(roles=(Transactions, Groups), min_isr=2, faults=("leave_one",
 RETURNS = Bias(roles=(), faults=("return_early", "return_early", "_crash"))
 TOPICS = Bias(
     roles=(Topics,),
-    waits_for_disk=True,
+    flushes_before_ack=True,
     faults=("failing_rename", "failing_rename", "_crash", "_crash", "_stop_cleanly", "_crash_in_a_row", "_pause"),
 )
 DELETIONS = TOPICS._replace(faults=("_isolate", "_return_and_crash", "_crash", "_heal"))

@@ -1,6 +1,6 @@
 """As much of a Cluster and of Coordinators as the client's own calls see, over the simulated network.
 
-So that `client/reading.py` and `client/group_calls.py` speak to simulated brokers as they do to real ones. Nothing is
+So that `client/aio/fetch.py` and `client/aio/groups.py` speak to simulated brokers as they do to real ones. Nothing is
 tried again here: what to make of a failure is the simulated client's business.
 """
 
@@ -12,9 +12,9 @@ from kio.schema.find_coordinator.v3.response import FindCoordinatorResponse
 from kio.serial import entity_reader
 from kio.static.primitive import i8
 
-from headrace.client.connection import encode_request
-from headrace.client.peer import PeerLost
-from headrace.client.refusals import Refused
+from headrace.client.aio.broker_connection import ConnectionLost
+from headrace.client.core.errors import KafkaApiError
+from headrace.client.sync.transport import encode_request
 from headrace.model.errors import ErrorCode
 from tests.simulation.cluster_clients import PATIENCE_S, Client
 
@@ -24,7 +24,7 @@ GROUP, TRANSACTION = 0, 1
 
 def check_code(code: int) -> None:
     if code:
-        raise Refused(int(code), ErrorCode(int(code)).name)
+        raise KafkaApiError(int(code), ErrorCode(int(code)).name)
 
 
 class SimCluster:
@@ -43,7 +43,7 @@ class SimCluster:
     ) -> Result:
         leader = self._client.leader_of(index)
         if leader is None:
-            raise PeerLost("nobody leads")
+            raise ConnectionLost("nobody leads")
         return await self.call_broker(leader, request, response_type, wait_s)
 
     def forget(self, topic: str) -> None:
@@ -69,7 +69,7 @@ class SimCoordinators:
     async def _find(self, name: str) -> int:
         nodes = [node.node_id for node in self._client.world.nodes if node.is_up]
         if not nodes:
-            raise PeerLost("no broker is there")
+            raise ConnectionLost("no broker is there")
         request = FindCoordinatorRequest(key=name, key_type=i8(self._key_type))
         answer = await self.cluster.call_broker(self._client.random.choice(nodes), request, FindCoordinatorResponse)
         check_code(answer.error_code)

@@ -4,7 +4,7 @@ import asyncio
 from functools import partial
 from typing import TYPE_CHECKING
 
-from headrace.broker.partition import Partition
+from headrace.broker.replica.partition import Partition
 from tests.simulation.cluster_clients import TOPIC
 from tests.simulation.cluster_promises import (
     MARKER,

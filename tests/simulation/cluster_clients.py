@@ -9,15 +9,15 @@ from random import Random
 from struct import Struct
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from headrace.client.peer import PeerLost
+from headrace.client.aio.broker_connection import ConnectionLost
 from headrace.model.errors import ErrorCode
 from headrace.protocol.api import ApiKey
 from headrace.protocol.frames import REQUEST_HEADER
-from headrace.protocol.replica_fetch import ReplicaFetch, WantedPartition, decode_response, encode_request
-from headrace.protocol.wire import EMPTY_TAGS, INT32, Reader, array_length, nullable_string, string, uvarint
+from headrace.protocol.messages.replica_fetch import ReplicaFetch, WantedPartition, decode_response, encode_request
+from headrace.protocol.primitives import EMPTY_TAGS, INT32, Reader, array_length, nullable_string, string, uvarint
 from headrace.records.batch import walk
 from headrace.records.builder import NewRecord, build_batch
-from headrace.testing.sim_network import SimNetwork
+from headrace.testing.simulation.network import SimNetwork
 from tests.simulation.cluster_promises import HistoryChanged, values_in
 
 if TYPE_CHECKING:
@@ -77,9 +77,9 @@ class Client:
             async with asyncio.timeout(patience_s):
                 answer: memoryview = await self._peers[node].exchange(frame)
                 return answer
-        except (PeerLost, TimeoutError) as error:
+        except (ConnectionLost, TimeoutError) as error:
             self._peers.pop(node).close()
-            raise PeerLost("no answer") from error
+            raise ConnectionLost("no answer") from error
 
 
 class ProducerClient(Client):
@@ -129,7 +129,7 @@ class ProducerClient(Client):
         )
         try:
             row = produce_row(await self.ask(leader, produce_frame(index, batch)))
-        except PeerLost:
+        except ConnectionLost:
             return None
         if row.error == ErrorCode.NONE:
             self.world.acknowledged(index, row.base_offset, values, leader)
@@ -158,7 +158,7 @@ class ConsumerClient(Client):
         request = ReplicaFetch(-1, -1, 100, 1, 1 << 20, 0, -1, wanted, ())
         try:
             fetched = decode_response(await self.ask(leader, encode_request(request, 1, "consumer")))
-        except PeerLost:
+        except ConnectionLost:
             return position
         for row in fetched.rows:
             if row.error == ErrorCode.OFFSET_OUT_OF_RANGE:

@@ -5,7 +5,7 @@ import errno
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from headrace.testing.sim_files import OPERATIONS, SimFiles
+from headrace.testing.simulation.files import OPERATIONS, SimFiles
 from tests.simulation.cluster_clients import CLIENT, TOPIC
 from tests.simulation.cluster_node import SimNode, StartFault
 from tests.simulation.cluster_promises import NotServed

@@ -8,8 +8,8 @@ from kio.schema.list_offsets.v10.response import ListOffsetsResponse
 from kio.schema.types import BrokerId, TopicName
 from kio.static.primitive import i8, i32, i32Timedelta, i64
 
-from headrace.client.peer import PeerLost
-from headrace.protocol.list_offsets import LATEST
+from headrace.client.aio.broker_connection import ConnectionLost
+from headrace.protocol.messages.list_offsets import LATEST
 from tests.simulation.cluster_calls import SimCluster
 from tests.simulation.cluster_clients import TOPIC, Client, Until
 from tests.simulation.cluster_promises import LatestTooLow
@@ -39,7 +39,7 @@ class LatestClient(Client):
         )
         try:
             answer = await SimCluster(self).call_broker(leader, request, ListOffsetsResponse)
-        except PeerLost:
+        except ConnectionLost:
             return
         row = answer.topics[0].partitions[0]
         # A leader of an earlier epoch that does not know of its successor tells an older end, as in Kafka.

@@ -9,8 +9,8 @@ from collections.abc import Awaitable, Callable
 from functools import partial
 from typing import TYPE_CHECKING
 
-from headrace.testing.sim_files import SimFiles
-from headrace.testing.sim_store import STORE
+from headrace.testing.simulation.files import SimFiles
+from headrace.testing.simulation.store import STORE
 from tests.simulation import cluster_disk_faults, cluster_operations
 from tests.simulation.cluster_clients import TOPIC
 from tests.simulation.cluster_node import SimNode
@@ -33,7 +33,7 @@ class Trouble:
     def __init__(self, world: "ClusterWorld", faults: tuple[str, ...]) -> None:
         self.world = self._world = world
         self.random, self.network, self.nodes, self.note = world.random, world.network, world.nodes, world.note
-        self.waits_for_disk, self.min_isr = world.waits_for_disk, world.min_isr
+        self.flushes_before_ack, self.min_isr = world.flushes_before_ack, world.min_isr
         self.clones: list[SimFiles] = []  # disks of machines that were copied
         self._faults = [getattr(self, name) if hasattr(self, name) else partial(named(name), self) for name in faults]
         self._names = faults
@@ -60,7 +60,7 @@ class Trouble:
         node.start()
 
     def end(self, node: SimNode) -> None:
-        may_lose = self.waits_for_disk or self.nobody_else_has_lost(node)
+        may_lose = self.flushes_before_ack or self.nobody_else_has_lost(node)
         if may_lose and self.random.random() < 0.5:
             self.note("power", node.node_id)
             node.lose_power()
@@ -99,7 +99,7 @@ class Trouble:
     async def _crash_in_a_row(self) -> None:
         """One loses what it had not synced, and the leader goes at the same time or soon after: who takes over?"""
         first = self._some_node()
-        if not first.is_up or not (self.waits_for_disk or self.nobody_else_has_lost(first)):
+        if not first.is_up or not (self.flushes_before_ack or self.nobody_else_has_lost(first)):
             return
         self.note("power", first.node_id)
         first.lose_power()
@@ -146,7 +146,7 @@ class Trouble:
         self._some_node().disk_delay_s = self.random.choice([0.01, 0.1, 0.6])
 
     async def _crash_all(self) -> None:
-        if not self.waits_for_disk or self.random.random() < 0.5:
+        if not self.flushes_before_ack or self.random.random() < 0.5:
             return
         for node in self.nodes:
             if node.is_up:

@@ -9,11 +9,11 @@ import asyncio
 from collections import defaultdict
 from typing import TYPE_CHECKING, Any
 
-from headrace.client import group_calls
-from headrace.client.group_calls import Membership, Offset, Protocol
-from headrace.client.peer import PeerLost
-from headrace.client.refusals import Refused
-from headrace.core.internal_topics import OFFSETS_TOPIC
+from headrace.client.aio import groups
+from headrace.client.aio.broker_connection import ConnectionLost
+from headrace.client.aio.groups import Membership, Offset, Protocol
+from headrace.client.core.errors import KafkaApiError
+from headrace.core.topic import OFFSETS_TOPIC
 from headrace.model.errors import ErrorCode
 from tests.simulation.cluster_calls import GROUP, SimCoordinators
 from tests.simulation.cluster_clients import TOPIC, Client, Until
@@ -65,7 +65,7 @@ class GroupClient(Client):
         """How far the group has come, checked against what is known."""
         count = self.world.partition_count
         least = self.ledger.least(count)
-        found = await group_calls.committed(self.coordinators, GROUP_ID, {TOPIC: range(count)})
+        found = await groups.committed(self.coordinators, GROUP_ID, {TOPIC: range(count)})
         offsets = {one.partition: one.offset for one in found}
         self.ledger.told(offsets, least)
         return offsets
@@ -82,14 +82,14 @@ class GroupMember(GroupClient):
             try:
                 who, share = await self._join()
                 await self._take_part(who, share, until)
-            except PeerLost:
+            except ConnectionLost:
                 continue
-            except Refused as refused:
+            except KafkaApiError as refused:
                 if refused.code in (ErrorCode.UNKNOWN_MEMBER_ID, ErrorCode.ILLEGAL_GENERATION):
                     self._member_id = ""
 
     async def _join(self) -> tuple[Membership, bytes]:
-        joined = await group_calls.join(
+        joined = await groups.join(
             self.coordinators,
             Membership(group_id=GROUP_ID, member_id=self._member_id),
             "sim",
@@ -104,7 +104,7 @@ class GroupMember(GroupClient):
             members = sorted(joined.members, key=lambda one: one.metadata)
             shares = {members[joined.generation_id % len(members)].member_id: ALL}
         self.world.note("joined", self.number, joined.generation_id, bool(shares))
-        return who, await group_calls.sync(self.coordinators, who, shares, wait_s=SYNC_S)
+        return who, await groups.sync(self.coordinators, who, shares, wait_s=SYNC_S)
 
     async def _take_part(self, who: Membership, share: bytes, until: Until) -> None:
         offsets = await self.committed() if share == ALL else {}
@@ -113,11 +113,11 @@ class GroupMember(GroupClient):
             if self.random.random() < 0.02:
                 await asyncio.sleep(2 * SESSION_MS / 1000)  # it is thought dead, and does not know
             if self.random.random() < 0.03:
-                await group_calls.leave(self.coordinators, who)
+                await groups.leave(self.coordinators, who)
                 self._member_id = ""
                 return
             if not offsets or self.random.random() < 0.3:
-                await group_calls.heartbeat(self.coordinators, who)
+                await groups.heartbeat(self.coordinators, who)
                 continue
             offsets = {index: offset + 1 for index, offset in offsets.items()}
             await self._commit(who, offsets)
@@ -125,7 +125,7 @@ class GroupMember(GroupClient):
     async def _commit(self, who: Membership, offsets: dict[int, int]) -> None:
         self.ledger.asks(offsets)
         rows = [Offset(TOPIC, index, offset) for index, offset in offsets.items()]
-        await group_calls.commit(self.coordinators, who, rows)
+        await groups.commit(self.coordinators, who, rows)
         self.ledger.acked(offsets)
         self.world.note("committed", self.number, offsets)
 
@@ -138,7 +138,7 @@ class OffsetWatcher(GroupClient):
             await self.pause(1.0)
             try:
                 await self.committed()
-            except (PeerLost, Refused):
+            except (ConnectionLost, KafkaApiError):
                 continue
 
 
@@ -166,7 +166,7 @@ class Groups:
             while not answers:
                 try:
                     answers.append(await asker.committed())
-                except (PeerLost, Refused):
+                except (ConnectionLost, KafkaApiError):
                     await asker.pause(0.1)
 
         await self._world.within(ask(), "the group's offsets can be asked for")

@@ -11,7 +11,7 @@ from kio.schema.alter_partition_reassignments.v1.response import AlterPartitionR
 from kio.schema.types import BrokerId, TopicName
 from kio.static.primitive import i32
 
-from headrace.client.peer import PeerLost
+from headrace.client.aio.broker_connection import ConnectionLost
 from tests.simulation.cluster_calls import SimCluster
 from tests.simulation.cluster_clients import TOPIC, Client, Until
 
@@ -72,7 +72,7 @@ class Mover(Client):
             answer = await SimCluster(self).call_broker(
                 self.random.choice(up), request, AlterPartitionReassignmentsResponse
             )
-        except PeerLost:
+        except ConnectionLost:
             return
         codes = [int(row.error_code) for one in answer.responses for row in one.partitions]
         self.world.note("moved", topic, index, replicas, codes or int(answer.error_code))

@@ -9,15 +9,15 @@ from contextlib import ExitStack, contextmanager
 from typing import Any, NamedTuple
 from unittest.mock import patch
 
-from headrace.broker.partition import Partition
-from headrace.broker.partition_states import PartitionStates
-from headrace.broker.partitions import Partitions
-from headrace.broker.replication.fetcher import Fetcher
-from headrace.core.cluster import elections, reassignment, succession
-from headrace.core.cluster.values import PartitionState
-from headrace.core.replica.leader import Leadership
-from headrace.storage.leader_epochs import LeaderEpochs
-from headrace.storage.truncation import truncate_log
+from headrace.broker.controller.replication_control import ReplicationControl
+from headrace.broker.replica.partition import Partition
+from headrace.broker.replica.replica_manager import ReplicaManager
+from headrace.broker.replication.replica_fetcher import ReplicaFetcher
+from headrace.core.controller import leader_election, partition_change, replication_control
+from headrace.core.image.model import PartitionRegistration
+from headrace.core.replica.leader_state import LeaderState
+from headrace.storage.epoch.leader_epoch_cache import LeaderEpochFileCache
+from headrace.storage.log_truncation import truncate_log
 from tests.simulation.cluster_bias import Bias
 from tests.simulation.cluster_moves import Moves
 from tests.simulation.cluster_promises import (
@@ -47,30 +47,30 @@ async def _at_once(self: Partition) -> None:
 
 
 def _cut_at_watermark(original: Callable[..., None]) -> Callable[..., None]:
-    def add(self: Fetcher, partition: Partition) -> None:
+    def add(self: ReplicaFetcher, partition: Partition) -> None:
         partition.log.recovery_point = min(partition.log.recovery_point, partition.high_watermark)
         self._broker.partitions.checkpoint()
         truncate_log(partition.log, partition.high_watermark, 0)
-        partition.was_cut()
+        partition.on_truncated()
         original(self, partition)
 
     return add
 
 
-def _without_those_who_leave(self: Leadership) -> tuple[int, ...]:
+def _without_those_who_leave(self: LeaderState) -> tuple[int, ...]:
     return self._state.isr if self._pending is None else self._pending.isr
 
 
-def _without_those_who_join(self: Leadership) -> tuple[int, ...]:
+def _without_those_who_join(self: LeaderState) -> tuple[int, ...]:
     return self._state.isr
 
 
-def _of_the_leader_alone(self: Leadership, own_end: int, min_isr: int) -> int:
+def _of_the_leader_alone(self: LeaderState, own_end: int, min_isr: int) -> int:
     return own_end
 
 
 def _whatever_the_isr(original: Callable[..., Any]) -> Callable[..., Any]:
-    def watermark(self: Leadership, own_end: int, min_isr: int) -> Any:
+    def watermark(self: LeaderState, own_end: int, min_isr: int) -> Any:
         state = self._state
         self._state = state._replace(elr=())
         try:
@@ -88,14 +88,14 @@ def _any_replica(original: Callable[..., Any]) -> Callable[..., Any]:
     return succeeded
 
 
-async def _cut_first(self: Partitions, partition: Partition, end_offset: int) -> bool:
+async def _cut_first(self: ReplicaManager, partition: Partition, end_offset: int) -> bool:
     truncate_log(partition.log, end_offset, 0)
-    partition.was_cut()
+    partition.on_truncated()
     return True
 
 
 def _written_and_synced(original: Callable[..., None]) -> Callable[..., None]:
-    def write(self: LeaderEpochs, *, sync: bool = True) -> None:
+    def write(self: LeaderEpochFileCache, *, sync: bool = True) -> None:
         original(self)
 
     return write
@@ -108,25 +108,27 @@ def _whoever_asks(self: Partition, offset: int, last_fetched_epoch: int) -> None
 def _as_soon_as_wanted(original: Callable[..., Any]) -> Callable[..., Any]:
     """The newcomers count as in sync."""
 
-    def settled(state: PartitionState) -> PartitionState:
+    def settled(state: PartitionRegistration) -> PartitionRegistration:
         isr = (*state.isr, *(one for one in state.adding if one not in state.isr))
         return original(state._replace(isr=isr))  # type: ignore[no-any-return]
 
     return settled
 
 
-DISKS = Bias(roles=(), waits_for_disk=True, faults=("_crash_in_a_row", "_slow_disk"))
-ISOLATION = Bias(roles=(), waits_for_disk=True, faults=("_return_and_crash",))
+DISKS = Bias(roles=(), flushes_before_ack=True, faults=("_crash_in_a_row", "_slow_disk"))
+ISOLATION = Bias(roles=(), flushes_before_ack=True, faults=("_return_and_crash",))
 JOINING = Bias(roles=(), min_isr=2, faults=("_join_unheard",))
 LOST = (LeaderIncomplete, HistoryChanged)
 
 MUTANTS = [
-    Mutant("a follower counts before its disk has the records", Partition, "on_disk", _at_once, LOST, DISKS, 14),
+    Mutant(
+        "a follower counts before its disk has the records", Partition, "wait_until_flushed", _at_once, LOST, DISKS, 14
+    ),
     Mutant(
         "a follower cuts its log at its own watermark, not by epoch",
-        Fetcher,
+        ReplicaFetcher,
         "add",
-        _cut_at_watermark(Fetcher.add),
+        _cut_at_watermark(ReplicaFetcher.add),
         LOST,
     ),
     Mutant(
@@ -139,55 +141,62 @@ MUTANTS = [
     ),
     Mutant(
         "who leaves the ISR does not count any more before that is committed",
-        Leadership,
-        "holds_back_watermark",
+        LeaderState,
+        "maximal_isr",
         property(_without_those_who_leave),
         LOST,
         first_seed=7,
     ),
     Mutant(
         "who joins the ISR does not count before that is known to be committed",
-        Leadership,
-        "holds_back_watermark",
+        LeaderState,
+        "maximal_isr",
         property(_without_those_who_join),
         LOST,
         JOINING,
     ),
-    Mutant("the leader acknowledges by itself", Leadership, "watermark", _of_the_leader_alone, LOST),
+    Mutant("the leader acknowledges by itself", LeaderState, "watermark", _of_the_leader_alone, LOST),
     Mutant(
         "the watermark moves although too few are in sync (KIP-966)",
-        Leadership,
+        LeaderState,
         "watermark",
-        _whatever_the_isr(Leadership.watermark),
+        _whatever_the_isr(LeaderState.watermark),
         LOST,
         Bias(roles=(), min_isr=2),
         first_seed=53,
     ),
-    Mutant("any replica may lead", elections, "succeeded", _any_replica(succession.succeeded), LOST, first_seed=28),
+    Mutant(
+        "any replica may lead",
+        replication_control,
+        "succeeded",
+        _any_replica(leader_election.succeeded),
+        LOST,
+        first_seed=28,
+    ),
     Mutant(
         "who restarts uncleanly stays in sync, whatever it has lost (KIP-966)",
-        PartitionStates,
+        ReplicationControl,
         "acked_unsynced",
         lambda self, topic, recorded: False,
         LOST,
-        Bias(roles=(), waits_for_disk=False, min_isr=2, faults=("_crash_in_a_row",)),
+        Bias(roles=(), flushes_before_ack=False, min_isr=2, faults=("_crash_in_a_row",)),
         first_seed=64,
     ),
     Mutant(
-        "a log is cut before the checkpoints know", Partitions, "truncate", _cut_first, (LogDamaged,), ISOLATION, 30
+        "a log is cut before the checkpoints know", ReplicaManager, "truncate", _cut_first, (LogDamaged,), ISOLATION, 30
     ),
     Mutant(
         "a leader epoch is synced on the event loop",
-        LeaderEpochs,
+        LeaderEpochFileCache,
         "_write",
-        _written_and_synced(LeaderEpochs._write),
+        _written_and_synced(LeaderEpochFileCache._write),
         (LoopBlocked,),
     ),
     Mutant(
         "replicas leave before those that take their place are in sync",
-        reassignment,
+        partition_change,
         "settled",
-        _as_soon_as_wanted(reassignment.settled),
+        _as_soon_as_wanted(partition_change.settled),
         LOST,
         Bias(roles=(Moves,)),
     ),

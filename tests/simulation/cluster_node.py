@@ -13,18 +13,18 @@ from traceback import format_stack
 from typing import Any, NamedTuple, TypeVar
 from uuid import UUID
 
-from headrace.broker.broker import Broker
-from headrace.broker.group_commit import GroupCommit
-from headrace.broker.partition import Partition
-from headrace.client.peer import Peer
+from headrace.broker.replica.log_flusher import LogFlusher
+from headrace.broker.replica.partition import Partition
+from headrace.broker.server import Broker
+from headrace.client.aio.broker_connection import Peer
+from headrace.config.settings import Listener, Settings
 from headrace.model.errors import StorageError
-from headrace.model.settings import Listener, Settings
-from headrace.testing.clock import DEFAULT_WALL_MS
-from headrace.testing.sim_files import PowerLost, SimFiles
-from headrace.testing.sim_loop import SimLoop, SimLoopClock
-from headrace.testing.sim_mount import Mounted
-from headrace.testing.sim_network import SimNetwork
-from headrace.testing.sim_store import SimStore
+from headrace.testing.simulation.clock import DEFAULT_WALL_MS
+from headrace.testing.simulation.files import PowerLost, SimFiles
+from headrace.testing.simulation.loop import SimLoop, SimLoopClock
+from headrace.testing.simulation.mounted_disk import MountedDisk
+from headrace.testing.simulation.network import SimNetwork
+from headrace.testing.simulation.store import SimStore
 from tests.simulation.cluster_promises import LogDamaged, check_whole
 from tests.simulation.copied_files import copied
 
@@ -83,7 +83,7 @@ class SimGroupCommit:
             self._loop.call_soon(self._begin)
 
     def _begin(self) -> None:
-        work = [(partition, *partition.log.begin_round()) for partition in self._dirty]
+        work = [(partition, *partition.log.take_unflushed()) for partition in self._dirty]
         self._dirty = {}
         is_early = self._random.random() < 0.5  # the disk may be done long before anybody hears of it
         outcomes = self._sync(work) if is_early else None
@@ -158,7 +158,7 @@ class SimBroker(Broker):
     network: SimNetwork
     start_fault = NO_FAULT
 
-    def _new_group_commit(self, loop: asyncio.AbstractEventLoop) -> GroupCommit:
+    def _new_group_commit(self, loop: asyncio.AbstractEventLoop) -> LogFlusher:
         assert isinstance(loop, SimLoop)
         return SimGroupCommit(loop, self.node)  # type: ignore[return-value]
 
@@ -206,7 +206,7 @@ class SimNode:
     def new_broker(self, files: SimFiles, fault: StartFault = NO_FAULT) -> SimBroker:
         SimBroker.node, SimBroker.network = self, self._network
         broker = SimBroker(
-            self._settings, self._clock, Mounted(files), self._store.handle(self.node_id), shares_store=True
+            self._settings, self._clock, MountedDisk(files), self._store.handle(self.node_id), shares_store=True
         )
         broker.start_fault = fault
         broker.server = NoSockets(partial(self._network.silence, self.node_id), fault)  # type: ignore[assignment]

@@ -3,9 +3,9 @@
 import asyncio
 from typing import TYPE_CHECKING
 
-from headrace.core.cluster.alter_configs import Alteration, Operation
-from headrace.core.cluster.events import Event
-from headrace.core.cluster.values import ConfigResource, ResourceType
+from headrace.core.controller.config_control import Alteration, Operation
+from headrace.core.image.deltas import MetadataDelta
+from headrace.core.image.model import ConfigResource, ResourceType
 from tests.simulation.cluster_clients import PATIENCE_S, TOPIC
 from tests.simulation.cluster_node import LIFE, Life, SimNode
 from tests.simulation.cluster_promises import TwoLeaders
@@ -164,7 +164,9 @@ async def change_policy(trouble: "Trouble") -> None:
     )
     trouble.note("policy", name, value)
     if name == "flush.policy" and value == "replicated":
-        world.waits_for_disk = trouble.waits_for_disk = False  # for good: brokers hear of changes at different times
+        world.flushes_before_ack = trouble.flushes_before_ack = (
+            False  # for good: brokers hear of changes at different times
+        )
     if name == "min.insync.replicas":
         trouble.min_isr = min(trouble.min_isr, int(value))
     change = [(ConfigResource(ResourceType.TOPIC, TOPIC), [Alteration(name, Operation.SET, value)])]
@@ -197,7 +199,7 @@ async def return_early(trouble: "Trouble") -> None:
     trouble.note("removed and added", index, late.node_id)
     may_learn = asyncio.Event()
 
-    async def wait(_: Event) -> None:
+    async def wait(_: MetadataDelta) -> None:
         await may_learn.wait()
 
     late.broker.controller._facts._delivery._listeners.insert(0, wait)

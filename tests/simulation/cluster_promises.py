@@ -24,12 +24,12 @@ The ledger knows, for each partition, which value was acknowledged or read at wh
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 
-from headrace.broker.partition import Partition
+from headrace.broker.replica.partition import Partition
 from headrace.model.errors import CorruptLog
 from headrace.records.batch import walk
 from headrace.records.control import read_marker
 from headrace.records.record import decode_records
-from headrace.storage.damage import holes_in
+from headrace.storage.segment.corrupt_ranges import holes_in
 
 MARKER = "marker of "  # how the value of a transaction's end begins; those of records do not begin so
 

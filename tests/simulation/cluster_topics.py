@@ -15,9 +15,9 @@ from kio.schema.delete_records.v2.response import DeleteRecordsResponse
 from kio.schema.types import TopicName
 from kio.static.primitive import i32, i32Timedelta, i64
 
-from headrace.broker.partition import Partition
-from headrace.client.peer import PeerLost
-from headrace.core.cluster.topics import NewTopic
+from headrace.broker.replica.partition import Partition
+from headrace.client.aio.broker_connection import ConnectionLost
+from headrace.core.controller.topic_control import NewTopic
 from headrace.records.builder import NewRecord, build_batch
 from tests.simulation.cluster_calls import SimCluster
 from tests.simulation.cluster_clients import Client, Until, produce_frame, produce_row
@@ -87,7 +87,7 @@ class TopicClient(Client):
         frame = produce_frame(0, batch, WITH_TOPIC_IDS, topic=topic_id.bytes)
         try:
             row = produce_row(await self.ask(leader, frame), topic_id.bytes)
-        except PeerLost:
+        except ConnectionLost:
             return
         if row.error == 0:
             self.ledgers[topic_id].acked_at(row.base_offset, value)
@@ -110,7 +110,7 @@ class TopicClient(Client):
         )
         try:
             answer = await SimCluster(self).call_broker(broker.node_id, request, DeleteRecordsResponse)
-        except PeerLost:
+        except ConnectionLost:
             return
         if answer.topics[0].partitions[0].error_code == 0:
             self.deleted_to[topic_id] = max(self.deleted_to[topic_id], offset)

@@ -19,10 +19,10 @@ from kio.schema.init_producer_id.v4.response import InitProducerIdResponse
 from kio.schema.types import ProducerId, TopicName, TransactionalId
 from kio.static.primitive import i16, i32, i32Timedelta
 
-from headrace.client.peer import PeerLost
-from headrace.client.refusals import Refused, Unanswered
-from headrace.core.internal_topics import OFFSETS_TOPIC
-from headrace.core.transaction.values import ProducerIdentity
+from headrace.client.aio.broker_connection import ConnectionLost
+from headrace.client.core.errors import KafkaApiError, UnknownOutcomeError
+from headrace.core.topic import OFFSETS_TOPIC
+from headrace.core.transaction.metadata import ProducerIdentity
 from headrace.records.builder import NewRecord, build_batch
 from tests.simulation.cluster_calls import TRANSACTION, SimCoordinators, check_code
 from tests.simulation.cluster_clients import PATIENCE_S, TOPIC, Client, Until, produce_frame, produce_row
@@ -67,7 +67,7 @@ class TransactionalClient(Client):
         )
         try:
             answer = await self._patiently(lambda: self.call_coordinator(request, InitProducerIdResponse))
-        except (Refused, Unanswered):
+        except (KafkaApiError, UnknownOutcomeError):
             return None
         return ProducerIdentity(answer.producer_id, answer.producer_epoch)
 
@@ -83,7 +83,7 @@ class TransactionalClient(Client):
                 deed = "abort"
             if deed != "die":
                 return await self._end(owner, transaction, commit=deed == "commit")
-        except (Refused, Unanswered) as error:
+        except (KafkaApiError, UnknownOutcomeError) as error:
             self.world.note("gave up", self._name, transaction.number, str(error))
             return None
         if self.random.random() < 0.3:
@@ -108,7 +108,7 @@ class TransactionalClient(Client):
         async def attempt() -> None:
             leader = self.leader_of(index)
             if leader is None:
-                raise PeerLost("nobody leads")
+                raise ConnectionLost("nobody leads")
             row = produce_row(await self.ask(leader, frame))
             check_code(row.error)
             self.world.acknowledged(index, row.base_offset, values, leader)
@@ -124,7 +124,7 @@ class TransactionalClient(Client):
         try:
             await self._patiently(lambda: self._offsets.add(self._name, owner))
             await self._patiently(lambda: self._offsets.commit(self._name, owner, offset, patience_s), tries)
-        except Unanswered:
+        except UnknownOutcomeError:
             return False
         return True
 
@@ -175,13 +175,13 @@ class TransactionalClient(Client):
         for _ in range(min(self.random.choice([2, 10, TRIES_MAX]), tries_max)):
             try:
                 return await attempt()
-            except PeerLost:
+            except ConnectionLost:
                 pass
-            except Refused as refused:
+            except KafkaApiError as refused:
                 if not refused.passes:
                     raise
             await self.pause(0.3)
-        raise Unanswered("no answer after several tries")
+        raise UnknownOutcomeError("no answer after several tries")
 
 
 def _milliseconds(count: int) -> i32Timedelta:

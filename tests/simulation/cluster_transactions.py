@@ -9,11 +9,11 @@ offsets that were committed with transactions are those of the last one that is 
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
-from headrace.client import reading
-from headrace.client.peer import PeerLost
-from headrace.client.refusals import Refused
-from headrace.core.internal_topics import TRANSACTIONS_TOPIC
-from headrace.core.transaction.values import AT_REST
+from headrace.client.aio import fetch
+from headrace.client.aio.broker_connection import ConnectionLost
+from headrace.client.core.errors import KafkaApiError
+from headrace.core.topic import TRANSACTIONS_TOPIC
+from headrace.core.transaction.metadata import AT_REST
 from headrace.model.errors import HeadraceError
 from tests.simulation.cluster_calls import SimCluster
 from tests.simulation.cluster_clients import TOPIC, Client, Until
@@ -47,7 +47,7 @@ class CommittedReader(Client):
     async def poll(self, index: int) -> None:
         position = self.positions[index]
         try:
-            fetched = await reading.fetch(
+            fetched = await fetch.fetch(
                 self._cluster,  # type: ignore[arg-type]
                 TOPIC,
                 index,
@@ -55,17 +55,17 @@ class CommittedReader(Client):
                 bytes_max=FETCH_BYTES,
                 wait_ms=WAIT_MS,
             )
-        except (PeerLost, Refused):
+        except (ConnectionLost, KafkaApiError):
             return
         known = self.seen[index]
-        for record in reading.readable_records(fetched, position):
+        for record in fetch.readable_records(fetched, position):
             value = (record.value or b"").decode()
             if value in known.values():
                 raise TransactionTorn(f"{value!r} is seen a second time in {TOPIC}-{index}, at offset {record.offset}")
             self._ledger.seen(value)
             self.world.read(index, record.offset, value)
             known[record.offset] = value
-        self.positions[index] = reading.next_offset(fetched, position)
+        self.positions[index] = fetch.next_offset(fetched, position)
 
 
 class Transactions:
@@ -114,7 +114,7 @@ class Transactions:
         while True:
             try:
                 offset = await committed_offset(asker, group)
-            except (PeerLost, Refused):
+            except (ConnectionLost, KafkaApiError):
                 await asker.pause(0.1)
                 continue
             if offset != expected:

@@ -11,8 +11,8 @@ from kio.schema.txn_offset_commit.v5.response import TxnOffsetCommitResponse as 
 from kio.schema.types import GroupId, ProducerId, TopicName, TransactionalId
 from kio.static.primitive import i16, i32, i64
 
-from headrace.client import group_calls
-from headrace.core.transaction.values import ProducerIdentity
+from headrace.client.aio import groups
+from headrace.core.transaction.metadata import ProducerIdentity
 from tests.simulation.cluster_calls import GROUP, SimCoordinators, check_code
 from tests.simulation.cluster_clients import PATIENCE_S, TOPIC, Client
 
@@ -69,5 +69,5 @@ class OffsetsInTransactions:
 async def committed_offset(client: Client, group_id: str) -> int:
     """What the group has committed; -1 if nothing. Refused while a transaction that commits more is open."""
     coordinators: Any = SimCoordinators(client, GROUP)
-    (found,) = await group_calls.committed(coordinators, group_id, {TOPIC: (PARTITION,)})
+    (found,) = await groups.committed(coordinators, group_id, {TOPIC: (PARTITION,)})
     return found.offset

@@ -12,14 +12,14 @@ from random import Random
 from typing import Any
 from uuid import UUID
 
-from headrace.core.cluster.restored import PRODUCER_ID_MAX
-from headrace.core.cluster.topics import NewTopic
+from headrace.core.controller.restored_metadata import PRODUCER_ID_MAX
+from headrace.core.controller.topic_control import NewTopic
 from headrace.model.errors import HeadraceError
-from headrace.testing.clock import DEFAULT_WALL_MS
-from headrace.testing.sim_files import PowerLost
-from headrace.testing.sim_loop import SimLoop
-from headrace.testing.sim_network import SimNetwork
-from headrace.testing.sim_store import SimStore
+from headrace.testing.simulation.clock import DEFAULT_WALL_MS
+from headrace.testing.simulation.files import PowerLost
+from headrace.testing.simulation.loop import SimLoop
+from headrace.testing.simulation.network import SimNetwork
+from headrace.testing.simulation.store import SimStore
 from tests.simulation.cluster_bias import CASTS, Bias
 from tests.simulation.cluster_checks import Inspector
 from tests.simulation.cluster_clients import TOPIC, Client, ConsumerClient, ProducerClient
@@ -29,7 +29,7 @@ from tests.simulation.cluster_moves import Moves
 from tests.simulation.cluster_node import SimNode, track_tasks
 from tests.simulation.cluster_promises import BrokenPromise, Ledger, LoopBlocked, NotWellAgain
 from tests.simulation.cluster_transactions import Transactions
-from tests.unit.storage.small_room import small_rooms
+from tests.unit.storage.io.small_preallocation import small_rooms
 
 CALM_S_MAX = 60.0  # how long it may take until all is well again
 SETTINGS = {
@@ -58,7 +58,7 @@ class ClusterWorld:
         self.min_isr = self.random.choice([1, 2, 2] if bias.min_isr is None else [bias.min_isr])
         # With Kafka's own policy, a power cut takes what was not synced: then only one broker at a time may have one.
         by_chance = self.random.random() < 0.7
-        self.waits_for_disk = by_chance if bias.waits_for_disk is None else bias.waits_for_disk
+        self.flushes_before_ack = by_chance if bias.flushes_before_ack is None else bias.flushes_before_ack
         self.nodes = [
             SimNode(number, self.network, self.store, Random(self.random.random()), {**SETTINGS, **bias.settings})
             for number in (1, 2, 3)
@@ -170,7 +170,7 @@ class ClusterWorld:
             assignments={index: self._replicas(index) for index in range(self.partition_count)},
             configs={
                 "min.insync.replicas": str(self.min_isr),
-                "flush.policy": "fsync" if self.waits_for_disk else "replicated",
+                "flush.policy": "fsync" if self.flushes_before_ack else "replicated",
                 "internal.segment.bytes": "2000",
                 "index.interval.bytes": "300",
                 **self._topic_configs,

@@ -5,19 +5,19 @@ from contextlib import suppress
 from dataclasses import replace
 from typing import Any
 
-from headrace.broker.coordinator_runtime import CoordinatorRuntime
-from headrace.broker.coordinators import group, transaction_runtime
-from headrace.broker.coordinators.guard import TransactionGuard
-from headrace.broker.coordinators.markers import Outcome
-from headrace.broker.coordinators.replay import Replay
-from headrace.broker.coordinators.shard import Shard
-from headrace.broker.coordinators.transaction_runtime import TransactionRuntime
-from headrace.broker.partition import Partition
-from headrace.broker.replica import Replica
-from headrace.core.coordinator import Decision, Moment, Timer
-from headrace.core.group.machine import GroupMachine
-from headrace.core.transaction.machine import TransactionMachine
-from headrace.core.transaction.values import Transaction
+from headrace.broker.coordinator import group_coordinator, transaction_runtime
+from headrace.broker.coordinator.add_partitions_manager import AddPartitionsToTxnManager
+from headrace.broker.coordinator.context import CoordinatorContext
+from headrace.broker.coordinator.loader import CoordinatorLoader
+from headrace.broker.coordinator.runtime import CoordinatorRuntime
+from headrace.broker.coordinator.transaction_marker_manager import Outcome
+from headrace.broker.coordinator.transaction_runtime import TransactionRuntime
+from headrace.broker.replica.local_replica import LocalReplica
+from headrace.broker.replica.partition import Partition
+from headrace.core.coordinator import CoordinatorTime, Decision, Timer
+from headrace.core.group.coordinator_shard import GroupCoordinatorShard
+from headrace.core.transaction.coordinator_shard import TransactionCoordinatorShard
+from headrace.core.transaction.metadata import TransactionMetadata
 from headrace.model.errors import HeadraceError
 from headrace.model.ids import TopicPartition
 from tests.simulation.cluster_bias import Bias
@@ -28,14 +28,14 @@ from tests.simulation.cluster_transactions import Transactions
 
 
 def _answered_at_once(original: Callable[..., None]) -> Callable[..., None]:
-    def carry_out(self: CoordinatorRuntime[Any], shard: Shard[Any], decision: Decision[Any]) -> None:
+    def carry_out(self: CoordinatorRuntime[Any], shard: CoordinatorContext[Any], decision: Decision[Any]) -> None:
         original(self, shard, replace(decision, answers=()))
         self._answer(decision.answers)
 
     return carry_out
 
 
-async def _not_read(self: Replay) -> None:
+async def _not_read(self: CoordinatorLoader) -> None:
     """The machine begins with nothing."""
 
 
@@ -60,19 +60,19 @@ async def _tried_once(self: TransactionRuntime, shard: Any, place: TopicPartitio
         await self.markers.write(place, outcome)
 
 
-def _up_to_the_watermark(self: Replica) -> int:
+def _up_to_the_watermark(self: LocalReplica) -> int:
     return self.high_watermark
 
 
 def _by_whichever_clock(original: Callable[..., Timer]) -> Callable[..., Timer]:
-    def timeout(transaction: Transaction, now: Moment) -> Timer:
+    def timeout(transaction: TransactionMetadata, now: CoordinatorTime) -> Timer:
         return original(transaction, now)._replace(due_ms=now + max(transaction.deadline_ms - now.wall_ms, 0))
 
     return timeout
 
 
 def _as_committed(original: Callable[..., None]) -> Callable[..., None]:
-    def ended(self: GroupMachine, producer_id: int, *, committed: bool) -> None:
+    def ended(self: GroupCoordinatorShard, producer_id: int, *, committed: bool) -> None:
         original(self, producer_id, committed=True)
 
     return ended
@@ -90,10 +90,12 @@ MUTANTS = [
         (OffsetLost,),
         IN_GROUPS,
     ),
-    Mutant("a new group coordinator does not read its log", Replay, "run", _not_read, (OffsetLost,), IN_GROUPS),
+    Mutant(
+        "a new group coordinator does not read its log", CoordinatorLoader, "run", _not_read, (OffsetLost,), IN_GROUPS
+    ),
     Mutant(
         "a commit is taken from a member that was replaced",
-        GroupMachine,
+        GroupCoordinatorShard,
         "_check_commit",
         lambda self, group_id, committer, now: (),
         (OffsetLost,),
@@ -102,8 +104,8 @@ MUTANTS = [
     ),
     Mutant(
         "a coordinator that may have been replaced tells offsets without asking its followers",
-        group,
-        "is_followed",
+        group_coordinator,
+        "confirm_leadership",
         _believed,
         (OffsetLost,),
         Bias(roles=(Groups,), faults=("_isolate",)),
@@ -111,7 +113,7 @@ MUTANTS = [
     ),
     Mutant(
         "a new transaction coordinator does not read its log",
-        Replay,
+        CoordinatorLoader,
         "run",
         _not_read,
         (TransactionOpen, TransactionTorn),
@@ -154,7 +156,7 @@ MUTANTS = [
     ),
     Mutant(
         "a late write is not held against its transaction (KIP-890)",
-        TransactionGuard,
+        AddPartitionsToTxnManager,
         "check",
         lambda self, *arguments: None,
         (TransactionOpen, TransactionTorn),
@@ -163,7 +165,7 @@ MUTANTS = [
     ),
     Mutant(
         "readers with read_committed are shown what is undecided",
-        Replica,
+        LocalReplica,
         "last_stable_offset",
         property(_up_to_the_watermark),
         (TransactionTorn,),
@@ -171,17 +173,17 @@ MUTANTS = [
     ),
     Mutant(
         "offsets of an aborted transaction count",
-        GroupMachine,
+        GroupCoordinatorShard,
         "transaction_ended",
-        _as_committed(GroupMachine.transaction_ended),
+        _as_committed(GroupCoordinatorShard.transaction_ended),
         (TransactionTorn,),
         Bias(roles=(Transactions, Groups)),
     ),
     Mutant(
         "a timeout is measured with another broker's clock",
-        TransactionMachine,
+        TransactionCoordinatorShard,
         "_timeout",
-        staticmethod(_by_whichever_clock(TransactionMachine._timeout)),
+        staticmethod(_by_whichever_clock(TransactionCoordinatorShard._timeout)),
         (TransactionOpen,),
         IN_TRANSACTIONS,
         first_seed=30,

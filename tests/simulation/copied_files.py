@@ -1,7 +1,7 @@
 """A simulated disk copied as it is: what a cloned virtual machine starts with."""
 
 from headrace.model.errors import MissingFile
-from headrace.testing.sim_files import SimFiles
+from headrace.testing.simulation.files import SimFiles
 
 
 def copied(files: SimFiles) -> SimFiles:

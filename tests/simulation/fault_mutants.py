@@ -3,24 +3,24 @@
 from collections.abc import Awaitable, Callable, Iterator
 from typing import Any
 
-from headrace.broker.controller import Controller
-from headrace.broker.disk_reserve import DiskReserve
-from headrace.broker.fact_writer import FactWriter
-from headrace.broker.housekeeping import Housekeeper
-from headrace.broker.lost_replicas import LostReplicas
-from headrace.broker.partition import Partition
-from headrace.broker.partition_dirs import PartitionDirs
-from headrace.broker.partitions import Partitions
-from headrace.core.cluster import brokers, elections, restored, succession
-from headrace.core.cluster.reassignment import begun
-from headrace.core.replica.leader import Leadership
-from headrace.core.transaction.machine import TransactionMachine
+from headrace.broker.controller.controller import Controller
+from headrace.broker.controller.metadata_writer import MetadataWriter
+from headrace.broker.log.disk_space import DiskSpaceGuard
+from headrace.broker.replica.missing_replicas import MissingReplicas
+from headrace.broker.replica.partition import Partition
+from headrace.broker.replica.partition_directories import PartitionDirectories
+from headrace.broker.replica.replica_manager import ReplicaManager
+from headrace.broker.scheduler import Scheduler
+from headrace.core.controller import cluster_control, leader_election, replication_control, restored_metadata
+from headrace.core.controller.partition_change import begun
+from headrace.core.replica.leader_state import LeaderState
+from headrace.core.transaction.coordinator_shard import TransactionCoordinatorShard
 from headrace.records.batch import BatchHeader
 from headrace.records.control import EndMarker
-from headrace.storage.files import Bytes, Files
+from headrace.storage.io.file_system import Bytes, FileSystem
 from headrace.storage.log import Log, aborted_txn
-from headrace.storage.producer_state import ProducerStates
-from headrace.storage.segment import Segment
+from headrace.storage.producer.producer_state_manager import ProducerStateManager
+from headrace.storage.segment.log_segment import LogSegment
 from tests.simulation import cluster_bias
 from tests.simulation.cluster_mutants import LOST, Mutant
 from tests.simulation.cluster_promises import (
@@ -42,14 +42,14 @@ async def _count_no_stop(controller: Controller, count_registration: Callable[[i
 
 
 def _as_if_loaded(original: Callable[..., Awaitable[None]]) -> Callable[..., Awaitable[None]]:
-    async def close(self: Partitions, *, clean: bool = True) -> None:
+    async def close(self: ReplicaManager, *, clean: bool = True) -> None:
         self._is_loaded = True
         await original(self, clean=clean)
 
     return close
 
 
-def _marker_first(self: Log, segment: Segment, batch: Bytes, header: BatchHeader, marker: EndMarker) -> None:
+def _marker_first(self: Log, segment: LogSegment, batch: Bytes, header: BatchHeader, marker: EndMarker) -> None:
     segment.append(batch, header)
     ended = self.producers.applied_marker(
         header, aborted=not marker.commits, coordinator_epoch=marker.coordinator_epoch
@@ -59,7 +59,7 @@ def _marker_first(self: Log, segment: Segment, batch: Bytes, header: BatchHeader
         self.has_aborted = True
 
 
-def _by_timestamps(self: Housekeeper) -> Iterator[None]:
+def _by_timestamps(self: Scheduler) -> Iterator[None]:
     oldest_ms = self._broker.clock.wall_ms() - self._broker.settings.integer("producer.id.expiration.ms")
     for partition in self._broker.partitions.all():
         producers = partition.log.producers
@@ -70,7 +70,7 @@ def _by_timestamps(self: Housekeeper) -> Iterator[None]:
 
 
 def _by_free_space(original: Callable[..., None]) -> Callable[..., None]:
-    def init(self: DiskReserve, files: Files, path: str) -> None:
+    def init(self: DiskSpaceGuard, files: FileSystem, path: str) -> None:
         original(self, files, path)
         self.reserve_bytes = min(self.reserve_bytes, files.free_bytes(path) // 10)
         self._is_full = False
@@ -78,7 +78,7 @@ def _by_free_space(original: Callable[..., None]) -> Callable[..., None]:
     return init
 
 
-async def _on_the_loop(self: Partitions) -> None:
+async def _on_the_loop(self: ReplicaManager) -> None:
     if not self.log_dir.is_settled:
         self._settle_forgotten()
 
@@ -101,9 +101,9 @@ def _unless_clean(original: Callable[..., bool]) -> Callable[..., bool]:
 MUTANTS = [
     Mutant(
         "a start that fails before the load marks the directory clean",
-        Partitions,
+        ReplicaManager,
         "close",
-        _as_if_loaded(Partitions.close),
+        _as_if_loaded(ReplicaManager.close),
         (LogDamaged,),
         cluster_bias.STARTS,
     ),
@@ -118,7 +118,7 @@ MUTANTS = [
     ),
     Mutant(
         "a replica that lost its whole log may be the last leader",
-        succession,
+        leader_election,
         "_with_lost_log",
         lambda state, broker: state,
         LOST,
@@ -126,16 +126,16 @@ MUTANTS = [
     ),
     Mutant(
         "a replica without files counts as new",
-        LostReplicas,
+        MissingReplicas,
         "_had_records",
         lambda self, missing: False,
         LOST,
         cluster_bias.LAST_DIRECTORIES,
-        also=((LostReplicas, "_is_emptied", lambda self, partition: False),),
+        also=((MissingReplicas, "_is_emptied", lambda self, partition: False),),
     ),
     Mutant(
         "a replica is added in the leader epoch in which it was removed",
-        elections,
+        replication_control,
         "begun",
         lambda state, wanted: begun(state, wanted)._replace(leader_epoch=state.leader_epoch),
         LOST,
@@ -190,40 +190,40 @@ MUTANTS = [
     ),
     Mutant(
         "a replica that may have lost records is eligible after a restore",
-        restored,
+        restored_metadata,
         "is_doubtful",
         lambda state, broker, has_lost: False,
         LOST,
-        cluster_bias.RESTORED_LOGS._replace(min_isr=2, waits_for_disk=False),
+        cluster_bias.RESTORED_LOGS._replace(min_isr=2, flushes_before_ack=False),
         first_seed=43,
     ),
     Mutant(
         "a producer id that a log knows may be given out after a restore",
-        ProducerStates,
+        ProducerStateManager,
         "highest_id",
         lambda self, limit: -1,
         LOST,
         cluster_bias.RESTORED_IDS,
         first_seed=1,
-        also=((TransactionMachine, "highest_producer_id", lambda self: -1),),
+        also=((TransactionCoordinatorShard, "highest_producer_id", lambda self: -1),),
     ),
     Mutant(
         "a copy of a broker that runs may register",
-        brokers,
+        cluster_control,
         "_is_restart",
         lambda known, directory, incarnation: known.directory == directory,
         LOST,
         cluster_bias.CLONES,
         also=(
             (Controller, "is_superseded", property(lambda self: False)),
-            (FactWriter, "act_as", lambda self, node_id, broker_epoch: None),
+            (MetadataWriter, "act_as", lambda self, node_id, broker_epoch: None),
         ),
     ),
     Mutant(
         "the disk reserve depends on what is free at the start",
-        DiskReserve,
+        DiskSpaceGuard,
         "__init__",
-        _by_free_space(DiskReserve.__init__),
+        _by_free_space(DiskSpaceGuard.__init__),
         (NotServed,),
         cluster_bias.FULL_DISKS,
         first_seed=1,
@@ -239,7 +239,7 @@ MUTANTS = [
     ),
     Mutant(
         "DeleteRecords is acknowledged before the followers have applied it",
-        Leadership,
+        LeaderState,
         "low_watermark",
         lambda self, own_start: own_start,
         (DeletedAgain,),
@@ -248,7 +248,7 @@ MUTANTS = [
     ),
     Mutant(
         "the directory that a failed deletion left is used by the next topic of that name",
-        PartitionDirs,
+        PartitionDirectories,
         "_is_of",
         lambda self, name, topic_id: True,
         (TopicsMixed, DeletedAgain, HistoryChanged),
@@ -257,7 +257,7 @@ MUTANTS = [
     ),
     Mutant(
         "the names of deleted partitions are synced on the event loop",
-        Partitions,
+        ReplicaManager,
         "_settle_names",
         _on_the_loop,
         (LoopBlocked,),
@@ -265,7 +265,7 @@ MUTANTS = [
     ),
     Mutant(
         "producers expire by the timestamps of their records",
-        Housekeeper,
+        Scheduler,
         "_forget_silent_producers",
         _by_timestamps,
         (ReplicasDiffer,),

@@ -13,16 +13,16 @@ from random import Random
 from types import SimpleNamespace
 from uuid import UUID
 
-from headrace.broker.partition import Partition
-from headrace.broker.partitions import Partitions
-from headrace.broker.removals import Removals
-from headrace.core.cluster.image import TopicImage
+from headrace.broker.replica.file_deleter import FileDeleter
+from headrace.broker.replica.partition import Partition
+from headrace.broker.replica.replica_manager import ReplicaManager
+from headrace.core.image.metadata_image import TopicImage
 from headrace.model.errors import DiskFull, HeadraceError, StorageError
-from headrace.storage.log_dir import LogDir
-from headrace.storage.retention import expired_segments
-from headrace.storage.slices import run_through
+from headrace.storage.directory.log_directory import LogDirectory
+from headrace.storage.io.stepwise import run_through
+from headrace.storage.log_retention import expired_segments
 from headrace.testing import PowerLost, SimClock, SimFiles
-from headrace.testing.sim_files import OPERATIONS
+from headrace.testing.simulation.files import OPERATIONS
 from tests.unit.broker.partition_kit import CommitByHand, produce, state
 from tests.unit.storage.log_kit import read_values
 
@@ -85,10 +85,10 @@ class Model:
             self.values, self.sequences = before.values, before.sequences
 
 
-class StepRemovals(Removals):
+class StepRemovals(FileDeleter):
     """Background work becomes a list that the world works off when chance says so."""
 
-    def __init__(self, log_dir: LogDir) -> None:
+    def __init__(self, log_dir: LogDirectory) -> None:
         super().__init__(log_dir)
         self.backlog: list[Callable[[], None]] = []
 
@@ -126,12 +126,12 @@ class World:
     def _start(self) -> None:
         self.files.handles.clear()  # a process that ended has no file open
         self.commit = CommitByHand()
-        self.log_dir = LogDir(self.files, DATA)
+        self.log_dir = LogDirectory(self.files, DATA)
         self.log_dir.claim("cluster", 1, UUID(int=1))
         if not self.log_dir.was_clean:
             self.leader_epoch += 1
         self.removals = StepRemovals(self.log_dir)
-        self.partitions = Partitions(self.log_dir, self.clock, 1, self.commit, self.removals)
+        self.partitions = ReplicaManager(self.log_dir, self.clock, 1, self.commit, self.removals)
         deleted = [topic_id(generation) for generation in range(self.generation)]
         self.partitions.load(SimpleNamespace(topics={"t": self.topic}), {}, deleted)  # type: ignore[arg-type]
         self.partitions.end_recovery()
@@ -448,9 +448,9 @@ class World:
         old = self.topic
         self.generation += 1
         self.models = {0: Model(), 1: Model()}
-        for _ in self.partitions.drop_topic(old):
+        for _ in self.partitions.delete_topic_logs(old):
             pass
-        self.log_dir.settle_forgotten()
+        self.log_dir.flush_forgotten_checkpoints()
         for _ in self.partitions.follow_topic(self.topic):
             pass
 

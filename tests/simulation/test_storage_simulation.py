@@ -10,7 +10,7 @@ import os
 import pytest
 
 from tests.simulation.storage_world import World
-from tests.unit.storage.small_room import small_rooms
+from tests.unit.storage.io.small_preallocation import small_rooms
 
 STEPS = 120
 SEEDS = int(os.environ.get("HEADRACE_SIMULATION_SEEDS", "200"))

@@ -5,19 +5,19 @@ from pathlib import Path
 import pytest
 from confluent_kafka import TopicPartition as Place
 
-from headrace.client.blocking.cluster import ClientSettings, Cluster
+from headrace.archive.settings import TABLE, change, read_settings, topic_view
+from headrace.archive.stream_history import ArchiveOffsetResolver, read_piece
+from headrace.archive.worker import ArchiveWorker
+from headrace.client.reader.offsets import OffsetRange
+from headrace.client.reader.read_options import Subscription
+from headrace.client.sync.client import ClientConfig, Cluster
 from headrace.model.ids import TopicPartition
-from headrace.spark.archive.runner import Runner
-from headrace.spark.archive.settings import TABLE, change, read_settings, topic_view
-from headrace.spark.archive.stream_history import HistoryLocator, read_piece
-from headrace.spark.options import Subscription
-from headrace.spark.pipeline.beginning import BACKFILL_SUFFIX, pin_backfill, unfinished_backfill
-from headrace.spark.pipeline.running import Running
-from headrace.spark.pipeline.sinks import Place as SinkPlace
-from headrace.spark.pipeline.spec import Pipeline
-from headrace.spark.pipeline.state import PipelineState
-from headrace.spark.pipeline.yaml_file import parse_pipeline
-from headrace.spark.planning import OffsetRange
+from headrace.pipeline.definition import Pipeline
+from headrace.pipeline.parser import parse_pipeline
+from headrace.pipeline.state import PipelineState
+from headrace.spark.pipeline.runner import Running
+from headrace.spark.pipeline.sinks import RunContext as SinkPlace
+from headrace.spark.pipeline.start_offsets import BACKFILL_SUFFIX, fix_backfill_range, unfinished_backfill
 from tests.spark.kit import SparkKit
 
 COPY = """\
@@ -45,11 +45,11 @@ def run(kit: SparkKit, pipeline: Pipeline, state: PipelineState, *, only_backfil
 
 def archived(kit: SparkKit, topic: str, folder: Path, kind: str = "delta") -> None:
     """All that is in the topic now."""
-    cluster = Cluster(ClientSettings(bootstrap=kit.bootstrap))
+    cluster = Cluster(ClientConfig(bootstrap=kit.bootstrap))
     change(cluster, topic, {TABLE: f"{kind}:{folder / 'table'}"})
     settings = read_settings(cluster, topic_view(cluster, topic))
     assert settings is not None
-    Runner(cluster, grace_s=0).catch_up(settings)
+    ArchiveWorker(cluster, grace_s=0).catch_up(settings)
     cluster.close()
 
 
@@ -82,7 +82,7 @@ def test_what_the_topic_has_lost_comes_from_its_archive(kit: SparkKit, tmp_path:
     delete_before(kit, topic, 17, 40, 0)  # within the archive, at its very end, and nothing at all
     pipeline = copy(topic, batch=50)  # cuts batches on both sides of every edge, and across
     state = PipelineState(pipeline.name, tmp_path)
-    pin_backfill(state, state, pipeline, kit.bootstrap, "earliest")
+    fix_backfill_range(state, state, pipeline, kit.bootstrap, "earliest")
     produce(kit, topic, range(60, 70), 3)  # comes too late to be history
     run(kit, pipeline, state, only_backfill=True)
     assert copied(kit, topic) == records(partitions=3, below=60)
@@ -105,7 +105,7 @@ def test_history_of_a_running_stream_ends_where_it_began_although_the_topic_begi
     archived(kit, topic, tmp_path)
     delete_before(kit, topic, 45)
     beside = PipelineState(pipeline.name + BACKFILL_SUFFIX, tmp_path)
-    pin_backfill(beside, main, pipeline, kit.bootstrap, "earliest")
+    fix_backfill_range(beside, main, pipeline, kit.bootstrap, "earliest")
     run(kit, pipeline, beside, only_backfill=True)
     assert copied(kit, topic) == records(partitions=1, below=50)
 
@@ -119,7 +119,7 @@ def test_a_gap_between_archive_and_topic_stops_a_backfill(kit: SparkKit, tmp_pat
     delete_before(kit, topic, 15)
     pipeline = copy(topic)
     state = PipelineState(pipeline.name, tmp_path)
-    pin_backfill(state, state, pipeline, kit.bootstrap, "earliest")
+    fix_backfill_range(state, state, pipeline, kit.bootstrap, "earliest")
     with pytest.raises(Exception, match="offsets 10 to 14 were deleted"):
         run(kit, pipeline, state, only_backfill=True)
     assert unfinished_backfill(state) is not None
@@ -133,8 +133,8 @@ def test_a_range_is_whole_wherever_the_topic_begins_when_it_is_planned(kit: Spar
     produce(kit, topic, range(50), 2)
     archived(kit, topic, tmp_path)
     produce(kit, topic, range(50, 60), 2)
-    cluster = Cluster(ClientSettings(bootstrap=kit.bootstrap))
-    locator = HistoryLocator(cluster, Subscription(topics=(topic,)))
+    cluster = Cluster(ClientConfig(bootstrap=kit.bootstrap))
+    locator = ArchiveOffsetResolver(cluster, Subscription(topics=(topic,)))
     schema = pa.schema([("partition", pa.int32()), ("offset", pa.int64())])
     wanted = [OffsetRange(TopicPartition(topic, partition), 11, 55 - partition) for partition in (0, 1)]
     for first, from_topic in ((0, 87), (11, 87), (12, 9), (50, 9)):

@@ -7,8 +7,8 @@ import pytest
 from confluent_kafka import Producer
 from pyspark.sql.functions import col
 
-from headrace.client.blocking.cluster import ClientSettings, Cluster
-from headrace.client.blocking.offsets import LATEST, list_offsets
+from headrace.client.sync.client import ClientConfig, Cluster
+from headrace.client.sync.offsets import LATEST, list_offsets
 from headrace.model.ids import TopicPartition
 
 
@@ -228,6 +228,6 @@ def delete_records(kit, topic: str, before: int) -> None:
 
     (future,) = kit.admin.delete_records([Partition(topic, 0, before)]).values()
     future.result(30)
-    cluster = Cluster(ClientSettings(bootstrap=kit.bootstrap))
+    cluster = Cluster(ClientConfig(bootstrap=kit.bootstrap))
     assert list_offsets(cluster, {TopicPartition(topic, 0): LATEST}, read_committed=False)
     cluster.close()

@@ -12,10 +12,10 @@ from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 
 from headrace.model.errors import InvalidConfig
-from headrace.spark.pipeline.letters import DEAD_ERROR, DEAD_OFFSET, DEAD_TOPIC
-from headrace.spark.pipeline.plan import HEADERS, Planned, plan, records
-from headrace.spark.pipeline.protobuf import compile_proto, find_message
-from headrace.spark.pipeline.spec import Decoding, Format, Pipeline, Sink, SinkKind, Source
+from headrace.pipeline.dead_letters import DEAD_ERROR, DEAD_OFFSET, DEAD_TOPIC
+from headrace.pipeline.definition import Decoding, Format, Pipeline, Sink, SinkKind, Source
+from headrace.spark.pipeline.decode_protobuf import compile_proto, find_message
+from headrace.spark.pipeline.query import HEADERS, PipelineQuery, plan, records
 
 AT = datetime(2026, 1, 2, 3, 4, 5, tzinfo=UTC)
 AVRO = {
@@ -63,11 +63,11 @@ def pipeline(decoding: Decoding, *, sql: str = "select * from orders", **fields:
     return Pipeline(name="p", sources=(source,), sink=sink, sql=sql, **{"dead_letters": "dead", **fields})
 
 
-def planned(spark: SparkSession, one: Pipeline, *values: bytes | None) -> Planned:
+def planned(spark: SparkSession, one: Pipeline, *values: bytes | None) -> PipelineQuery:
     return plan(spark, one, lambda _: raw(spark, *values))
 
 
-def dead(one: Planned) -> list[tuple[bytes | None, dict[str, str]]]:
+def dead(one: PipelineQuery) -> list[tuple[bytes | None, dict[str, str]]]:
     assert one.dead is not None
     return [
         (row.value and bytes(row.value), {key: bytes(value).decode() for key, value in row.headers})

@@ -16,8 +16,8 @@ from pathlib import Path
 
 import pytest
 
-from headrace.app.ports import reserve_port
-from headrace.testing.local_broker import LocalBroker
+from headrace.process.sockets import reserve_port
+from headrace.testing.local.broker import LocalBroker
 from tests.spark.kit import SparkKit
 
 WAIT_S = 180

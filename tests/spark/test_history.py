@@ -11,21 +11,21 @@ import pytest
 from confluent_kafka import Producer
 from pyspark.sql import functions as f
 
-from headrace.client.blocking.cluster import ClientSettings, Cluster
-from headrace.spark.archive import archiver as archiving
-from headrace.spark.archive.runner import Runner
-from headrace.spark.archive.settings import GUARD, SCHEMA, TABLE, change, read_settings, topic_view
-from headrace.spark.lake.upkeep import Upkeep
+from headrace.archive import worker as archiving
+from headrace.archive.settings import GUARD, SCHEMA, TABLE, change, read_settings, topic_view
+from headrace.archive.worker import ArchiveWorker
+from headrace.client.sync.client import ClientConfig, Cluster
+from headrace.lake.table import MaintenancePolicy
 from headrace.spark.sql.views import make_views
 from tests.spark.kit import SparkKit
 
 KINDS = pytest.mark.parametrize("kind", ["delta", "iceberg"])
-UPKEEP = Upkeep(small_files_max=5)
+UPKEEP = MaintenancePolicy(small_files_max=5)
 
 
 @pytest.fixture
 def cluster(kit: SparkKit) -> Iterator[Cluster]:
-    cluster = Cluster(ClientSettings(bootstrap=kit.bootstrap))
+    cluster = Cluster(ClientConfig(bootstrap=kit.bootstrap))
     yield cluster
     cluster.close()
 
@@ -37,7 +37,7 @@ def enable(cluster: Cluster, topic: str, kind: str, folder: Path, schema: str = 
 def archive(cluster: Cluster, topic: str) -> None:
     settings = read_settings(cluster, topic_view(cluster, topic))
     assert settings is not None
-    Runner(cluster, upkeep=UPKEEP, grace_s=0).catch_up(settings)
+    ArchiveWorker(cluster, upkeep=UPKEEP, grace_s=0).catch_up(settings)
 
 
 @KINDS
@@ -150,8 +150,8 @@ class Load:
     def _archive(self) -> None:
         """A commit of a few hundred rows after the other, and a merge of files after every fifth."""
         try:
-            cluster = Cluster(ClientSettings(bootstrap=self._bootstrap))
-            runner = Runner(cluster, [self._topic], upkeep=UPKEEP, grace_s=30)
+            cluster = Cluster(ClientConfig(bootstrap=self._bootstrap))
+            runner = ArchiveWorker(cluster, [self._topic], upkeep=UPKEEP, grace_s=30)
             while not self._stop.is_set():
                 runner.visit_all()
                 self.commits += 1

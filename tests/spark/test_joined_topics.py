@@ -5,9 +5,9 @@ from pathlib import Path
 
 import pytest
 
-from headrace.spark.pipeline.letters import DEAD_TOPIC
-from headrace.spark.pipeline.reading import read_any
-from headrace.spark.pipeline.spec import OutputMode
+from headrace.pipeline.dead_letters import DEAD_TOPIC
+from headrace.pipeline.definition import OutputMode
+from headrace.pipeline.stored_definition import read_any
 from tests.spark.kit import SparkKit
 from tests.spark.test_pipelines import committed, run
 
@@ -16,7 +16,7 @@ syntax = "proto3";
 message Payment { int64 id = 1; string way = 2; }
 """
 AS_PYTHON = """\
-from headrace.spark.pipeline.python_file import pipeline, topic
+from headrace.pipeline.python_api import pipeline, topic
 
 
 @pipeline(

@@ -8,16 +8,16 @@ from typing import Any
 import pyarrow as pa
 from deltalake import DeltaTable, write_deltalake
 
-from headrace.spark.lake.iceberg import IcebergLakeTable
-from headrace.spark.pipeline.spec import Source
-from headrace.spark.pipeline.yaml_file import parse_pipeline
+from headrace.lake.iceberg import IcebergLakeTable
+from headrace.pipeline.definition import Source
+from headrace.pipeline.parser import parse_pipeline
 from headrace.spark.sql.views import table_frame
 from tests.patience import awaited
 from tests.spark.kit import SparkKit
 from tests.spark.test_pipelines import WAIT_S, run_meanwhile
-from tests.unit.spark.lake_tables import delete_in_delta, delete_in_iceberg
-from tests.unit.spark.lake_values import PARTITIONS, SCHEMA, plain, reference
-from tests.unit.spark.test_lake_values import add, open_table
+from tests.unit.lake.lake_tables import delete_in_delta, delete_in_iceberg
+from tests.unit.lake.lake_values import PARTITIONS, SCHEMA, plain, reference
+from tests.unit.lake.test_values import add, open_table
 
 PIPELINE = """\
 pipeline: prices

@@ -8,11 +8,11 @@ from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
 from headrace.cli.app import run
-from headrace.cli.exit_codes import FAILURE, USAGE
-from headrace.cli.pipeline_templates import PYTHON as PYTHON_TEMPLATE
-from headrace.cli.pipeline_templates import YAML as YAML_TEMPLATE
-from headrace.spark.pipeline.problems import PipelineRefused
-from headrace.spark.pipeline.spec import Source
+from headrace.cli.common.exit_codes import FAILURE, USAGE
+from headrace.cli.pipeline.templates import PYTHON as PYTHON_TEMPLATE
+from headrace.cli.pipeline.templates import YAML as YAML_TEMPLATE
+from headrace.pipeline.definition import Source
+from headrace.pipeline.errors import InvalidPipelineError
 from tests.spark.kit import SparkKit
 from tests.spark.test_pipelines import run as run_pipeline
 from tests.spark.test_pipelines import totals
@@ -54,7 +54,7 @@ sink:
 """
 AVRO = '{"type": "record",\n "name": "Refund",\n "fields": [{"name": "id", "type": "long"}]}\n'
 PYTHON = """\
-from headrace.spark.pipeline.python_file import pipeline, topic
+from headrace.pipeline.python_api import pipeline, topic
 
 
 def doubled(rows):
@@ -219,7 +219,7 @@ def test_a_query_that_makes_no_sense_is_refused_and_not_tried_again(
 ) -> None:
     topic = kit.topic(1)
     pipeline = totals(topic, f"delta: {tmp_path / 'table'}", sql=sql)
-    with pytest.raises(PipelineRefused, match=said):
+    with pytest.raises(InvalidPipelineError, match=said):
         run_pipeline(kit, pipeline, tmp_path)
 
 

@@ -14,19 +14,23 @@ import httpx
 import pytest
 from confluent_kafka import Consumer
 
-from headrace.cli.pipeline_templates import YAML
+from headrace.cli.pipeline.templates import YAML
 from headrace.model.errors import InvalidConfig
-from headrace.spark.checkpoint import CheckpointMismatch
-from headrace.spark.pipeline.beginning import BACKFILL_SUFFIX, check_backfill_apart, pin_backfill, unfinished_backfill
-from headrace.spark.pipeline.checking import check
-from headrace.spark.pipeline.letters import DEAD_ERROR, DEAD_OFFSET, Chosen
-from headrace.spark.pipeline.problems import PipelineRefused
-from headrace.spark.pipeline.retrying import DeadLetters
-from headrace.spark.pipeline.running import Running
-from headrace.spark.pipeline.sinks import Place, _add_to_table
-from headrace.spark.pipeline.spec import Format, Pipeline
-from headrace.spark.pipeline.state import PipelineState
-from headrace.spark.pipeline.yaml_file import parse_pipeline
+from headrace.pipeline.dead_letters import DEAD_ERROR, DEAD_OFFSET, Chosen, DeadLetters
+from headrace.pipeline.definition import Format, Pipeline
+from headrace.pipeline.errors import InvalidPipelineError
+from headrace.pipeline.parser import parse_pipeline
+from headrace.pipeline.state import PipelineState
+from headrace.spark.connector.checkpoint import CheckpointMismatch
+from headrace.spark.pipeline.check import check
+from headrace.spark.pipeline.runner import Running
+from headrace.spark.pipeline.sinks import RunContext, _add_to_table
+from headrace.spark.pipeline.start_offsets import (
+    BACKFILL_SUFFIX,
+    check_backfill_apart,
+    fix_backfill_range,
+    unfinished_backfill,
+)
 from tests.gateways import gateway_alone
 from tests.patience import awaited
 from tests.spark.kit import SparkKit
@@ -66,14 +70,14 @@ def run(kit: SparkKit, pipeline: Pipeline, folder: Path, **how: bool) -> Pipelin
 
 
 def run_in(kit: SparkKit, pipeline: Pipeline, state: PipelineState, **how: bool) -> None:
-    place = Place(kit.bootstrap, str(state.checkpoint))
+    place = RunContext(kit.bootstrap, str(state.checkpoint))
     Running(pipeline, state, place, lambda: None).run(kit.session, **how)
 
 
 def run_meanwhile(kit: SparkKit, pipeline: Pipeline, folder: Path, look: Callable[[], None]) -> None:
     """As its process does, until somebody in another thread has looked enough: Spark's session is this thread's."""
     state = PipelineState(pipeline.name, folder)
-    running = Running(pipeline, state, Place(kit.bootstrap, str(state.checkpoint)), lambda: None)
+    running = Running(pipeline, state, RunContext(kit.bootstrap, str(state.checkpoint)), lambda: None)
     with ThreadPoolExecutor(1) as thread:
         looking = thread.submit(look)
         looking.add_done_callback(running.ask_to_stop)
@@ -169,7 +173,7 @@ def test_a_table_takes_each_batch_once(kit: SparkKit, tmp_path: Path, kind: str)
     run(kit, pipeline, tmp_path)  # the batch comes again, as after a crash behind the table's commit
     assert sorted(row.id for row in kit.session.read.parquet(*_files(kind, str(table))).collect()) == list(range(100))
     assert len(kit.values(dead, kafka__isolation__level="read_committed")) == 2, "its letters were there already, too"
-    restored, rows = Place(kit.bootstrap, str(backup)), kit.session.read.parquet(*_files(kind, str(table)))
+    restored, rows = RunContext(kit.bootstrap, str(backup)), kit.session.read.parquet(*_files(kind, str(table)))
     with pytest.raises(CheckpointMismatch, match="has batch 1 of this query"):
         Running(pipeline, PipelineState(pipeline.name, tmp_path), restored, lambda: None).run(kit.session)
     with pytest.raises(CheckpointMismatch, match="plans batch 0"):
@@ -189,9 +193,9 @@ def test_history_is_read_up_to_an_exact_offset_and_the_stream_goes_on_from_there
     pipeline = totals(topic, f"topic: {out}", starting="latest")
     kit.produce(topic, [order(number) for number in range(60)])
     state = PipelineState(pipeline.name, tmp_path)
-    pin_backfill(state, state, pipeline, kit.bootstrap, "earliest")
+    fix_backfill_range(state, state, pipeline, kit.bootstrap, "earliest")
     kit.produce(topic, [order(number) for number in range(60, 80)])  # comes too late to be history
-    pin_backfill(state, state, pipeline, kit.bootstrap, "latest")  # what was decided stays so
+    fix_backfill_range(state, state, pipeline, kit.bootstrap, "latest")  # what was decided stays so
     run(kit, pipeline, tmp_path, only_backfill=True)
     assert ids(committed(kit, out, 60)) == list(range(60))
     assert unfinished_backfill(state) is None
@@ -211,7 +215,7 @@ def test_a_stream_that_runs_already_gets_the_history_before_it(kit: SparkKit, tm
     run(kit, pipeline, tmp_path)
     check_backfill_apart(main, pipeline)
     beside = PipelineState(pipeline.name + BACKFILL_SUFFIX, tmp_path)
-    pin_backfill(beside, main, pipeline, kit.bootstrap, "earliest")
+    fix_backfill_range(beside, main, pipeline, kit.bootstrap, "earliest")
     run_in(kit, pipeline, beside, only_backfill=True)
     run_in(kit, pipeline, beside, only_backfill=True)
     rows = kit.session.read.parquet(*_files("delta", str(table))).collect()
@@ -262,7 +266,7 @@ def _files(kind: str, table: str) -> list[str]:
         return list(DeltaTable(table).file_uris())
     import pyarrow as pa
 
-    from headrace.spark.lake.iceberg import IcebergLakeTable
+    from headrace.lake.iceberg import IcebergLakeTable
 
     return IcebergLakeTable.open_or_create(table, pa.schema([])).files()
 
@@ -277,7 +281,7 @@ def _forget_last_commit(checkpoint: Path) -> None:
 
 def test_check_says_on_which_line_the_sql_is_wrong(spark: Any) -> None:
     wrong = totals("t", "console: yes", sql="select id,\n    nothing from orders")
-    with pytest.raises(PipelineRefused) as refused:
+    with pytest.raises(InvalidPipelineError) as refused:
         check(spark, wrong)
     assert "pipeline.yaml:12: " in str(refused.value)
     assert "nothing" in str(refused.value)
@@ -286,7 +290,7 @@ def test_check_says_on_which_line_the_sql_is_wrong(spark: Any) -> None:
 
 def test_check_finds_what_only_a_stream_cannot_do(spark: Any) -> None:
     endless = totals("t", "console: yes", sql="select customer, sum(amount) as total from orders group by 1")
-    with pytest.raises(PipelineRefused, match=r"pipeline.yaml:11: .*without watermark"):
+    with pytest.raises(InvalidPipelineError, match=r"pipeline.yaml:11: .*without watermark"):
         check(spark, endless)
     check(spark, parse_pipeline(WINDOWS.format(topic="t")))
     check(spark, parse_pipeline(YAML.format(name="totals", file="totals.yaml")))
@@ -327,7 +331,7 @@ def test_retried_record_counts_once_after_reset_and_backfill(kit: SparkKit, tmp_
         assert letters.retry(Chosen(strict.name)).sent == 1
     state = PipelineState(strict.name, tmp_path)
     state.forget()
-    pin_backfill(state, state, lenient, kit.bootstrap, "earliest")
+    fix_backfill_range(state, state, lenient, kit.bootstrap, "earliest")
     kit.produce(topic, [order(3)])
     run(kit, lenient, tmp_path, only_backfill=True)
     run(kit, lenient, tmp_path)

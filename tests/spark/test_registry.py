@@ -12,14 +12,14 @@ import pytest
 from google.protobuf.message_factory import GetMessageClass
 from pyspark.sql import SparkSession
 
-from headrace.app.ports import reserve_port
+from headrace.formats.schema_registry import AVRO, Registry, RegistryUnreachable
 from headrace.model.errors import InvalidConfig
+from headrace.pipeline.dead_letters import DEAD_ERROR
+from headrace.pipeline.definition import Decoding, Format
+from headrace.process.restart_policy import DONE, FAILED, REFUSED, RestartPolicy
+from headrace.process.sockets import reserve_port
 from headrace.spark.pipeline import worker
-from headrace.spark.pipeline.letters import DEAD_ERROR
-from headrace.spark.pipeline.protobuf import compile_proto, find_message
-from headrace.spark.pipeline.registry import AVRO, Registry, RegistryUnreachable
-from headrace.spark.pipeline.restarting import DONE, FAILED, REFUSED, Restarts
-from headrace.spark.pipeline.spec import Decoding, Format
+from headrace.spark.pipeline.decode_protobuf import compile_proto, find_message
 from tests.spark.kit import SparkKit
 from tests.spark.registry_server import RegistryServer, framed
 from tests.spark.test_decoding import dead, pipeline, planned
@@ -190,7 +190,7 @@ def test_a_registry_that_is_away_is_waited_for(kit: SparkKit, tmp_path: Path, po
     command = [str(file), "--bootstrap", kit.bootstrap, "--state", str(tmp_path), "--master", "local[2]"]
     code = worker.main(command)
     assert code == FAILED
-    assert Restarts().after(code, 1) is not None, "its supervisor starts it again"
+    assert RestartPolicy().after(code, 1) is not None, "its supervisor starts it again"
     server = RegistryServer(port)
     with server.serving():
         assert worker.main(command) == REFUSED, "it is there, and knows no such subject"

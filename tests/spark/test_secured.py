@@ -8,12 +8,12 @@ from uuid import uuid4
 import pytest
 from pyspark.sql import SparkSession
 
-from headrace.app.ports import reserve_port
 from headrace.cli.app import run
-from headrace.client.security import security_from
+from headrace.client.core.config import security_from
+from headrace.process.restart_policy import DONE
+from headrace.process.sockets import reserve_port
 from headrace.spark.pipeline import worker
-from headrace.spark.pipeline.restarting import DONE
-from headrace.spark.pipeline.telling import PROGRESS_TOPIC
+from headrace.spark.pipeline.progress_reporter import PROGRESS_TOPIC
 from headrace.testing import LocalBroker
 from tests.integration.test_etcd_access import make_certificates
 from tests.spark.kit import SparkKit

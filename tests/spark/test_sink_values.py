@@ -10,15 +10,15 @@ import pytest
 from pyarrow import parquet as pq
 from pyspark.errors import StreamingQueryException
 
-from headrace.spark.lake.iceberg import IcebergLakeTable
-from headrace.spark.pipeline.checking import check
-from headrace.spark.pipeline.problems import PipelineRefused
-from headrace.spark.pipeline.spec import Pipeline, Source
-from headrace.spark.pipeline.yaml_file import parse_pipeline
+from headrace.lake.iceberg import IcebergLakeTable
+from headrace.pipeline.definition import Pipeline, Source
+from headrace.pipeline.errors import InvalidPipelineError
+from headrace.pipeline.parser import parse_pipeline
+from headrace.spark.pipeline.check import check
 from tests.spark.kit import SparkKit
 from tests.spark.test_pipelines import run
-from tests.unit.spark.lake_values import PARTITIONS, SCHEMA, plain, reference
-from tests.unit.spark.test_lake_values import read
+from tests.unit.lake.lake_values import PARTITIONS, SCHEMA, plain, reference
+from tests.unit.lake.test_values import read
 
 HIVE_NULL = "__HIVE_DEFAULT_PARTITION__"
 
@@ -124,7 +124,7 @@ def test_check_refuses_what_a_sink_cannot_write(spark: Any, tmp_path: Path) -> N
     for kinds, sql, partition_by, said in WRONG:
         for kind in kinds.split():
             by = f", partition_by: [{partition_by}]" if partition_by else ""
-            with pytest.raises(PipelineRefused) as refused:
+            with pytest.raises(InvalidPipelineError) as refused:
                 check(spark, pipeline_to(f"{kind}: {tmp_path / 'table'}{by}", sql=sql))
             assert said in str(refused.value), (kind, sql)
             line = 6 if partition_by else 5
@@ -133,7 +133,7 @@ def test_check_refuses_what_a_sink_cannot_write(spark: Any, tmp_path: Path) -> N
 
 @pytest.mark.parametrize("kind", ["delta", "iceberg"])
 def test_check_compares_with_the_table_that_is_there(spark: Any, tmp_path: Path, kind: str) -> None:
-    from tests.unit.spark.test_lake_values import TEXTS, open_table
+    from tests.unit.lake.test_values import TEXTS, open_table
 
     open_table(kind, tmp_path / "table", TEXTS, ["text"])
     fits = f"{kind}: {tmp_path / 'table'}"
@@ -142,5 +142,5 @@ def test_check_compares_with_the_table_that_is_there(spark: Any, tmp_path: Path,
         (fits, "select id, 1 as text from keys", "column text of"),
         (fits + ", partition_by: id", "select id, 'a' as text from keys", "is partitioned by text"),
     ]:
-        with pytest.raises(PipelineRefused, match=said):
+        with pytest.raises(InvalidPipelineError, match=said):
             check(spark, pipeline_to(sink, sql=sql))

@@ -9,11 +9,12 @@ from pathlib import Path
 import pytest
 from pyarrow import parquet as pq
 
+from headrace.archive.settings import GUARD, SCHEMA, TABLE, change, read_settings, topic_view
+from headrace.archive.worker import ArchiveWorker
 from headrace.cli.app import run
-from headrace.client.blocking.cluster import ClientSettings, Cluster
-from headrace.spark.archive.runner import Runner
-from headrace.spark.archive.settings import GUARD, SCHEMA, TABLE, change, read_settings, topic_view
-from headrace.spark.sql import client, wire
+from headrace.client.sync.client import ClientConfig, Cluster
+from headrace.spark.sql import client
+from headrace.spark.sql import client as wire
 from headrace.spark.sql.server import SqlServer
 from tests.spark.kit import SparkKit
 
@@ -35,13 +36,13 @@ def server(kit: SparkKit, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> It
 def archived(kit: SparkKit, folder: Path, kind: str) -> str:
     """Three orders in the archive, one of them poison, and one that came after."""
     topic = kit.topic(2, name=f"orders-{kind}")
-    cluster = Cluster(ClientSettings(bootstrap=kit.bootstrap))
+    cluster = Cluster(ClientConfig(bootstrap=kit.bootstrap))
     wanted = {TABLE: f"{kind}:{folder / kind}", SCHEMA: "json:id bigint, amount double", GUARD: "true"}
     change(cluster, topic, wanted)
     kit.produce(topic, [b'{"id":1,"amount":1.5}', b'{"id":2,"amount":2}', b"poison"])
     settings = read_settings(cluster, topic_view(cluster, topic))
     assert settings is not None
-    Runner(cluster).catch_up(settings)
+    ArchiveWorker(cluster).catch_up(settings)
     kit.produce(topic, [b'{"id":4,"amount":4}', b"poison too"])
     cluster.close()
     return topic

@@ -12,7 +12,8 @@ import pytest
 from pyarrow import parquet as pq
 
 from headrace.cli.app import run
-from headrace.spark.sql import client, wire
+from headrace.spark.sql import client
+from headrace.spark.sql import client as wire
 from headrace.spark.sql.results import DIRECTORY
 from headrace.spark.sql.server import SqlServer
 from tests.patience import awaited

@@ -6,18 +6,20 @@ from collections.abc import Callable
 from random import Random
 from typing import Any
 
-from headrace.client.blocking.cluster import ClientSettings, Cluster
-from headrace.spark.archive import archiver, publishing, table
-from headrace.spark.archive.runner import Runner
-from headrace.spark.archive.settings import read_settings, topic_view
-from headrace.spark.lake import delta, delta_upkeep, files, iceberg, iceberg_upkeep
-from headrace.spark.lake.upkeep import Upkeep
+from headrace.archive import table, worker
+from headrace.archive import worker as publishing
+from headrace.archive.settings import read_settings, topic_view
+from headrace.archive.worker import ArchiveWorker
+from headrace.client.sync.client import ClientConfig, Cluster
+from headrace.lake import delta, iceberg, iceberg_compaction, parquet
+from headrace.lake import delta as delta_upkeep
+from headrace.lake.table import MaintenancePolicy
 
 # Before and after each of these a life may end.
 COMMON: tuple[tuple[Any, str], ...] = (
-    (files.FileWriter, "write"),
-    (files.FileWriter, "close"),
-    (archiver.Archiver, "_show_position"),
+    (parquet.FileWriter, "write"),
+    (parquet.FileWriter, "close"),
+    (worker.TopicArchiver, "_show_position"),
     (publishing, "change"),
     (table.ArchiveTable, "view"),
 )
@@ -25,14 +27,14 @@ STEPS: dict[str, tuple[tuple[Any, str], ...]] = {
     "delta": (
         *COMMON,
         (delta.DeltaLakeTable, "add"),
-        (delta_upkeep.DeltaUpkeep, "compact"),
-        (delta_upkeep.DeltaUpkeep, "expire"),
+        (delta_upkeep.DeltaMaintenance, "compact"),
+        (delta_upkeep.DeltaMaintenance, "expire"),
     ),
     "iceberg": (
         *COMMON,
         (iceberg.IcebergLakeTable, "add"),
-        (iceberg_upkeep.IcebergUpkeep, "compact"),
-        (iceberg_upkeep.IcebergUpkeep, "expire"),
+        (iceberg_compaction.IcebergMaintenance, "compact"),
+        (iceberg_compaction.IcebergMaintenance, "expire"),
     ),
 }
 CALLS_MAX = 3  # how often a step goes well before the one at which the life ends
@@ -40,13 +42,13 @@ CALLS_MAX = 3  # how often a step goes well before the one at which the life end
 
 def live(bootstrap: str, topic: str, seed: int, small_files_max: int, rows_per_commit: int) -> None:
     """Archive until the topic's end is reached, or until death."""
-    archiver.COMMIT_ROWS = rows_per_commit
-    cluster = Cluster(ClientSettings(bootstrap=bootstrap))
+    worker.COMMIT_ROWS = rows_per_commit
+    cluster = Cluster(ClientConfig(bootstrap=bootstrap))
     settings = read_settings(cluster, topic_view(cluster, topic))
     assert settings is not None
     _die_somewhere(Random(seed), STEPS[settings.kind])
-    upkeep = Upkeep(small_files_max=small_files_max, keep_s=3600)
-    Runner(cluster, upkeep=upkeep, grace_s=0).catch_up(settings)
+    upkeep = MaintenancePolicy(small_files_max=small_files_max, keep_s=3600)
+    ArchiveWorker(cluster, upkeep=upkeep, grace_s=0).catch_up(settings)
 
 
 def _die_somewhere(dice: Random, steps: tuple[tuple[Any, str], ...]) -> None:

@@ -18,9 +18,9 @@ import psutil
 from confluent_kafka import Producer
 from confluent_kafka.admin import AdminClient, NewTopic
 
-from headrace.client.blocking.cluster import ClientSettings, Cluster
-from headrace.client.blocking.records import committed_records
-from headrace.spark.pipeline.letters import letter_of
+from headrace.client.sync.client import ClientConfig, Cluster
+from headrace.client.sync.fetcher import read_committed_records
+from headrace.pipeline.dead_letters import letter_of
 from headrace.testing import LocalBroker
 from tests.patience import awaited, until
 from tests.torture.plan import Dice
@@ -77,7 +77,7 @@ class Stage:
         for future in admin.create_topics([NewTopic(f"{name}-{kind}", 2, 1) for kind in ("orders", "dead")]).values():
             future.result(30)
         self._producer = Producer({"bootstrap.servers": broker.bootstrap, "enable.idempotence": True})
-        self._cluster = Cluster(ClientSettings(bootstrap=broker.bootstrap, patience_s=60))
+        self._cluster = Cluster(ClientConfig(bootstrap=broker.bootstrap, patience_s=60))
 
     def headrace(self, *words: str, succeeds: bool = True, state: Path | None = None) -> str:
         where = {"HEADRACE_PIPELINES": str(state or self.state), "HEADRACE_BOOTSTRAP": self.broker.bootstrap}
@@ -123,7 +123,9 @@ class Stage:
         return DeltaTable(str(self.table)).to_pyarrow_table().to_pylist()
 
     def letters(self) -> list[Any]:
-        found = [letter_of(place, record) for place, record in committed_records(self._cluster, f"{self.name}-dead")]
+        found = [
+            letter_of(place, record) for place, record in read_committed_records(self._cluster, f"{self.name}-dead")
+        ]
         assert None not in found
         return found
 

@@ -41,17 +41,17 @@ def target_of(kind: str, folder: Path) -> str:
 
 
 def run_for_ever(spark: "SparkSession", bootstrap: str, folder: Path, kind: str) -> None:
-    from headrace.spark.pipeline.running import Running
-    from headrace.spark.pipeline.sinks import Place
-    from headrace.spark.pipeline.state import PipelineState
-    from headrace.spark.pipeline.yaml_file import parse_pipeline
+    from headrace.pipeline.parser import parse_pipeline
+    from headrace.pipeline.state import PipelineState
+    from headrace.spark.pipeline.runner import Running
+    from headrace.spark.pipeline.sinks import RunContext
 
     pipeline = parse_pipeline(FILE.format(kind=kind, target=target_of(kind, folder)))
     state = PipelineState(pipeline.name, folder / "state")
     while True:
         try:
             spark.createDataFrame([], "id int")  # makes this the session of the thread, where sinks look formats up
-            Running(pipeline, state, Place(bootstrap, str(state.checkpoint)), lambda: None).run(spark)
+            Running(pipeline, state, RunContext(bootstrap, str(state.checkpoint)), lambda: None).run(spark)
         except Exception:
             logging.exception("%s is started again", pipeline.name)
             for query in spark.streams.active:
@@ -60,8 +60,8 @@ def run_for_ever(spark: "SparkSession", bootstrap: str, folder: Path, kind: str)
 
 
 def main(bootstrap: str, folder: str) -> None:
+    from headrace.spark.connector.datasource import HeadraceDataSource
     from headrace.spark.session import open_session
-    from headrace.spark.source import HeadraceDataSource
 
     logging.basicConfig(level=logging.INFO)
     spark = open_session("sinks to be killed", master="local[2]", settings={"spark.log.level": "ERROR"})

@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 from confluent_kafka import Producer
 
-from headrace.client.blocking.cluster import ClientSettings, Cluster
-from headrace.spark.archive.settings import GUARD, TABLE, change, read_settings, topic_view
-from headrace.spark.archive.table import ArchiveTable, open_table
+from headrace.archive.settings import GUARD, TABLE, change, read_settings, topic_view
+from headrace.archive.table import ArchiveTable, open_table
+from headrace.client.sync.client import ClientConfig, Cluster
 from headrace.testing import LocalBroker
 from tests.torture.archive_life import live
 from tests.torture.plan import Dice, kills
@@ -28,7 +28,7 @@ LIVES.set_forkserver_preload(["tests.torture.archive_life"])
 @pytest.mark.parametrize("kind", ["delta", "iceberg"])
 def test_every_record_is_archived_once_wherever_the_archiver_dies(kind: str, dice: Dice, tmp_path: Path) -> None:
     with LocalBroker(memory=True) as broker, ExitStack() as closing:
-        cluster = Cluster(ClientSettings(bootstrap=broker.bootstrap))
+        cluster = Cluster(ClientConfig(bootstrap=broker.bootstrap))
         closing.callback(cluster.close)
         producer = Producer({"bootstrap.servers": broker.bootstrap, "linger.ms": 5})
         table = archived_topic(broker, cluster, kind, tmp_path)

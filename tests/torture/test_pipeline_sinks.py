@@ -22,9 +22,9 @@ from confluent_kafka import Producer
 from confluent_kafka.admin import AdminClient, NewTopic
 from pyarrow import parquet as pq
 
-from headrace.client.blocking.cluster import ClientSettings, Cluster
-from headrace.client.blocking.records import committed_records
-from headrace.spark.lake.iceberg import IcebergLakeTable
+from headrace.client.sync.client import ClientConfig, Cluster
+from headrace.client.sync.fetcher import read_committed_records
+from headrace.lake.iceberg import IcebergLakeTable
 from headrace.testing import LocalBroker
 from tests.torture.pipeline_stage import POISON, reference
 from tests.torture.plan import Dice, kills
@@ -76,7 +76,7 @@ class Stage:
     def __init__(self, bootstrap: str, folder: Path, dice: Dice) -> None:
         self._folder, self._dice = folder, dice
         self._producer = Producer({"bootstrap.servers": bootstrap, "enable.idempotence": True})
-        self._cluster = Cluster(ClientSettings(bootstrap=bootstrap, patience_s=60))
+        self._cluster = Cluster(ClientConfig(bootstrap=bootstrap, patience_s=60))
         self.driver = Driver(bootstrap, folder)
         self.sent: list[bytes] = []
         names = ["orders", "rows", *(f"dead-{kind}" for kind in KINDS)]
@@ -95,7 +95,7 @@ class Stage:
     def rows(self, kind: str) -> list[dict[str, Any]]:
         place = target_of(kind, self._folder)
         if kind == "topic":
-            return [json.loads(record.value or b"") for _, record in committed_records(self._cluster, place)]
+            return [json.loads(record.value or b"") for _, record in read_committed_records(self._cluster, place)]
         if kind == "iceberg":
             if not IcebergLakeTable.exists(place):
                 return []
@@ -104,7 +104,7 @@ class Stage:
         return [row for file in _committed_files(Path(place)) for row in pq.read_table(file).to_pylist()]
 
     def letters(self, kind: str) -> Counter[tuple[bytes, bytes]]:
-        found = committed_records(self._cluster, f"dead-{kind}")
+        found = read_committed_records(self._cluster, f"dead-{kind}")
         return Counter((record.key or b"", record.value or b"") for _, record in found)
 
     def poison(self) -> Counter[tuple[bytes, bytes]]:

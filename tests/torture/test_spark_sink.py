@@ -20,12 +20,12 @@ import pytest
 from confluent_kafka import Producer
 from confluent_kafka.admin import AdminClient, NewTopic
 
-from headrace.client.blocking.cluster import ClientSettings, Cluster
-from headrace.client.blocking.fetching import fetch_from
-from headrace.client.blocking.offsets import LATEST, list_offsets
+from headrace.client.sync.client import ClientConfig, Cluster
+from headrace.client.sync.fetcher import fetch_from
+from headrace.client.sync.offsets import LATEST, list_offsets
 from headrace.model.ids import TopicPartition
-from headrace.records.committed import visible_batches
 from headrace.records.record import iter_records
+from headrace.records.transaction_filter import committed_batches
 from headrace.testing import LocalBroker
 from tests.torture.plan import KILLS, Dice, kills
 
@@ -108,7 +108,7 @@ class Books:
 
     def __init__(self, bootstrap: str) -> None:
         self._producer = Producer({"bootstrap.servers": bootstrap, "enable.idempotence": True, "linger.ms": 2})
-        self._cluster = Cluster(ClientSettings(bootstrap=bootstrap, patience_s=60))
+        self._cluster = Cluster(ClientConfig(bootstrap=bootstrap, patience_s=60))
         self._positions = {TopicPartition("out", index): 0 for index in range(PARTITIONS)}
         self.sent = 0
         self.seen: Counter[int] = Counter()
@@ -127,7 +127,7 @@ class Books:
             for fetched in fetch_from(
                 self._cluster, place, position, ends[place] or 0, read_committed=True, bytes_max=1 << 20
             ):
-                for batch, header in visible_batches(fetched.batches, fetched.aborted):
+                for batch, header in committed_batches(fetched.batches, fetched.aborted):
                     rows = iter_records(batch, header)
                     self.seen.update(int(row.value or b"") for row in rows if row.offset >= fetched.position)
                 self._positions[place] = fetched.next_position

@@ -13,8 +13,8 @@ from typing import Any, NamedTuple
 
 from confluent_kafka import TopicPartition
 
-from headrace.client.connection import Connection
-from headrace.client.factory import BrokerUnreachable
+from headrace.client.librdkafka import BrokerUnreachable
+from headrace.client.sync.transport import Connection
 from headrace.model.errors import ErrorCode
 from headrace.records.builder import NewRecord, build_batch
 from tests.unit.broker.handlers.handler_kit import build

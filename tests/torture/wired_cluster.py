@@ -15,8 +15,8 @@ from types import TracebackType
 import yaml
 from confluent_kafka.admin import AdminClient
 
-from headrace.testing.small_disk import fill_disk, free_disk
-from headrace.testing.suspend import resume, suspend
+from headrace.testing.local.small_disk import fill_disk, free_disk
+from headrace.testing.local.suspend import resume, suspend
 from tests.integration.told import told_by
 from tests.patience import awaited
 from tests.torture.netns import Wire

@@ -1,6 +1,11 @@
-"""The embedded metadata of a cluster on one machine, as a process of its own.
+"""`python -m headrace.app.metadata_server`: the metadata store of a local cluster on a Unix socket.
 
-    python -m headrace.app.metadata_server --socket PATH [--file metadata.sqlite] [--ready-fd N]
+The store of a cluster on one machine ends the sessions of brokers that it has not heard of in time. If it was kept from
+running itself, it has heard of nobody, and their news wait in its sockets: by any other clock it would end all sessions
+at once when it wakes up. This one counts only time in which the process lived. A session may last longer by it, never
+shorter, and brokers count on theirs for no longer than was agreed.
+
+python -m headrace.app.metadata_server --socket PATH [--file metadata.sqlite] [--ready-fd N]
 
 Without a file the facts live in memory. A line on the descriptor says that brokers can connect; SIGTERM ends it.
 """
@@ -13,10 +18,39 @@ import secrets
 import signal
 import sys
 
-from headrace.app.awake_clock import AwakeClock
-from headrace.metadata.local.server import LocalStoreServer
 from headrace.metadata.store import Store
+from headrace.metadata.unix_socket.server import LocalStoreServer
+from headrace.model.clock import Clock
 from headrace.model.errors import HeadraceError
+from headrace.process.runtime import SystemClock
+
+TICK_MS = 100
+# What one look may add: ticks of a busy loop come late. A process that is late by more was not running.
+STEP_MS_MAX = 300
+
+
+class RunningTimeClock:
+    def __init__(self, clock: Clock | None = None) -> None:
+        self._clock = clock or SystemClock()
+        self._counted_at_ms = self._clock.monotonic_ms()
+        self._lived_ms = self._counted_at_ms
+
+    def wall_ms(self) -> int:
+        return self._clock.wall_ms()
+
+    def monotonic_ms(self) -> int:
+        return self._lived_ms + min(self._clock.monotonic_ms() - self._counted_at_ms, STEP_MS_MAX)
+
+    def count(self) -> None:
+        """To be called again and again while the process lives."""
+        self._lived_ms = self.monotonic_ms()
+        self._counted_at_ms = self._clock.monotonic_ms()
+
+    def count_with(self, loop: asyncio.AbstractEventLoop) -> None:
+        """From now on, whenever the loop has turned for a while."""
+        self.count()
+        loop.call_later(TICK_MS / 1000, self.count_with, loop)
+
 
 log = logging.getLogger(__name__)
 
@@ -43,13 +77,13 @@ async def _serve(socket_path: str, file: str | None, ready_fd: int | None) -> No
 async def _open(file: str | None) -> Store:
     # Brokers outlive this process: a lease that an earlier one gave must not be mistaken for one of ours.
     last_lease = secrets.randbits(LEASE_BITS)
-    clock = AwakeClock()
+    clock = RunningTimeClock()
     clock.count_with(asyncio.get_running_loop())
     if file is None:
-        from headrace.metadata.memory import MemoryStore
+        from headrace.metadata.embedded import MemoryStore
 
         return MemoryStore(clock, last_lease)
-    from headrace.metadata.sqlite import SqliteStore
+    from headrace.metadata.sqlite.store import SqliteStore
 
     return await SqliteStore.open(file, clock, last_lease)
 

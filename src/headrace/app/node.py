@@ -15,29 +15,32 @@ import sys
 from functools import partial
 from typing import TYPE_CHECKING
 
-from headrace.app.clock import SystemClock
-from headrace.app.interpreter import tune_interpreter
-from headrace.app.log_lines import write_log_lines
-from headrace.app.loop_lag import LoopLag
-from headrace.app.metadata import Metadata
-from headrace.app.observing import BROKER, GRPC, Observing
-from headrace.app.processor_time import BROKER_SLICE_NS, ask_for_turns_of
+from headrace.app.metadata_store import Metadata
 from headrace.app.telemetry import ProcessTelemetry, broker_telemetry
-from headrace.broker.broker import Broker
-from headrace.broker.stop_steps import StopSteps
-from headrace.broker.turn_loop import run_with_turn_ends
+from headrace.app.telemetry_context import BROKER, GRPC, TelemetryContext
+from headrace.broker.runtime.event_loop import run_with_turn_ends
+from headrace.broker.runtime.shutdown_steps import StopSteps
+from headrace.broker.server import Broker
+from headrace.config.settings import Settings, join_address
 from headrace.model.errors import HeadraceError, StorageError
-from headrace.model.settings import Settings, join_address
-from headrace.storage.checkpoints import read_meta_properties
-from headrace.storage.files import DiskFiles, Files
-from headrace.storage.lock import DirectoryLock
-from headrace.storage.memory_files import MemoryFiles
+from headrace.process.runtime import (
+    BROKER_SLICE_NS,
+    SystemClock,
+    set_scheduler_slice,
+    tune_interpreter,
+    write_log_lines,
+)
+from headrace.storage.directory.checkpoint_files import read_meta_properties
+from headrace.storage.directory.directory_lock import DirectoryLock
+from headrace.storage.io.file_system import FileSystem, OsFileSystem
+from headrace.storage.io.memory_file_system import MemoryFiles
+from headrace.telemetry.loop_lag_histogram import LoopLag
 
 if TYPE_CHECKING:
-    from headrace.app.companions import Doors
-    from headrace.app.supervisor import Companion
-    from headrace.broker.replication.left_out import LeftOut
-    from headrace.broker.replication.neighbours import Neighbours
+    from headrace.app.sidecars import ApiSockets
+    from headrace.broker.controller.failure_detector import BrokerFailureDetector
+    from headrace.broker.controller.isolation_monitor import IsolationMonitor
+    from headrace.process.supervisor import Sidecar
 
 log = logging.getLogger(__name__)
 
@@ -51,11 +54,11 @@ class Node:
         self._lock: DirectoryLock | None = None
         self._metadata = Metadata(settings, self._clock)
         self._never = asyncio.Event()
-        self._looking_around: list[Neighbours | LeftOut] = []
+        self._looking_around: list[BrokerFailureDetector | IsolationMonitor] = []
         self.broker: Broker | None = None
 
     async def start(self) -> None:
-        files: Files = MemoryFiles() if self.settings.in_memory else DiskFiles()
+        files: FileSystem = MemoryFiles() if self.settings.in_memory else OsFileSystem()
         if not self.settings.in_memory or self.settings.runs_etcd:
             self._lock = DirectoryLock(self.settings.data_dir)
             check_owner(files, self.settings)
@@ -63,10 +66,10 @@ class Node:
         self.broker = Broker(self.settings, self._clock, files, store, shares_store=self.settings.is_clustered)
         await self.broker.start()
         if self.settings.is_clustered:
-            from headrace.broker.replication.left_out import LeftOut
-            from headrace.broker.replication.neighbours import Neighbours
+            from headrace.broker.controller.failure_detector import BrokerFailureDetector
+            from headrace.broker.controller.isolation_monitor import IsolationMonitor
 
-            self._looking_around = [Neighbours(self.broker, store), LeftOut(self.broker)]
+            self._looking_around = [BrokerFailureDetector(self.broker, store), IsolationMonitor(self.broker)]
             for one in self._looking_around:
                 one.start()
 
@@ -95,15 +98,15 @@ class Node:
 
 
 async def _serve(settings: Settings, ready_fd: int | None) -> None:
-    ask_for_turns_of(BROKER_SLICE_NS)  # first: threads that are started take after those who start them
+    set_scheduler_slice(BROKER_SLICE_NS)  # first: threads that are started take after those who start them
     stop = asyncio.Event()
     loop = asyncio.get_running_loop()
     for signal_number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(signal_number, stop.set)
     node = Node(settings)
     doors = _open_doors(settings)  # before the broker starts: a taken port is told while nothing has happened yet
-    observing = Observing.of(settings.telemetry, BROKER, GRPC)
-    companions: list[Companion] = []
+    observing = TelemetryContext.of(settings.telemetry, BROKER, GRPC)
+    companions: list[Sidecar] = []
     telemetry: ProcessTelemetry | None = None
     stopping = StopSteps()
     try:
@@ -158,7 +161,7 @@ async def _started(node: Node, stop: asyncio.Event) -> bool:
         await asyncio.wait((starting, stopping))
 
 
-def check_owner(files: Files, settings: Settings) -> None:
+def check_owner(files: FileSystem, settings: Settings) -> None:
     """Refuse another node's directory before anything is started on it; its cluster is known only later."""
     meta = read_meta_properties(files, settings.data_dir)
     if meta is not None and meta.node_id != settings.node_id:
@@ -168,15 +171,15 @@ def check_owner(files: Files, settings: Settings) -> None:
         )
 
 
-def _open_doors(settings: Settings) -> "Doors | None":
+def _open_doors(settings: Settings) -> "ApiSockets | None":
     if not settings.gateway.enabled:
         return None
-    from headrace.app.companions import open_doors
+    from headrace.app.sidecars import bind_api_sockets
 
-    return open_doors(settings.gateway, settings.broker_ports)
+    return bind_api_sockets(settings.gateway, settings.broker_ports)
 
 
-async def _start_telemetry(node: Node, observing: Observing) -> ProcessTelemetry:
+async def _start_telemetry(node: Node, observing: TelemetryContext) -> ProcessTelemetry:
     assert node.broker is not None, "started first"
     telemetry = broker_telemetry(BROKER, node.broker)
     for_gateway = observing.sockets[BROKER] if node.settings.gateway.enabled else None
@@ -186,19 +189,19 @@ async def _start_telemetry(node: Node, observing: Observing) -> ProcessTelemetry
     return telemetry
 
 
-def _start_companions(node: Node, doors: "Doors", observing: Observing) -> "list[Companion]":
-    from headrace.app.companions import bootstrap_of, start_companions
+def _start_companions(node: Node, doors: "ApiSockets", observing: TelemetryContext) -> "list[Sidecar]":
+    from headrace.app.sidecars import bootstrap_of, start_companions
 
     bootstrap = bootstrap_of(next(iter(node.addresses.values())))
     timeout_ms = node.settings.integer("request.timeout.ms")
     return start_companions(node.settings.gateway, bootstrap, timeout_ms, doors, observing)
 
 
-async def _stop_companions(companions: "list[Companion]") -> None:
+async def _stop_companions(companions: "list[Sidecar]") -> None:
     await asyncio.gather(*(one.stop() for one in companions))
 
 
-def _tell_ready(node: Node, doors: "Doors | None", descriptor: int) -> None:
+def _tell_ready(node: Node, doors: "ApiSockets | None", descriptor: int) -> None:
     """One line for whoever started us. HTTP is bound by now: requests wait until the gateway takes them."""
     facts = {"listeners": node.addresses, "pid": os.getpid(), **({} if doors is None else doors.addresses())}
     os.write(descriptor, (json.dumps(facts) + "\n").encode())

@@ -4,18 +4,18 @@ import asyncio
 from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING
 
+from headrace.config.settings import split_address
 from headrace.model.errors import InvalidConfig
-from headrace.model.settings import split_address
-from headrace.telemetry.figures import Family
+from headrace.telemetry.exporter import Telemetry, TelemetryServer
 from headrace.telemetry.health import Checks
 from headrace.telemetry.loop_lag import LoopLag
-from headrace.telemetry.process import ProcessFigures
-from headrace.telemetry.server import Telemetry, TelemetryServer
+from headrace.telemetry.metrics import MetricFamily
+from headrace.telemetry.process_sampler import ProcessMetrics
 
 if TYPE_CHECKING:
-    from headrace.broker.broker import Broker
+    from headrace.broker.server import Broker
 
-Families = Callable[[], Awaitable[list[Family]]]
+Families = Callable[[], Awaitable[list[MetricFamily]]]
 OwnChecks = Callable[[], Checks]
 
 
@@ -24,7 +24,7 @@ class ProcessTelemetry:
 
     def __init__(self, part: str, families: Families, checks: OwnChecks) -> None:
         self._lag = LoopLag()
-        self._process = ProcessFigures(part, self._lag)
+        self._process = ProcessMetrics(part, self._lag)
         self._families, self._checks = families, checks
         self.server = TelemetryServer(Telemetry(self.families, self.checks))
 
@@ -41,7 +41,7 @@ class ProcessTelemetry:
             reason = error.strerror or str(error)
             raise InvalidConfig(f"--metrics {address}: {reason}; choose another HOST:PORT, or leave it out") from error
 
-    async def families(self) -> list[Family]:
+    async def families(self) -> list[MetricFamily]:
         return [*await self._families(), *self._process.families()]
 
     async def checks(self) -> Checks:
@@ -53,20 +53,20 @@ class ProcessTelemetry:
 
 
 def broker_telemetry(part: str, broker: "Broker") -> ProcessTelemetry:
-    async def families() -> list[Family]:
+    async def families() -> list[MetricFamily]:
         # The first time in a thread: what groups and transactions need takes some milliseconds to import.
         report = await asyncio.to_thread(_report_module)
         return await report(broker)
 
     def checks() -> Checks:
-        from headrace.broker.health import checks_of
+        from headrace.broker.reporting.health_checks import checks_of
 
         return checks_of(broker)
 
     return ProcessTelemetry(part, families, checks)
 
 
-def _report_module() -> "Callable[[Broker], Awaitable[list[Family]]]":
-    from headrace.broker.report import families_of
+def _report_module() -> "Callable[[Broker], Awaitable[list[MetricFamily]]]":
+    from headrace.broker.reporting.broker_report import families_of
 
     return families_of

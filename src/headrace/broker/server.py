@@ -1,250 +1,294 @@
-"""The listening sockets and everything that bounds what strangers can make us hold."""
+"""The broker: everything that one node is made of, started and stopped in order."""
 
 import asyncio
-import errno
 import logging
-import resource
 import socket
-import sys
-from collections import Counter
-from collections.abc import Callable
+from collections.abc import Iterable
+from functools import partial
+from typing import TYPE_CHECKING
+from uuid import uuid4
 
-from headrace.broker.budget import MemoryBudget
-from headrace.broker.connection import Connection
-from headrace.broker.figures import NetworkFigures
-from headrace.broker.turn_loop import turn_end_of
+from headrace.broker.api.pipeline import HotHandler, RequestPipeline
+from headrace.broker.controller.controller import Controller
+from headrace.broker.controller.failure_detector import BrokenConnections
+from headrace.broker.controller.restored_metadata import raise_leader_epochs, raise_producer_ids
+from headrace.broker.coordinator.producer_id_manager import ProducerIdManager
+from headrace.broker.handlers.data.fetch import FetchHandler
+from headrace.broker.handlers.data.produce import ProduceHandler
+from headrace.broker.log.disk_space import DiskSpaceGuard
+from headrace.broker.metrics import BrokerMetrics
+from headrace.broker.network.inter_broker_client import Peers
+from headrace.broker.network.socket_server import Server
+from headrace.broker.replica.flush_backends import open_ring
+from headrace.broker.replica.log_flusher import LogFlusher
+from headrace.broker.replica.replica_manager import ReplicaManager
+from headrace.broker.runtime.shutdown_steps import StopSteps
+from headrace.broker.scheduler import Scheduler
+from headrace.config.settings import Listener, Settings
+from headrace.core.controller.cluster_control import DuplicateBroker
+from headrace.core.fetch_session import FetchSessionCache
+from headrace.core.image.deltas import MetadataDelta
+from headrace.core.image.metadata_image import MetadataImage
+from headrace.core.topic import OFFSETS_TOPIC, TRANSACTIONS_TOPIC
+from headrace.metadata.instrumented_store import ObservedStore, StoreMetrics
+from headrace.metadata.store import OutcomeUnknown, Store, Unavailable
 from headrace.model.clock import Clock
-from headrace.model.settings import Listener, Settings
-from headrace.protocol.frames import Parts
+from headrace.model.errors import HeadraceError
+from headrace.protocol.api import ApiKey
+from headrace.security.authorization import AllowAll, Authorizer
+from headrace.storage.directory.log_directory import LogDirectory
+from headrace.storage.directory.partition_metadata_file import uuid_to_text
+from headrace.storage.io.file_system import FileSystem, OsFileSystem
+
+if TYPE_CHECKING:
+    from headrace.broker.coordinator.group_coordinator import GroupCoordinatorService
+    from headrace.broker.coordinator.transaction_coordinator import TransactionCoordinator
+    from headrace.broker.replication.membership import Membership
+    from headrace.client.aio.broker_connection import Peer
+    from headrace.core.group.coordinator_shard import GroupCoordinatorShard
+    from headrace.core.transaction.metadata import TransactionMetadata
 
 log = logging.getLogger(__name__)
 
-Dispatch = Callable[[Connection, memoryview], "Parts | None"]
-
-# One read takes at most this much: a whole default-sized batch with room to spare, shared by all connections.
-RECEIVE_BUFFER_BYTES = 1024 * 1024
-# Connections that the kernel may queue while we are busy; the kernel lowers it to its own somaxconn.
-LISTEN_BACKLOG = 4096
-# Accepted in one go before the loop turns to others again.
-ACCEPTS_PER_TURN = 64
-# Out of descriptors: waiting a little lets connections end; spinning on accept would not.
-ACCEPT_PAUSE_S = 0.1
-# Descriptors that connections leave to storage. A sync thread or a checkpoint needs one or two for a moment; the rest
-# lets partitions roll and topics be created until connections end. Of a low limit, a quarter.
-DESCRIPTORS_KEPT = 256
-DESCRIPTORS_KEPT_SHARE = 0.25
-# Of those, connections of other brokers leave half: a client that takes all others must not stop replication.
-PEERS_LEAVE_SHARE = 0.5
-# Connections from the address of another broker that are accepted beyond `max.connections` and `max.connections.per.ip`
-# where clients use the brokers' listener, too. `peers.py` opens up to 32; fetchers and failure detectors one each.
-PEER_CONNECTIONS_MAX = 64
-# A client may connect thousands of times a second: one line for all that are closed for want of descriptors meanwhile.
-SHORTAGE_LOG_MS = 10_000
-# How often silent connections are looked for, and how often the coarse clock ticks.
-HOUSEKEEPING_S = 1.0
-# While others wait for memory, whoever has begun a frame gets as long for the rest as clients wait for an answer.
-HALF_FRAME_MS_MAX = 30_000
+# A session that ends at all has ended by then, also in a store that rounds up.
+DUPLICATE_GRACE_S = 2.0
+REGISTER_AGAIN_S = 0.1
+# A stop does not wait longer for a metadata store that is away: etcd elects a leader within it.
+COUNT_STOP_S_MAX = 3.0
 
 
-class Server:
-    def __init__(self, settings: Settings, dispatch: Dispatch, clock: Clock) -> None:
-        self.loop = asyncio.get_running_loop()
-        self.leave_for_turn_end = turn_end_of(self.loop)
-        self.dispatch = dispatch
-        self.figures = NetworkFigures()
-        self._settings = settings
-        self._clock = clock
-        self.now_ms = clock.monotonic_ms()
-        self.receive_view = memoryview(bytearray(RECEIVE_BUFFER_BYTES))
-        self.frame_bytes_max = settings.integer("socket.request.max.bytes")
-        self._per_address_max = settings.integer("max.connections.per.ip")
-        self._connections_max = settings.integer("max.connections")
-        self._idle_ms_max = settings.integer("connections.max.idle.ms")
-        self.budget = MemoryBudget(_budget_bytes(settings))
-        self.connections: set[Connection] = set()
-        self.peer_addresses: dict[int, str] = {}  # by broker id, as this broker reaches it
-        self._internal_listener = settings.internal_listener
-        # Unless it was named, clients may use the brokers' listener as well.
-        self._is_for_brokers = len(settings.listeners) > 1 and "inter.broker.listener.name" in settings.broker_configs
-        self._by_address: Counter[str] = Counter()
-        self._of_peers: set[Connection] = set()  # those that do not count towards the limits
-        self._peers_by_address: Counter[str] = Counter()
-        self._sockets: list[tuple[socket.socket, str]] = []
-        self._timer: asyncio.TimerHandle | None = None
-        self._closed_for_descriptors = 0  # connections since the last log line about them
-        self._shortage_logged_ms: int | None = None
-        self.bound: dict[str, Listener] = {}
+class Broker:
+    """`shares_store` says that other brokers come to the same facts: then this one is a member of a cluster."""
 
-    def bind(self) -> None:
-        """Take every listener's port; a port of 0 becomes the same free port on all its addresses."""
-        for listener in self._settings.listeners:
-            port = listener.port
-            for family, address in _addresses(listener):
-                sock = _bound_socket(family, address, port, self._settings.integer("socket.send.buffer.bytes"))
-                port = sock.getsockname()[1]
-                self._sockets.append((sock, listener.name))
-            self.bound[listener.name] = Listener(listener.name, listener.host, port)
+    def __init__(
+        self, settings: Settings, clock: Clock, files: FileSystem, store: Store, *, shares_store: bool = False
+    ) -> None:
+        self.settings = settings
+        self.clock = clock
+        self.files = files
+        self.figures = BrokerMetrics()
+        self.authorizer: Authorizer = AllowAll()
+        self.store_figures = StoreMetrics()
+        store = ObservedStore(store, self.store_figures)
+        self.controller = Controller(store, settings, clock)
+        self.log_dir = LogDirectory(files, settings.data_dir)
+        self.reserve = DiskSpaceGuard(files, settings.data_dir)
+        self.log_dir.may_preallocate = self.reserve.may_preallocate
+        loop = asyncio.get_running_loop()
+        self.group_commit = None if settings.in_memory else self._new_group_commit(loop)
+        self.partitions = ReplicaManager(self.log_dir, clock, settings.node_id, self.group_commit)
+        self.producer_ids = ProducerIdManager(self.controller)
+        self.peers = Peers(self)
+        self.fetch_sessions = FetchSessionCache(settings.integer("max.incremental.fetch.session.cache.slots"))
+        self.produce = ProduceHandler(self)
+        hot: dict[ApiKey, HotHandler] = {
+            ApiKey.PRODUCE: self.produce,
+            ApiKey.FETCH: FetchHandler(self, self.fetch_sessions),
+        }
+        self.dispatcher = RequestPipeline(self, hot)
+        self.server = Server(settings, self.dispatcher, clock)
+        self._housekeeper = Scheduler(self, self.produce)
+        self._groups: GroupCoordinatorService | None = None
+        self._transactions: TransactionCoordinator | None = None
+        self.lost_brokers = BrokenConnections()
+        self.membership = self._new_membership(store) if shares_store else None
 
-    def serve(self) -> None:
-        """Answer from now on. Whoever came since `bind` is in the kernel's queue."""
-        for sock, listener in self._sockets:
-            self.loop.add_reader(sock.fileno(), self._accept, sock, listener)
-        self._tick()
+    def _new_membership(self, store: Store) -> "Membership":
+        from headrace.broker.replication.membership import Membership
 
-    def _accept(self, sock: socket.socket, listener: str) -> None:
-        for _ in range(ACCEPTS_PER_TURN):
+        return Membership(self, store)
+
+    def _new_group_commit(self, loop: asyncio.AbstractEventLoop) -> LogFlusher:
+        wanted = self.settings.flag("log.flush.io.uring.enable") and isinstance(self.files, OsFileSystem)
+        return LogFlusher(loop, open_ring() if wanted else None)
+
+    def coordinator_load_errors(self) -> dict[str, HeadraceError]:
+        """By internal partition that this broker leads and cannot read, the error of the last attempt."""
+        coordinators = [one.runtime for one in (self._groups, self._transactions) if one is not None]
+        shards = [shard for runtime in coordinators for shard in runtime.led()]
+        return {str(shard.partition): shard.load_error for shard in shards if shard.load_error is not None}
+
+    async def connect(self, node_id: int) -> "Peer":
+        """A connection to another broker, on the listener that is for brokers."""
+        from headrace.client.aio.broker_connection import ConnectionLost, TcpPeer
+
+        known = self.image.brokers.get(node_id)
+        name = self.settings.internal_listener
+        for endpoint in known.endpoints if known is not None else ():
+            if endpoint.name == name:
+                return await TcpPeer.connect(endpoint.host, endpoint.port)
+        raise ConnectionLost(f"broker {node_id} has no listener {name}")
+
+    @property
+    def image(self) -> MetadataImage:
+        return self.controller.image
+
+    @property
+    def node_id(self) -> int:
+        return self.settings.node_id
+
+    @property
+    def groups(self) -> "GroupCoordinatorService":
+        """Made when it is first needed: a broker that only takes records starts without it."""
+        return self._groups or self._start_groups()
+
+    def _start_groups(self) -> "GroupCoordinatorService":
+        from headrace.broker.coordinator.group_coordinator import GroupCoordinatorService
+
+        self._groups = GroupCoordinatorService(self)
+        self._groups.start()
+        return self._groups
+
+    @property
+    def transactions(self) -> "TransactionCoordinator":
+        """Made when it is first needed, or at once where transactions may have been left open."""
+        return self._transactions or self._start_transactions()
+
+    def _start_transactions(self) -> "TransactionCoordinator":
+        from headrace.broker.coordinator.transaction_coordinator import TransactionCoordinator
+
+        self._transactions = TransactionCoordinator(self)
+        self._transactions.start()
+        return self._transactions
+
+    def known_group_machines(self) -> "list[GroupCoordinatorShard]":
+        """Of the groups that are looked after here; starts no coordinator for the question's sake."""
+        return [] if self._groups is None else [shard.machine for shard in self._groups.runtime.shards()]
+
+    def known_transactions(self) -> "Iterable[TransactionMetadata]":
+        return () if self._transactions is None else self._transactions.all()
+
+    def size_of_cluster(self) -> int:
+        """How many brokers there are, or are to be: also those that have not come yet, or are away."""
+        return max(len(self.image.brokers), len(self.settings.cluster.initial_members), 1)
+
+    def check_free_space(self, size: int) -> None:
+        """Raise DiskFull when `size` more bytes would leave too little room on the disk."""
+        self.reserve.check(size)
+
+    async def start(self) -> None:
+        """Returns when clients are served."""
+        self.server.bind()
+        await self._register()
+        self.partitions.load(self.image, self.controller.broker_configs(), self.controller.deleted_topic_ids())
+        for follow in (self._follow, self._follow_in_cluster, self._follow_in_groups, self._follow_in_transactions):
+            self.controller.on_change(follow)  # each by itself: one that fails does not keep the event from the others
+        await raise_leader_epochs(self)  # before a session begins: no replica leads in an epoch that its log knows
+        await raise_producer_ids(self)
+        self.partitions.end_recovery()
+        if self.membership is not None:
+            await self.membership.start()
+        if OFFSETS_TOPIC in self.image.topics:
+            self._start_groups()
+        self.server.serve()
+        self._housekeeper.start()
+        if TRANSACTIONS_TOPIC in self.image.topics:
+            self._start_transactions()
+
+    async def _register(self) -> None:
+        directory = self.log_dir.directory_id(uuid4())
+        loop = asyncio.get_running_loop()
+        give_up_s = loop.time() + self.settings.integer("broker.session.timeout.ms") / 1000 + DUPLICATE_GRACE_S
+        while True:
             try:
-                client, address = sock.accept()
-            except (BlockingIOError, InterruptedError, ConnectionAbortedError):
-                return
-            except OSError as error:
-                self._accept_failed(sock, listener, error)
-                return
-            self._connected(client, address[0], listener)
+                await self.controller.start(
+                    self.advertised(),
+                    unclean=not self.log_dir.was_clean,
+                    same_boot_as_last_run=self.log_dir.same_boot_as_last_run,
+                    acked_unsynced=self.log_dir.acked_unsynced_before,
+                    directory=uuid_to_text(directory),
+                    incarnation=self.log_dir.incarnation,
+                    registrations=self.log_dir.registrations,
+                    count_registration=self.log_dir.count_registration,
+                    alone=self.membership is None,
+                    check_cluster=self._check_cluster,
+                )
+                break
+            except DuplicateBroker:
+                if loop.time() > give_up_s:
+                    raise
+                await asyncio.sleep(REGISTER_AGAIN_S)  # perhaps it is gone, and its session not over yet
+            except (Unavailable, OutcomeUnknown) as error:
+                if self.membership is None:
+                    raise  # nobody else can bring our own store back
+                log.warning("waiting for the cluster's store: %s", error)
+                await asyncio.sleep(REGISTER_AGAIN_S)
+        self.log_dir.claim(self.image.cluster_id, self.node_id, directory)
 
-    def _accept_failed(self, sock: socket.socket, listener: str, error: OSError) -> None:
-        if error.errno not in (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM):
-            raise error
-        log.error("cannot accept connections: %s; raise the limit with `ulimit -n`", error.strerror)
-        self.loop.remove_reader(sock.fileno())
-        self.loop.call_later(ACCEPT_PAUSE_S, self._accept_again, sock, listener)
+    async def _check_cluster(self, cluster_id: str) -> None:
+        self.log_dir.check_owner(cluster_id, self.node_id)
+        if self.membership is not None:
+            from headrace.broker.controller.clock_skew import check_clock
 
-    def _accept_again(self, sock: socket.socket, listener: str) -> None:
-        if sock.fileno() >= 0:
-            self.loop.add_reader(sock.fileno(), self._accept, sock, listener)
+            await check_clock(self)
 
-    def _refuse_for_descriptors(self, client: socket.socket) -> None:
-        client.close()
-        self.figures.refused += 1
-        self._closed_for_descriptors += 1
-        logged = self._shortage_logged_ms
-        if logged is None or self.now_ms - logged >= SHORTAGE_LOG_MS:
-            log.error(
-                "Closed %d new connections: only the descriptors kept for storage are free; "
-                "raise the limit with `ulimit -n`, or set max.connections",
-                self._closed_for_descriptors,
-            )
-            self._shortage_logged_ms, self._closed_for_descriptors = self.now_ms, 0
+    async def _follow(self, event: MetadataDelta) -> None:
+        # First of all: the image is ahead of the events, and a state with this broker's id may be meant for another.
+        if self.membership is not None and self.controller.is_superseded and not self.membership.superseded.is_set():
+            log.critical("Another process has registered with broker id %d; shutting down", self.node_id)
+            self.partitions.fence()
+            self.membership.superseded.set()
+        self.figures.replication.follow(event, self.partitions, self.node_id)
+        await self.partitions.follow(event, self.image, self.controller.broker_configs())
 
-    def _connected(self, client: socket.socket, host: str, listener: str) -> None:
-        may_be_peer = self._may_be_peer(host, listener)
-        soft_limit = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
-        if client.fileno() >= descriptors_for_connections(soft_limit, of_peers=may_be_peer):
-            self._refuse_for_descriptors(client)
-            return
-        clients = len(self.connections) - len(self._of_peers)
-        is_over_limit = self._by_address[host] >= self._per_address_max or clients >= self._connections_max
-        if is_over_limit and not may_be_peer:
+    async def _follow_in_cluster(self, event: MetadataDelta) -> None:
+        self.lost_brokers.follow(self.image)
+        if self.membership is not None:
+            self.membership.follow(event)
+
+    async def _follow_in_groups(self, event: MetadataDelta) -> None:
+        if self._groups is not None:
+            self._groups.follow(event)
+
+    async def _follow_in_transactions(self, event: MetadataDelta) -> None:
+        if self._transactions is not None:
+            self._transactions.follow(event)
+
+    def advertised(self) -> tuple[Listener, ...]:
+        """What clients are told to connect to: as configured, or where we listen, with the real ports."""
+        if self.settings.advertised:
+            return self.settings.advertised
+        return tuple(
+            Listener(one.name, one.host or socket.gethostname(), one.port) for one in self.server.bound.values()
+        )
+
+    async def _count_stop(self) -> None:
+        try:
+            async with asyncio.timeout(COUNT_STOP_S_MAX):
+                await self.controller.count_stop(self.log_dir.count_registration)
+        except (HeadraceError, TimeoutError) as error:
             log.warning(
-                "refusing a connection from %s: it has %d, all clients together %d",
-                host,
-                self._by_address[host],
-                clients,
+                "Clean stop not counted; a copy of the data directory that was made during this run might not be "
+                "recognized as an older one: %s",
+                error or "the metadata store did not respond in time",
             )
-            self.figures.refused += 1
-            client.close()
-            return
-        self.figures.accepted += 1
-        client.setblocking(False)
-        client.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        connection = Connection(self, client, host, listener)
-        connection.last_active_ms = self.now_ms
-        self.connections.add(connection)
-        if is_over_limit or (may_be_peer and self._is_for_brokers):
-            self._of_peers.add(connection)
-            self._peers_by_address[host] += 1
-        else:
-            self._by_address[host] += 1
 
-    def _may_be_peer(self, host: str, listener: str) -> bool:
-        """Whether another broker may have opened a connection, which is then accepted beyond the limits of clients."""
-        if listener != self._internal_listener:
-            return False
-        if self._is_for_brokers:
-            return True
-        return host in self.peer_addresses.values() and self._peers_by_address[host] < PEER_CONNECTIONS_MAX
+    async def stop(self) -> None:
+        """Send no more responses, then leave every file as the next start likes it; after a failed start, too.
 
-    def disconnected(self, connection: Connection) -> None:
-        self.connections.discard(connection)
-        is_of_peer = connection in self._of_peers
-        self._of_peers.discard(connection)
-        counts = self._peers_by_address if is_of_peer else self._by_address
-        counts[connection.client_host] -= 1
-        if not counts[connection.client_host]:
-            del counts[connection.client_host]
-
-    def _tick(self) -> None:
-        """Coarse time for the connections, and an end to those that have been silent for too long."""
-        self.now_ms = self._clock.monotonic_ms()
-        if self._idle_ms_max >= 0:
-            oldest = self.now_ms - self._idle_ms_max
-            for connection in [one for one in self.connections if one.last_active_ms < oldest]:
-                connection.close(f"silent for {self._idle_ms_max} ms")
-        if self.budget.is_waited_for:
-            self._make_room()
-        self._timer = self.loop.call_later(HOUSEKEEPING_S, self._tick)
-
-    def _make_room(self) -> None:
-        oldest = self.now_ms - HALF_FRAME_MS_MAX
-        for connection in [one for one in self.connections if one.owes_half_a_frame and one.last_active_ms < oldest]:
-            connection.close(f"half a request for {HALF_FRAME_MS_MAX} ms while others wait for memory")
-
-    def stop_listening(self) -> None:
-        for sock, _ in self._sockets:
-            self.loop.remove_reader(sock.fileno())
-            sock.close()
-        self._sockets.clear()
-
-    def close(self) -> None:
-        self.stop_listening()
-        if self._timer is not None:
-            self._timer.cancel()
-        for connection in list(self.connections):
-            connection.close(None)
-
-
-def descriptors_for_connections(limit: int, *, of_peers: bool = False) -> int:
-    """A connection with this descriptor or a higher one is closed; `of_peers`: one of another broker.
-
-    The kernel gives out the lowest free number, so nearly all lower ones are in use then, by files and connections.
-    """
-    if limit == resource.RLIM_INFINITY:
-        return sys.maxsize
-    kept = min(DESCRIPTORS_KEPT, int(limit * DESCRIPTORS_KEPT_SHARE))
-    return limit - (int(kept * PEERS_LEAVE_SHARE) if of_peers else kept)
-
-
-def _budget_bytes(settings: Settings) -> int:
-    """`queued.max.request.bytes`; unlimited there means a quarter of a small machine here."""
-    configured = settings.integer("queued.max.request.bytes")
-    return configured if configured > 0 else 512 * 1024 * 1024
-
-
-def _addresses(listener: Listener) -> list[tuple[socket.AddressFamily, str]]:
-    """Every address of the host, once; an empty host is all interfaces of both families."""
-    if not listener.host:
-        return [(socket.AF_INET, "0.0.0.0"), (socket.AF_INET6, "::")]  # noqa: S104  # asked for by name
-    found = socket.getaddrinfo(listener.host, None, type=socket.SOCK_STREAM)
-    addresses: dict[tuple[socket.AddressFamily, str], None] = {}
-    for family, _, _, _, sockaddr in found:
-        if family in (socket.AF_INET, socket.AF_INET6):
-            addresses[(family, str(sockaddr[0]))] = None
-    return sorted(addresses, key=lambda one: one[0])
-
-
-def _bound_socket(family: socket.AddressFamily, address: str, port: int, send_bytes: int) -> socket.socket:
-    sock = socket.socket(family, socket.SOCK_STREAM)
-    try:
-        sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        if send_bytes >= 0:
-            sock.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, send_bytes)  # of every connection that it accepts
-        if family == socket.AF_INET6:
-            sock.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
-        sock.setblocking(False)
-        sock.bind((address, port))
-        sock.listen(LISTEN_BACKLOG)
-    except OSError as error:
-        sock.close()
-        hint = "is another broker running there?" if error.errno == errno.EADDRINUSE else "check the listeners"
-        raise OSError(error.errno, f"cannot listen on {address} port {port}: {error.strerror}; {hint}") from error
-    return sock
+        Every step runs, also after one that failed. The first failure is raised at the end.
+        """
+        steps = StopSteps()
+        membership = self.membership
+        if membership is not None:
+            await steps.run(membership.controlled_shutdown)
+        await steps.run(self.server.close)
+        if membership is not None:
+            await steps.run(membership.stop)
+            await steps.run(self.peers.close)
+        await steps.run(self.produce.close)
+        await steps.run(self._housekeeper.stop)
+        if self._groups is not None:
+            await steps.run(self._groups.close)
+        await steps.run(self.dispatcher.close)
+        if self._transactions is not None:
+            await steps.run(self._transactions.close)
+        if self.group_commit is not None:
+            await steps.run(self.group_commit.close)
+        await steps.run(partial(self.partitions.close, clean=not steps.has_failed))
+        await steps.run(self.controller.stop)
+        if membership is not None:
+            await steps.run(membership.leave)
+            if self.log_dir.is_closed_cleanly:
+                await self._count_stop()
+        steps.raise_first()

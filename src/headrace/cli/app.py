@@ -8,24 +8,13 @@ from typing import Annotated
 
 import typer
 
-from headrace.cli import (
-    archive,
-    bench,
-    cluster,
-    config,
-    configs,
-    consume,
-    doctor,
-    gateway,
-    groups,
-    log,
-    pipeline,
-    produce,
-    sql,
-    topics,
-    transactions,
-)
-from headrace.cli.exit_codes import FAILURE, examples
+from headrace.cli import archive, bench, config, configs, consume, gateway, groups, produce, topics, transactions
+from headrace.cli.cluster import commands as cluster
+from headrace.cli.common.exit_codes import FAILURE, examples
+from headrace.cli.doctor import commands as doctor
+from headrace.cli.log import commands as log
+from headrace.cli.pipeline import commands as pipeline
+from headrace.cli.sql import commands as sql
 from headrace.cli.start import start as start_node
 
 DEBUG_VARIABLE = "HEADRACE_DEBUG"

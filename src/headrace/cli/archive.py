@@ -12,17 +12,16 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from headrace.cli.exit_codes import EXIT_CODES_HELP, examples
-from headrace.cli.extras import extras_needed
-from headrace.cli.failures import fail, fail_usage, failures_told
-from headrace.cli.metrics_output import Listen, print_or_serve
-from headrace.cli.options import DEFAULT_BOOTSTRAP, Bootstrap, Json
-from headrace.cli.output import note, plural, print_json, print_table
+from headrace.cli.common.errors import extras_needed, fail, fail_usage, failures_told
+from headrace.cli.common.exit_codes import EXIT_CODES_HELP, examples
+from headrace.cli.common.metrics_output import Listen, print_or_serve
+from headrace.cli.common.options import DEFAULT_BOOTSTRAP, Bootstrap, Json
+from headrace.cli.common.output import note, plural, print_json, print_table
 
 if TYPE_CHECKING:
-    from headrace.client.blocking.cluster import Cluster
-    from headrace.spark.archive.archiver import Round
-    from headrace.spark.archive.settings import ArchiveSettings
+    from headrace.archive.settings import ArchiveSettings
+    from headrace.archive.worker import PassResult
+    from headrace.client.sync.client import Cluster
 
 app = typer.Typer(
     name="archive",
@@ -42,9 +41,9 @@ SCRAPE_PATIENCE_S = 5.0  # half of what Prometheus gives a scrape
 def _cluster(bootstrap: str, patience_s: float = PATIENCE_S) -> "Iterator[Cluster]":
     """What goes wrong inside is told as a command's failure."""
     with failures_told(bootstrap), extras_needed("archives"):
-        from headrace.client.blocking.cluster import ClientSettings, Cluster
+        from headrace.client.sync.client import ClientConfig, Cluster
 
-        cluster = Cluster(ClientSettings(bootstrap=bootstrap, client_id="headrace-archive", patience_s=patience_s))
+        cluster = Cluster(ClientConfig(bootstrap=bootstrap, client_id="headrace-archive", patience_s=patience_s))
         try:
             yield cluster
         finally:
@@ -72,25 +71,17 @@ def enable(
     bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
 ) -> None:
     """Give a topic an archive; `headrace archive run` fills it."""
-    from headrace.model.topic_configs import LAKE_KINDS
+    from headrace.config.keys.topic import LAKE_KINDS
 
     if to not in LAKE_KINDS:
         fail_usage(f"--to: there is no {to} archive", f"--to {' or --to '.join(LAKE_KINDS)}")
     with _cluster(bootstrap) as cluster:
-        from headrace.spark.archive.decoding import Decoding
-        from headrace.spark.archive.settings import (
-            GUARD,
-            SCHEMA,
-            TABLE,
-            ArchiveSettings,
-            change,
-            read_settings,
-            topic_view,
-        )
-        from headrace.spark.archive.table import open_table
+        from headrace.archive.decode import ValueSchema
+        from headrace.archive.settings import GUARD, SCHEMA, TABLE, ArchiveSettings, change, read_settings, topic_view
+        from headrace.archive.table import open_table
 
         view = topic_view(cluster, topic)
-        decoding = Decoding.parse(_schema(json_schema, avro_schema, decode or []))
+        decoding = ValueSchema.parse(_schema(json_schema, avro_schema, decode or []))
         wanted = ArchiveSettings(topic, str(view.topic_id), to, _place(path), decoding, guard, {})
         there = read_settings(cluster, view)
         if there is not None and (there.kind, there.target) != (wanted.kind, wanted.target):
@@ -123,7 +114,7 @@ def _place(path: str) -> str:
 def disable(topic: Topic, bootstrap: Bootstrap = DEFAULT_BOOTSTRAP) -> None:
     """Archive a topic no more. The table stays; retention waits for nothing."""
     with _cluster(bootstrap) as cluster:
-        from headrace.spark.archive.settings import KEYS, change, read_settings, topic_view
+        from headrace.archive.settings import KEYS, change, read_settings, topic_view
 
         there = read_settings(cluster, topic_view(cluster, topic))
         if there is None:
@@ -142,8 +133,8 @@ def status(
     """What is archived: up to where, how much is left, what retention goes by."""
     with _cluster(bootstrap) as cluster:
         if topic is not None:
-            from headrace.spark.archive.settings import read_settings, topic_view
-            from headrace.spark.archive.status import standing
+            from headrace.archive.settings import read_settings, topic_view
+            from headrace.archive.status import standing
 
             settings = read_settings(cluster, topic_view(cluster, topic))
             if settings is None:
@@ -164,8 +155,8 @@ def _row(row: dict[str, Any]) -> tuple[object, ...]:
 
 
 def _standings(cluster: "Cluster") -> list[dict[str, Any]]:
-    from headrace.spark.archive.settings import archived_topics
-    from headrace.spark.archive.status import standing
+    from headrace.archive.settings import archived_topics
+    from headrace.archive.status import standing
 
     return [standing(cluster, settings) for settings in archived_topics(cluster)]
 
@@ -179,11 +170,11 @@ def metrics(listen: Listen = None, bootstrap: Bootstrap = DEFAULT_BOOTSTRAP) -> 
 
 def _metrics_text(bootstrap: str) -> str:
     """By a connection of its own: scrapes may come at the same time."""
-    from headrace.client.blocking.cluster import ClientSettings, Cluster
-    from headrace.spark.archive.metrics import families
-    from headrace.telemetry.exposition import TEXT, render
+    from headrace.archive.metrics import families
+    from headrace.client.sync.client import ClientConfig, Cluster
+    from headrace.telemetry.prometheus import TEXT, render
 
-    cluster = Cluster(ClientSettings(bootstrap=bootstrap, client_id="headrace-archive", patience_s=SCRAPE_PATIENCE_S))
+    cluster = Cluster(ClientConfig(bootstrap=bootstrap, client_id="headrace-archive", patience_s=SCRAPE_PATIENCE_S))
     try:
         return render(families(_standings(cluster)), TEXT).decode()
     finally:
@@ -203,10 +194,10 @@ def run(
     """Keep archives up to date; Ctrl-C ends after the commit under way. A second one does no harm."""
     logging.basicConfig(level=logging.INFO, stream=sys.stderr, format="%(asctime)s %(levelname)s %(message)s")
     with _cluster(bootstrap, PATIENCE_S if once else RUN_PATIENCE_S) as cluster:
-        from headrace.spark.archive.runner import Runner
-        from headrace.spark.archive.settings import archived_topics, read_settings, topic_view
+        from headrace.archive.settings import archived_topics, read_settings, topic_view
+        from headrace.archive.worker import ArchiveWorker
 
-        runner = Runner(cluster, topics or (), grace_s=grace, tell=_tell)
+        runner = ArchiveWorker(cluster, topics or (), grace_s=grace, tell=_tell)
         named = [read_settings(cluster, topic_view(cluster, name)) for name in topics or ()]
         for name, settings in zip(topics or (), named, strict=True):
             if settings is None:
@@ -229,12 +220,12 @@ def run(
         runner.run(stop, interval)
 
 
-def _tell(settings: "ArchiveSettings", done: "Round") -> None:
+def _tell(settings: "ArchiveSettings", done: "PassResult") -> None:
     if done.rows:
         logging.getLogger(__name__).info(
             "%s: %s archived, %s left", settings.topic, plural(done.rows, "row"), f"{done.lag:,}"
         )
 
 
-def _ends(done: "Round") -> str:
+def _ends(done: "PassResult") -> str:
     return ", ".join(f"{partition}:{end}" for partition, end in sorted(done.coverage.ends.items())) or "its beginning"

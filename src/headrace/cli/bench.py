@@ -10,12 +10,12 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from headrace.cli.exit_codes import examples
-from headrace.cli.failures import fail, fail_kafka, failures_told
-from headrace.cli.options import DEFAULT_BOOTSTRAP, DEFAULT_TIMEOUT_S, Bootstrap, Json, Timeout
-from headrace.cli.output import note, print_json, print_table, progress
+from headrace.cli.common.errors import fail, fail_kafka, failures_told
+from headrace.cli.common.exit_codes import examples
+from headrace.cli.common.options import DEFAULT_BOOTSTRAP, DEFAULT_TIMEOUT_S, Bootstrap, Json, Timeout
+from headrace.cli.common.output import note, print_json, print_table, progress
 from headrace.client import admin as cluster
-from headrace.client.factory import make_consumer, make_producer
+from headrace.client.librdkafka import make_consumer, make_producer
 
 if TYPE_CHECKING:
     from confluent_kafka import KafkaError, Message, Producer

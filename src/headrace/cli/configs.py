@@ -4,23 +4,16 @@ from typing import Annotated, NamedTuple
 
 import typer
 
-from headrace.cli.exit_codes import EXIT_CODES_HELP, examples
-from headrace.cli.failures import fail_kafka, fail_not_found, fail_usage, failures_told
-from headrace.cli.options import (
-    DEFAULT_BOOTSTRAP,
-    DEFAULT_TIMEOUT_S,
-    Bootstrap,
-    Json,
-    Timeout,
-    parse_pairs,
-)
-from headrace.cli.output import note, plural, print_json, print_table
-from headrace.client.configs import ConfigSource, Entry, Refusal, ResourceType
-from headrace.client.configs import alter as alter_configs
-from headrace.client.configs import describe as describe_configs
-from headrace.client.connection import Connection
-from headrace.client.factory import REACH_TIMEOUT_S, bootstrap_addresses, check_reachable, make_admin
-from headrace.model.config_def import nearest
+from headrace.cli.common.errors import fail_kafka, fail_not_found, fail_usage, failures_told
+from headrace.cli.common.exit_codes import EXIT_CODES_HELP, examples
+from headrace.cli.common.options import DEFAULT_BOOTSTRAP, DEFAULT_TIMEOUT_S, Bootstrap, Json, Timeout, parse_pairs
+from headrace.cli.common.output import note, plural, print_json, print_table
+from headrace.client.librdkafka import REACH_TIMEOUT_S, bootstrap_addresses, check_reachable, make_admin
+from headrace.client.sync.configs import ConfigError, ConfigSource, Entry, ResourceType
+from headrace.client.sync.configs import alter as alter_configs
+from headrace.client.sync.configs import describe as describe_configs
+from headrace.client.sync.transport import Connection
+from headrace.config.definition import nearest
 
 app = typer.Typer(
     name="configs",
@@ -193,7 +186,7 @@ def read_entries(entity: Entity, bootstrap: str, timeout_s: float) -> list[Entry
     """Every key of the entity with the value in force, by name."""
     with failures_told(bootstrap), _connection(entity, bootstrap, timeout_s) as connection:
         answer = describe_configs(connection, _RESOURCE[entity.kind], entity.name)
-        if isinstance(answer, Refusal):
+        if isinstance(answer, ConfigError):
             fail_kafka(answer.code, f"{entity}: {answer.message}", bootstrap)
         return sorted(answer)
 

@@ -8,13 +8,13 @@ from typing import TYPE_CHECKING, Annotated, Any, NoReturn
 
 import typer
 
-from headrace.cli.exit_codes import UNREACHABLE, examples
-from headrace.cli.failures import fail, fail_kafka, fail_not_found, fail_usage, failures_told
-from headrace.cli.messages import FIELDS, Incoming, as_json, check_template, render
-from headrace.cli.options import DEFAULT_BOOTSTRAP, DEFAULT_TIMEOUT_S, Bootstrap, Timeout
-from headrace.cli.output import note, print_json_line, progress
-from headrace.cli.times import parse_time_ms
-from headrace.client.factory import REACH_TIMEOUT_S, check_reachable, make_consumer
+from headrace.cli.common.errors import fail, fail_kafka, fail_not_found, fail_usage, failures_told
+from headrace.cli.common.exit_codes import UNREACHABLE, examples
+from headrace.cli.common.options import DEFAULT_BOOTSTRAP, DEFAULT_TIMEOUT_S, Bootstrap, Timeout
+from headrace.cli.common.output import note, print_json_line, progress
+from headrace.cli.common.record_text import FIELDS, Incoming, as_json, check_template, render
+from headrace.cli.common.time_arguments import parse_time_ms
+from headrace.client.librdkafka import REACH_TIMEOUT_S, check_reachable, make_consumer
 from headrace.client.message_headers import headers_of
 
 if TYPE_CHECKING:

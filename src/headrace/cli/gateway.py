@@ -7,12 +7,12 @@ from typing import Annotated
 
 import typer
 
-from headrace.app.config_file import SettingsRefused, load_settings
-from headrace.cli.exit_codes import examples
-from headrace.cli.failures import fail_usage, failures_told
-from headrace.cli.options import DEFAULT_BOOTSTRAP, Bootstrap
+from headrace.cli.common.errors import fail_usage, failures_told
+from headrace.cli.common.exit_codes import examples
+from headrace.cli.common.options import DEFAULT_BOOTSTRAP, Bootstrap
 from headrace.cli.start import GRPC_KEYS, HTTP_KEYS, address_flags, set_flags
-from headrace.client.factory import bootstrap_addresses
+from headrace.client.librdkafka import bootstrap_addresses
+from headrace.config.loader import SettingsError, load_settings
 
 EPILOG = examples(
     "headrace gateway --bootstrap broker-1:9092,broker-2:9092",
@@ -42,13 +42,13 @@ def gateway(
             flags += address_flags("--http", http, HTTP_KEYS) if http is not None else []
             flags += address_flags("--grpc", grpc, GRPC_KEYS) if grpc is not None else []
             settings = load_settings(None if config is None else str(config), os.environ, flags).settings
-        except SettingsRefused as refused:
+        except SettingsError as refused:
             fail_usage("; ".join(refused.problems))
-        from headrace.app.companions import open_doors, run_alone
-        from headrace.app.log_lines import write_log_lines
-        from headrace.app.observing import GATEWAY, GRPC, Observing
+        from headrace.app.sidecars import bind_api_sockets, run_alone
+        from headrace.app.telemetry_context import GATEWAY, GRPC, TelemetryContext
+        from headrace.process.runtime import write_log_lines
 
         write_log_lines(settings.telemetry.log_format, GATEWAY)
         timeout_ms = settings.integer("request.timeout.ms")
-        observing = Observing.of(settings.telemetry, GRPC)  # the broker runs elsewhere, and is scraped there
-        asyncio.run(run_alone(settings.gateway, bootstrap, timeout_ms, open_doors(settings.gateway), observing))
+        observing = TelemetryContext.of(settings.telemetry, GRPC)  # the broker runs elsewhere, and is scraped there
+        asyncio.run(run_alone(settings.gateway, bootstrap, timeout_ms, bind_api_sockets(settings.gateway), observing))

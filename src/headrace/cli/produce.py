@@ -9,13 +9,13 @@ from typing import TYPE_CHECKING, Annotated, Any, BinaryIO
 
 import typer
 
-from headrace.cli.exit_codes import examples
-from headrace.cli.failures import fail, fail_kafka, fail_usage, failures_told
-from headrace.cli.messages import BadLine, Outgoing, parse_header, parse_json_record, parse_line
-from headrace.cli.options import DEFAULT_BOOTSTRAP, DEFAULT_TIMEOUT_S, Bootstrap, Timeout
-from headrace.cli.output import human_bytes, note, plural, progress
-from headrace.cli.times import parse_time_ms
-from headrace.client.factory import REACH_TIMEOUT_S, check_reachable, make_producer
+from headrace.cli.common.errors import fail, fail_kafka, fail_usage, failures_told
+from headrace.cli.common.exit_codes import examples
+from headrace.cli.common.options import DEFAULT_BOOTSTRAP, DEFAULT_TIMEOUT_S, Bootstrap, Timeout
+from headrace.cli.common.output import human_bytes, note, plural, progress
+from headrace.cli.common.record_text import BadLine, Outgoing, parse_header, parse_json_record, parse_line
+from headrace.cli.common.time_arguments import parse_time_ms
+from headrace.client.librdkafka import REACH_TIMEOUT_S, check_reachable, make_producer
 
 if TYPE_CHECKING:
     from confluent_kafka import KafkaError, Message, Producer

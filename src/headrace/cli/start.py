@@ -8,10 +8,10 @@ import os
 import sys
 from collections.abc import Iterator, Sequence
 
-from headrace.app.config_file import SettingsRefused, load_settings
-from headrace.cli.exit_codes import EXIT_CODES_HELP, FAILURE, USAGE
+from headrace.cli.common.exit_codes import EXIT_CODES_HELP, FAILURE, USAGE
+from headrace.config.loader import SettingsError, load_settings
+from headrace.config.settings import Settings, split_address
 from headrace.model.errors import HeadraceError, InvalidConfig
-from headrace.model.settings import Settings, split_address
 
 EVERY_INTERFACE = "0.0.0.0"  # noqa: S104 (only what the user asked for by leaving the host out)
 HTTP_KEYS, GRPC_KEYS = ("host", "port"), ("grpc.host", "grpc.port")
@@ -87,7 +87,7 @@ def set_flags(pairs: Sequence[str]) -> Iterator[tuple[str, str, str]]:
     for pair in pairs:
         key, equals, value = pair.partition("=")
         if not equals or not key.strip():
-            raise SettingsRefused([f"--set {pair}: write KEY=VALUE, e.g. --set num.partitions=8"])
+            raise SettingsError([f"--set {pair}: write KEY=VALUE, e.g. --set num.partitions=8"])
         yield key.strip(), value.strip(), f"--set {pair}: "
 
 
@@ -96,14 +96,14 @@ def address_flags(flag: str, address: str, keys: tuple[str, str]) -> Iterator[tu
     try:
         host, port = split_address(address)
     except InvalidConfig as error:
-        raise SettingsRefused([f"{flag} {address}: {error}"]) from None
+        raise SettingsError([f"{flag} {address}: {error}"]) from None
     host_key, port_key = keys
     yield host_key, host or EVERY_INTERFACE, f"{flag} {address}: "
     yield port_key, str(port), f"{flag} {address}: "
 
 
 def settings_of(words: Sequence[str]) -> Settings:
-    """Settings of a `start` command line; SettingsRefused lists what is wrong with it."""
+    """Settings of a `start` command line; SettingsError lists what is wrong with it."""
     arguments = parser().parse_args(words)
     loaded = load_settings(arguments.config, os.environ, flags(arguments))
     for remark in loaded.remarks():
@@ -114,7 +114,7 @@ def settings_of(words: Sequence[str]) -> Settings:
 def start(words: Sequence[str]) -> int:
     try:
         settings = settings_of(words)
-    except SettingsRefused as refused:
+    except SettingsError as refused:
         _complain(refused.problems)
         return USAGE
     from headrace.app.node import run

@@ -8,14 +8,14 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from headrace.cli.exit_codes import EXIT_CODES_HELP, examples
-from headrace.cli.failures import fail, fail_kafka, fail_not_found, fail_usage, failures_told
-from headrace.cli.options import DEFAULT_BOOTSTRAP, DEFAULT_TIMEOUT_S, Bootstrap, Json, Timeout
-from headrace.cli.output import note, print_json, print_table
-from headrace.cli.times import show_time
+from headrace.cli.common.errors import fail, fail_kafka, fail_not_found, fail_usage, failures_told
+from headrace.cli.common.exit_codes import EXIT_CODES_HELP, examples
+from headrace.cli.common.options import DEFAULT_BOOTSTRAP, DEFAULT_TIMEOUT_S, Bootstrap, Json, Timeout
+from headrace.cli.common.output import note, print_json, print_table
+from headrace.cli.common.time_arguments import show_time
 from headrace.client import admin as cluster
-from headrace.client import transactions as asked
-from headrace.client.connection import Connection
+from headrace.client.sync import transactions as asked
+from headrace.client.sync.transport import Connection
 from headrace.model.errors import ErrorCode
 
 if TYPE_CHECKING:
@@ -40,7 +40,7 @@ def _refusals_told(bootstrap: str) -> Iterator[None]:
     with failures_told(bootstrap):
         try:
             yield
-        except asked.TransactionRefused as error:
+        except asked.TransactionError as error:
             if error.code == ErrorCode.TRANSACTIONAL_ID_NOT_FOUND:
                 fail_not_found(str(error), "`headrace transactions list` shows what there is")
             fail_kafka(error.code, str(error), bootstrap)

@@ -1,17 +1,23 @@
-"""What tools ask of a cluster, in their own terms: thin, typed, blocking steps over librdkafka's admin client.
+"""Topics, offsets and quorum for command-line tools, by librdkafka's admin client.
+
+What tools ask of a cluster, in their own terms: thin, typed, blocking steps over librdkafka's admin client.
 
 Decides how many requests a question takes. Prints nothing; errors leave as exceptions.
+
+DescribeQuorum for tools: librdkafka's admin client does not have it.
 """
 
 from collections.abc import Mapping
 from concurrent.futures import Future
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
-from headrace.client.factory import REACH_TIMEOUT_S, check_reachable, make_admin
+from headrace.client.librdkafka import REACH_TIMEOUT_S, check_reachable, make_admin
+from headrace.client.sync.transport import Connection
 
 if TYPE_CHECKING:
     from confluent_kafka import KafkaError
     from confluent_kafka.admin import AdminClient
+
 
 Key = TypeVar("Key")
 # The protocol's timestamps for "the first" and "the next" offset.
@@ -100,3 +106,17 @@ def list_offsets(
     asked = {TopicPartition(topic, partition): spec for partition in partitions}
     done, _ = outcomes(admin.list_offsets(asked, request_timeout=timeout_s))
     return {place.partition: result.offset for place, result in done.items()}
+
+
+METADATA_TOPIC = "__cluster_metadata"
+
+
+def quorum_problem(connection: Connection) -> str | None:
+    """Why the broker on this connection knows no active controller; None if it knows one."""
+    from kio.schema.describe_quorum.v2.request import DescribeQuorumRequest, PartitionData, TopicData
+    from kio.schema.describe_quorum.v2.response import DescribeQuorumResponse
+
+    topic = TopicData(topic_name=METADATA_TOPIC, partitions=(PartitionData(partition_index=0),))  # type: ignore[arg-type]
+    answer = connection.call(DescribeQuorumRequest(topics=(topic,)), DescribeQuorumResponse)
+    rows = [row for found in answer.topics for row in found.partitions]
+    return next((row.error_message or "no active controller" for row in rows if row.leader_id < 0), None)

@@ -8,7 +8,7 @@ import logging
 from operator import methodcaller
 from typing import TYPE_CHECKING
 
-from headrace.client.publisher import Headers
+from headrace.client.aio.producer import Headers
 
 if TYPE_CHECKING:
     from confluent_kafka import Message

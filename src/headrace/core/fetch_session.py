@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from uuid import UUID
 
 from headrace.model.errors import ErrorCode, FetchSessionNotFound, InvalidFetchSessionEpoch, RequestError
-from headrace.protocol.fetch import FetchPartition, FetchRequest, PartitionRow
+from headrace.protocol.messages.fetch import FetchPartition, FetchRequest, PartitionRow
 
 NO_SESSION = 0
 FINAL_EPOCH = -1
@@ -102,7 +102,7 @@ class FetchSession:
         return worth
 
 
-class FetchSessions:
+class FetchSessionCache:
     """All sessions of a broker, in order of last use: at most `slots` of them, with at most `bytes_max` together.
 
     An idle session makes place for any other, a consumer's session for a follower's at any time.

@@ -1,14 +1,18 @@
-"""A store inside this process: the ledger, made to wait for whoever makes a change durable.
+"""Metadata stores inside one process: what they share, and the one in memory.
+
+A store inside this process: the ledger, made to wait for whoever makes a change durable.
 
 Decides the order of commits (one after the other), when leases end, and how watchers wait. Never touches a
 disk itself: `_persist` is what an implementation adds.
+
+Cluster facts that live as long as the process: for memory mode and for tests.
 """
 
 import asyncio
 from collections.abc import AsyncGenerator, Coroutine, Mapping
 from typing import Any, TypeVar
 
-from headrace.metadata.ledger import Ledger
+from headrace.metadata.key_value_state import KeyValueState
 from headrace.metadata.store import KEYS_PER_COMMIT_MAX, Change, LeaseId, Snapshot, StoreClosed
 from headrace.model.clock import Clock
 
@@ -16,7 +20,7 @@ Result = TypeVar("Result")
 
 
 class EmbeddedStore:
-    def __init__(self, clock: Clock, ledger: Ledger) -> None:
+    def __init__(self, clock: Clock, ledger: KeyValueState) -> None:
         self._clock = clock
         self._ledger = ledger
         self._one_at_a_time = asyncio.Lock()
@@ -158,3 +162,11 @@ class EmbeddedStore:
     def _check_open(self) -> None:
         if self._closed:
             raise StoreClosed("the metadata store is closed")
+
+
+class MemoryStore(EmbeddedStore):
+    def __init__(self, clock: Clock, last_lease: int = 0) -> None:
+        super().__init__(clock, KeyValueState(last_lease=last_lease))
+
+    async def _persist(self, change: Change, leased: bool) -> None:
+        """Nothing to do: what is in memory is as durable as this store gets."""

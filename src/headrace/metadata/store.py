@@ -9,12 +9,12 @@ Decides what every implementation promises, and nothing about how it keeps the p
 - A load may be behind the newest commit, where the store is on other machines; it is never behind what the
   same store object has shown before. So a decision rests on the versions that its commit expects, not on a load.
 - A watch shows every commit after a revision, in order, each exactly once and whole; if it cannot, it says
-  Compacted, and the reader loads again (`metadata/follow.py` does it for whoever wants all news).
+  Compacted, and the reader loads again (`metadata/watch.py` does it for whoever wants all news).
 - Keys written under a lease vanish together when the lease ends. A lease lasts at least as long as was asked for,
-  counted from when the store heard of it; `metadata/session.py` keeps one alive.
+  counted from when the store heard of it; `metadata/lease.py` keeps one alive.
 - A store that cannot be reached says Unavailable: nothing was changed. Only a commit may also say OutcomeUnknown:
   it may have happened, or happen still. (A lease that was granted and not heard of runs out.)
-- A store that does not let this node in says AccessRefused: that is for a person to put right.
+- A store that does not let this node in says StoreAccessDenied: that is for a person to put right.
 """
 
 from collections.abc import AsyncGenerator, Mapping
@@ -93,7 +93,7 @@ class OutcomeUnknown(HeadraceError):
     retriable = True
 
 
-class AccessRefused(HeadraceError):
+class StoreAccessDenied(HeadraceError):
     """The store does not let this node in, or not do what it must: wrong user, password, certificate or rights."""
 
     code = ErrorCode.CLUSTER_AUTHORIZATION_FAILED

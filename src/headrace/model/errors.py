@@ -11,7 +11,7 @@
         ├── MissingFile               a file or directory is not there; a FileNotFoundError, too
         └── CorruptLog                bytes that were once good are not any more
 
-`broker/dispatch.py` alone turns an exception into a response.
+`broker/api/pipeline.py` alone turns an exception into a response.
 """
 
 from enum import IntEnum

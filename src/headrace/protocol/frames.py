@@ -12,7 +12,7 @@ from typing import NamedTuple, Protocol, TypeAlias
 
 from headrace.model.errors import ProtocolError, UnsupportedVersion
 from headrace.protocol.api import SERVED, ApiKey, response_header_version
-from headrace.protocol.wire import EMPTY_TAGS, INT32, Reader
+from headrace.protocol.primitives import EMPTY_TAGS, INT32, Reader
 
 REQUEST_HEADER = Struct(">hhi")
 CORRELATION_ID_AT = 4  # in a request without its size, and in a response with it
@@ -83,7 +83,7 @@ def response(api: ApiKey, version: int, correlation_id: int, body: bytes) -> lis
     return [response_start(api, version, correlation_id, len(body)) + body]
 
 
-# For requests that are recognised without being read (produce_again.py, offset_commit_again.py).
+# For requests that are recognised without being read (produce_fast_path.py, offset_commit_fast_path.py).
 
 
 def correlation_id_of(frame: memoryview) -> int:
@@ -91,7 +91,7 @@ def correlation_id_of(frame: memoryview) -> int:
     return number
 
 
-def said_again(reply: bytes, correlation_id: int) -> bytearray:
+def with_correlation_id(reply: bytes, correlation_id: int) -> bytearray:
     """A copy of an earlier reply, as the answer to another request."""
     copy = bytearray(reply)
     INT32.pack_into(copy, CORRELATION_ID_AT, correlation_id)

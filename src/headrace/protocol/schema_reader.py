@@ -1,7 +1,7 @@
 """Compiles readers: bytes of one version of a message → the newest version's object.
 
 Every count and length is checked against what is left of the frame (wire.Reader) and against the memory that
-the objects would take (FrugalReader), so no announced number is ever believed.
+the objects would take (BoundedReader), so no announced number is ever believed.
 """
 
 from collections.abc import Callable, Mapping
@@ -11,18 +11,18 @@ from typing import Any, TypeAlias
 from uuid import UUID
 
 from headrace.model.errors import ProtocolError
-from headrace.protocol.frugal import (
+from headrace.protocol.bounded_reader import (
     FIELD_WEIGHT,
     INT_WEIGHT,
     OBJECT_WEIGHT,
     POINTER_WEIGHT,
     UUID_WEIGHT,
-    FrugalReader,
+    BoundedReader,
 )
+from headrace.protocol.primitives import Reader
 from headrace.protocol.schema import FieldSchema, describe
-from headrace.protocol.wire import Reader
 
-Read: TypeAlias = Callable[[FrugalReader], Any]
+Read: TypeAlias = Callable[[BoundedReader], Any]
 
 _FLOAT64 = Struct(">d")
 
@@ -68,10 +68,10 @@ _PRIMITIVES: Mapping[str, tuple[Read, int, int]] = {
     "timedelta_i32": (_duration(Reader.int32), 4, 2 * INT_WEIGHT),
     "timedelta_i64": (_duration(Reader.int64), 8, 2 * INT_WEIGHT),
     "uuid": (_uuid, 16, UUID_WEIGHT),
-    "string": (FrugalReader.string, 1, 0),
+    "string": (BoundedReader.string, 1, 0),
     "bytes": (_bytes, 1, 2 * INT_WEIGHT),
 }
-_NULLABLE: Mapping[str, Read] = {"string": FrugalReader.nullable_string, "bytes": _nullable_bytes}
+_NULLABLE: Mapping[str, Read] = {"string": BoundedReader.nullable_string, "bytes": _nullable_bytes}
 
 
 def compile_reader(message: type[Any], newest: type[Any]) -> Read:
@@ -88,7 +88,7 @@ def compile_reader(message: type[Any], newest: type[Any]) -> Read:
     have = {name for name, _ in steps}
     defaults = {name: field.default for name, field in newest_fields.items() if name not in have}
 
-    def read_message(reader: FrugalReader) -> Any:
+    def read_message(reader: BoundedReader) -> Any:
         values = defaults.copy()
         for name, read in steps:
             values[name] = read(reader)
@@ -104,8 +104,8 @@ def compile_reader(message: type[Any], newest: type[Any]) -> Read:
     return read_message
 
 
-def _frugal(value: Reader) -> FrugalReader:
-    return FrugalReader(value.take(value.remaining), flexible=True)
+def _frugal(value: Reader) -> BoundedReader:
+    return BoundedReader(value.take(value.remaining), flexible=True)
 
 
 def _compile_field(message: str, field: FieldSchema, newest_fields: Mapping[str, FieldSchema]) -> tuple[str, Read]:
@@ -136,14 +136,14 @@ def _compile_lifted(old: FieldSchema, new: FieldSchema, inner_name: str) -> tupl
     read, bytes_min, _ = _PRIMITIVES[old.kind]
     others = {field.name: field.default for field in describe(struct) if field.name != inner_name}
 
-    def read_lifted(reader: FrugalReader) -> Any:
+    def read_lifted(reader: BoundedReader) -> Any:
         return struct(**{inner_name: read(reader)}, **others)
 
     return new.name, _array(read_lifted, bytes_min, _weight(struct) + POINTER_WEIGHT, old.nullable)
 
 
 def _array(read: Read, bytes_min: int, weight: int, nullable: bool) -> Read:
-    def read_array(reader: FrugalReader) -> tuple[Any, ...] | None:
+    def read_array(reader: BoundedReader) -> tuple[Any, ...] | None:
         indexes = reader.weighed_array(bytes_min, weight)
         if indexes is None:
             if not nullable:
@@ -155,7 +155,7 @@ def _array(read: Read, bytes_min: int, weight: int, nullable: bool) -> Read:
 
 
 def _nullable_struct(read: Read) -> Read:
-    def read_nullable(reader: FrugalReader) -> Any:
+    def read_nullable(reader: BoundedReader) -> Any:
         marker = reader.int8()  # -1 is null; any other value precedes the struct
         return None if marker < 0 else read(reader)
 

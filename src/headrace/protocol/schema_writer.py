@@ -11,8 +11,8 @@ from struct import Struct
 from typing import Any, TypeAlias
 from uuid import UUID
 
+from headrace.protocol.primitives import array_length, bytes_length, nullable_string, uvarint
 from headrace.protocol.schema import EPOCH, FieldSchema, describe
-from headrace.protocol.wire import array_length, bytes_length, nullable_string, uvarint
 
 Write: TypeAlias = Callable[[bytearray, Any], None]
 

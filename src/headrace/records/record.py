@@ -64,7 +64,7 @@ def iter_records(
     """The records one at a time, for those who need not hold them all; damage shows when it is reached."""
     header = checked_header(batch, header)
     section = records_section(batch, header, bytes_max=bytes_max)
-    for offset, timestamp, key, value_at, value_end, _, end in placed_records(section, header):
+    for offset, timestamp, key, value_at, value_end, _, end in iter_record_spans(section, header):
         value = section[value_at:value_end] if value_at >= 0 else None
         # Asked here, not only there: a call for every record would be felt.
         has_none = value_end + 1 == end and section[value_end] == 0
@@ -79,7 +79,7 @@ def record_spans(
     """The records as bytes to copy. Their headers are passed over unread."""
     header = checked_header(batch, header)
     section = records_section(batch, header, bytes_max=bytes_max)
-    for offset, timestamp, key, value_at, _, start, end in placed_records(section, header):
+    for offset, timestamp, key, value_at, _, start, end in iter_record_spans(section, header):
         yield tuple.__new__(RecordSpan, (offset, timestamp, key, value_at == NO_VALUE, section[start:end]))
 
 
@@ -106,7 +106,7 @@ def records_section(batch: Buffer, header: BatchHeader, *, bytes_max: int = DECO
     return section
 
 
-def placed_records(section: bytes, header: BatchHeader) -> Iterator[Placed]:
+def iter_record_spans(section: bytes, header: BatchHeader) -> Iterator[Placed]:
     """Walk over the records. This loop is what all reading costs, so its varints of one and two bytes are written out.
 
     Within a record the position only grows, and the record's own length has the last word: a key or a value

@@ -2,36 +2,41 @@
 
 Appends and lookups are synchronous and know nothing of requests. What is *on disk* is tracked apart from what was
 *written*: `unsynced` hands the files that need a sync to whoever does the syncing, `synced` takes the news back.
-Opening an existing folder is in `recovery.py`, choosing what to delete in `retention.py`, compaction in
-`compaction.py`, copying from a leader in `copies.py`, reading in `log_reading.py` and `time_lookup.py`.
+Opening an existing folder is in `log_loader.py`, choosing what to delete in `log_retention.py`, compaction in
+`storage/cleaner/cleaner.py`, copying from a leader in `log_append.py`, reading in `log_read.py` and
+`timestamp_lookup.py`.
 """
 
 import logging
 from typing import TYPE_CHECKING
 
-from headrace.model.configs import LogConfig
+from headrace.config.values import LogConfig
 from headrace.model.errors import StorageError
 from headrace.records.batch import LENGTH_OVERHEAD, BatchHeader, parse_header, patch_offset_and_epoch
 from headrace.records.crc import crc32c
-from headrace.storage.due_snapshots import DueSnapshots
-from headrace.storage.files import Bytes, Durable, File, Files, NewName
-from headrace.storage.held_replicas import ReplicaMark
-from headrace.storage.leader_epochs import LeaderEpochs
-from headrace.storage.log_reading import aborted_transactions, read
-from headrace.storage.log_values import Appended, LogSlice, Producer
-from headrace.storage.producer_entry import COORDINATOR_EPOCH_MAX
-from headrace.storage.producer_snapshot import UnsyncedSnapshot, encode_snapshot, snapshot_path
-from headrace.storage.producer_state import CompletedTxn, ProducerStates
-from headrace.storage.room import RoomAhead
-from headrace.storage.segment import Segment
-from headrace.storage.segment_check import Hole
-from headrace.storage.segment_files import remove_segment_files
-from headrace.storage.snapshot_appendix import Appendix
-from headrace.storage.txn_index import AbortedTxn, TxnIndex
+from headrace.storage.directory.replica_inventory import ReplicaMark
+from headrace.storage.epoch.leader_epoch_cache import LeaderEpochFileCache
+from headrace.storage.io.file_system import Bytes, DirectorySync, Durable, File, FileSystem
+from headrace.storage.io.preallocation import Preallocator
+from headrace.storage.log_read import aborted_transactions, read
+from headrace.storage.log_types import FileRecords, LogAppendInfo, Producer
+from headrace.storage.producer.producer_snapshot_file import (
+    Appendix,
+    DueSnapshots,
+    UnsyncedSnapshot,
+    encode_snapshot,
+    snapshot_path,
+)
+from headrace.storage.producer.producer_state_entry import COORDINATOR_EPOCH_MAX
+from headrace.storage.producer.producer_state_manager import CompletedTxn, ProducerStateManager
+from headrace.storage.segment.log_segment import LogSegment
+from headrace.storage.segment.segment_replacement import remove_segment_files
+from headrace.storage.segment.segment_verifier import CorruptRange
+from headrace.storage.segment.transaction_index import AbortedTxn, TxnIndex
 
 if TYPE_CHECKING:
     from headrace.records.control import EndMarker
-    from headrace.storage.index_rebuild import Rebuilder
+    from headrace.storage.segment.index_rebuild import Rebuilder
 
 log = logging.getLogger(__name__)
 
@@ -43,16 +48,16 @@ RECENT_ENDS_MAX = 64
 class Log:
     def __init__(
         self,
-        files: Files,
+        files: FileSystem,
         directory: str,
         config: LogConfig,
         *,
-        segments: list[Segment],
+        segments: list[LogSegment],
         log_start_offset: int,
         recovery_point: int,
-        producers: ProducerStates,
-        epochs: LeaderEpochs,
-        holes: list[Hole] | None = None,
+        producers: ProducerStateManager,
+        epochs: LeaderEpochFileCache,
+        holes: list[CorruptRange] | None = None,
         unsynced: list[Durable] | None = None,
     ) -> None:
         assert segments, "a log always has an active segment"
@@ -75,19 +80,19 @@ class Log:
         self._rounds_stale = 0  # those of them that are about bytes which were cut since
         self.truncations = 0  # work on sealed segments that takes several steps must not go on behind one
         self.has_changed = False  # since it was opened; an untouched log is closed without a write
-        self.recent_ends: dict[int, tuple[Segment, int]] = {}
-        self.room = RoomAhead()
+        self.tail_positions: dict[int, tuple[LogSegment, int]] = {}
+        self.room = Preallocator()
         self._due_snapshots = DueSnapshots(files, directory)
         self.rebuilder: Rebuilder | None = None
         self.mark: ReplicaMark | None = None  # says that the replica has records, behind the first that are synced
 
     @classmethod
     def create(
-        cls, files: Files, directory: str, config: LogConfig, *, now_ms: int, unsynced: list[Durable] | None = None
+        cls, files: FileSystem, directory: str, config: LogConfig, *, now_ms: int, unsynced: list[Durable] | None = None
     ) -> "Log":
         """An empty log. Nothing is on disk for sure before the first sync, which also waits for `unsynced`."""
         files.make_dir(directory)
-        first = Segment(
+        first = LogSegment(
             files, directory, 0, index_interval_bytes=config.index_interval_bytes, create=True, now_ms=now_ms
         )
         return cls(
@@ -97,9 +102,9 @@ class Log:
             segments=[first],
             log_start_offset=0,
             recovery_point=0,
-            producers=ProducerStates(),
-            epochs=LeaderEpochs(files, directory),
-            unsynced=[*(unsynced or []), NewName(files, directory), first.file],
+            producers=ProducerStateManager(),
+            epochs=LeaderEpochFileCache(files, directory),
+            unsynced=[*(unsynced or []), DirectorySync(files, directory), first.file],
         )
 
     def rebuild_with(self, rebuilder: "Rebuilder") -> None:
@@ -109,7 +114,7 @@ class Log:
             segment.rebuilder = rebuilder
 
     @property
-    def active(self) -> Segment:
+    def active(self) -> LogSegment:
         return self.segments[-1]
 
     @property
@@ -118,15 +123,17 @@ class Log:
 
     # Appending
 
-    def append(self, batch: memoryview, header: BatchHeader, leader_epoch: int, now_ms: int) -> Appended:
+    def append(self, batch: memoryview, header: BatchHeader, leader_epoch: int, now_ms: int) -> LogAppendInfo:
         """Give a checked batch its offsets and write it, unless its producer has already written it."""
         if header.producer_id >= 0:
             written_at = self.producers.check(header)
             if written_at is not None:
-                return Appended(written_at, written_at + header.last_offset_delta + 1, duplicate=True)
+                return LogAppendInfo(written_at, written_at + header.last_offset_delta + 1, duplicate=True)
         return self._write(batch, header, leader_epoch, now_ms)
 
-    def append_for_producer(self, batch: memoryview, header: BatchHeader, leader_epoch: int, now_ms: int) -> Appended:
+    def append_for_producer(
+        self, batch: memoryview, header: BatchHeader, leader_epoch: int, now_ms: int
+    ) -> LogAppendInfo:
         """A batch that a coordinator writes in a producer's transaction: it has no sequence, only an epoch."""
         self.producers.check_without_sequence(header)
         return self._write(batch, header, leader_epoch, now_ms)
@@ -138,9 +145,9 @@ class Log:
         leader_epoch: int,
         now_ms: int,
         *,
-        epoch_was_bumped: bool,
+        uses_tv2: bool,
         newest_coordinator_epoch: int = COORDINATOR_EPOCH_MAX,
-    ) -> Appended:
+    ) -> LogAppendInfo:
         """The end of a producer's transaction; it takes one offset."""
         from headrace.records.control import build_marker_batch
 
@@ -155,14 +162,14 @@ class Log:
         self.producers.check_marker(
             header,
             marker.coordinator_epoch,
-            epoch_was_bumped=epoch_was_bumped,
+            uses_tv2=uses_tv2,
             newest_coordinator_epoch=newest_coordinator_epoch,
         )
         return self._write(batch, header, leader_epoch, now_ms, marker)
 
     def _write(
         self, batch: memoryview, header: BatchHeader, leader_epoch: int, now_ms: int, marker: "EndMarker | None" = None
-    ) -> Appended:
+    ) -> LogAppendInfo:
         base_offset = self.log_end_offset
         header = header.placed(base_offset, leader_epoch)
         segment = self.segment_for(header, now_ms)
@@ -183,10 +190,10 @@ class Log:
         Before the batch, because this can fail: an epoch without a batch is forgotten, a batch without its epoch is
         not. The next sync brings the epoch to disk before the batch.
         """
-        self.sync_first(self.epochs.assign(epoch, start_offset))
+        self.flush_before_next(self.epochs.assign(epoch, start_offset))
         self.has_changed = True
 
-    def write_marker(self, segment: Segment, batch: Bytes, header: BatchHeader, marker: "EndMarker") -> None:
+    def write_marker(self, segment: LogSegment, batch: Bytes, header: BatchHeader, marker: "EndMarker") -> None:
         """Write the marker and, for an abort, its `.txnindex` entry: both, or neither and a StorageError.
 
         The entry is written first. An entry without its marker is removed here or by recovery; a marker without its
@@ -205,24 +212,24 @@ class Log:
                 raise
         self.producers.applied_marker(header, aborted=not marker.commits, coordinator_epoch=marker.coordinator_epoch)
 
-    def appended(self, segment: Segment, header: BatchHeader) -> Appended:
+    def appended(self, segment: LogSegment, header: BatchHeader) -> LogAppendInfo:
         """A batch is in the segment, and the producers' state includes it: the log ends behind it."""
         next_offset = segment.next_offset
         self.grown_to(next_offset, segment)
-        return Appended(header.base_offset, next_offset, duplicate=False)
+        return LogAppendInfo(header.base_offset, next_offset, duplicate=False)
 
-    def grown_to(self, offset: int, segment: Segment) -> None:
+    def grown_to(self, offset: int, segment: LogSegment) -> None:
         """The segment holds more than before, and so the log does."""
         self.log_end_offset = offset
         self.has_changed = True
-        ends = self.recent_ends
+        ends = self.tail_positions
         ends[offset] = (segment, segment.file.size)
         if len(ends) > RECENT_ENDS_MAX:
             del ends[next(iter(ends))]
         if not self._unsynced or self._unsynced[-1] is not segment.file:
             self._unsynced.append(segment.file)
 
-    def segment_for(self, header: BatchHeader, now_ms: int) -> Segment:
+    def segment_for(self, header: BatchHeader, now_ms: int) -> LogSegment:
         """The active segment, or a new one if a batch does not belong there any more."""
         active = self.segments[-1]
         config = self.config
@@ -235,7 +242,7 @@ class Log:
             return active
         return self.roll(now_ms)
 
-    def is_old_enough_to_roll(self, segment: Segment, timestamp: int, now_ms: int) -> bool:
+    def is_old_enough_to_roll(self, segment: LogSegment, timestamp: int, now_ms: int) -> bool:
         """By the records' own time where they have one, so that replayed history rolls as it did when it was new."""
         age = timestamp - segment.first_timestamp if segment.first_timestamp >= 0 else now_ms - segment.opened_ms
         limit_ms = self.config.segment_ms
@@ -247,15 +254,15 @@ class Log:
             limit_ms -= crc32c(segment.path.encode()) % min(self.config.segment_jitter_ms, limit_ms)
         return age > limit_ms
 
-    def roll(self, now_ms: int) -> Segment:
+    def roll(self, now_ms: int) -> LogSegment:
         """Close the active segment and start one at the log's end.
 
         The loop waits for no disk here: the next sync brings the new name there, before anything in the new segment
         counts as written. A snapshot that a power loss tears is passed over for the one before.
         """
         self.active.seal()
-        self.give_back_room()
-        fresh = Segment(
+        self.trim_preallocation()
+        fresh = LogSegment(
             self.files,
             self.directory,
             self.log_end_offset,
@@ -265,15 +272,15 @@ class Log:
         )
         # From here on nothing fails: an empty segment that is not in the log must not be left among longer ones.
         self._snapshot_after(self._seal_aborted())
-        self._unsynced.append(NewName(self.files, self.directory))
+        self._unsynced.append(DirectorySync(self.files, self.directory))
         fresh.epochs, fresh.rebuilder = self.epochs, self.rebuilder
         self.segments.append(fresh)
         return fresh
 
-    def give_back_room(self) -> None:
+    def trim_preallocation(self) -> None:
         """The file of the active segment ends where its batches do, durably with the next sync."""
         file = self.active.file
-        if not file.give_back_room():
+        if not file.trim_preallocation():
             return
         self.has_changed = True
         if file not in self._unsynced:
@@ -312,11 +319,11 @@ class Log:
 
     # Syncing
 
-    def sync_first(self, work: list[Durable]) -> None:
+    def flush_before_next(self, work: list[Durable]) -> None:
         """Have the next sync wait for these too."""
         self._unsynced = [*work, *self._unsynced]
 
-    def begin_round(self) -> tuple[list[Durable], int]:
+    def take_unflushed(self) -> tuple[list[Durable], int]:
         """As `unsynced`, for one of many syncs: the appends behind it may find room in the file."""
         if self.segments:  # else it was abandoned since it became dirty
             self.room.round_begins(self.active.base_offset, self.active.file, self.config.segment_bytes)
@@ -341,7 +348,7 @@ class Log:
             self._unsynced += self._due_snapshots.write()
         return True
 
-    def cut_unsynced(self) -> list[Durable]:
+    def truncate_unflushed(self) -> list[Durable]:
         """After a failed sync: let go of what is not on disk for sure. Returns what makes that last, once synced.
 
         The kernel has marked those pages as clean. The next start would find them in its cache, take them for
@@ -352,12 +359,12 @@ class Log:
         while len(self.segments) > 1 and self.segments[-1].base_offset >= end:
             remove_segment_files(self.files, self.segments.pop())
         if self.active.next_offset > end:
-            self.active.truncate(self.active.position_of(end) if end > self.active.base_offset else 0, end)
+            self.active.truncate(self.active.translate_offset(end) if end > self.active.base_offset else 0, end)
         self.log_end_offset = end
-        self._unsynced, self.recent_ends = [], {}
+        self._unsynced, self.tail_positions = [], {}
         self._due_snapshots.clear()
         # For good: else it could come back after a start that did not find it.
-        return [NewName(self.files, self.directory), self.active.file]
+        return [DirectorySync(self.files, self.directory), self.active.file]
 
     def write_unsynced_again(self) -> None:
         """After a failed sync of records that are acknowledged: a sync after the next start brings them to disk.
@@ -368,17 +375,17 @@ class Log:
             if segment.next_offset > self.recovery_point:
                 segment.file.write_again()
 
-    # Reading: see log_reading.py; finding by time: time_lookup.py
+    # Reading: see log_read.py; finding by time: timestamp_lookup.py
 
-    def read(self, offset: int, bytes_max: int, limit: int) -> LogSlice | None:
+    def read(self, offset: int, bytes_max: int, limit: int) -> FileRecords | None:
         return read(self, offset, bytes_max, limit)
 
-    def aborted_transactions(self, offset: int, records: LogSlice) -> list[AbortedTxn]:
+    def aborted_transactions(self, offset: int, records: FileRecords) -> list[AbortedTxn]:
         return aborted_transactions(self, offset, records)
 
     # Shrinking
 
-    def advance_log_start(self, offset: int) -> list[Segment]:
+    def advance_log_start(self, offset: int) -> list[LogSegment]:
         """Forget everything below `offset`; returns the segments that are now wholly below it, already let go.
 
         Their files are removed by the caller, oldest first and off the loop: a crash in between leaves segments
@@ -386,7 +393,7 @@ class Log:
         """
         self.log_start_offset = max(self.log_start_offset, min(offset, self.log_end_offset))
         self.epochs.truncate_from_start(self.log_start_offset)
-        gone: list[Segment] = []
+        gone: list[LogSegment] = []
         while len(self.segments) > 1 and self.segments[1].base_offset <= self.log_start_offset:
             gone.append(self.segments.pop(0))
         if gone:
@@ -399,7 +406,9 @@ class Log:
         The disk space of a file is free when it is closed, so that a log without appends must not keep any open.
         """
         segments = {id(segment) for segment in self.segments}
-        self.recent_ends = {offset: found for offset, found in self.recent_ends.items() if id(found[0]) in segments}
+        self.tail_positions = {
+            offset: found for offset, found in self.tail_positions.items() if id(found[0]) in segments
+        }
         files = {id(segment.file) for segment in self.segments}
         indexes = {segment.aborted.path for segment in self.segments}
         self._unsynced = [
@@ -409,12 +418,12 @@ class Log:
         ]
 
     def ends_at(self, offset: int) -> None:
-        """Its segments have been cut (`truncation.py`): what was known of the rest is forgotten."""
+        """Its segments have been cut (`log_truncation.py`): what was known of the rest is forgotten."""
         self.log_end_offset = offset
         self.truncations += 1
         self.recovery_point = min(self.recovery_point, offset)
         self.has_changed = True
-        self.recent_ends = {}
+        self.tail_positions = {}
         self._due_snapshots.clear()
         self.release_former_segments()
         self._unsynced = [*self._unsynced, self.active.file]  # so that what was cut stays cut
@@ -430,14 +439,14 @@ class Log:
     def abandon(self) -> None:
         """The folder is being removed: hold on to no file, so that the last reply that sends one closes it."""
         self.segments = []
-        self.recent_ends = {}
+        self.tail_positions = {}
         self._unsynced = []
         self._due_snapshots.clear()
         self.mark = None  # a sync that begins later does not make the replica a held one again
 
     def close(self) -> None:
         """Everything to disk; after this nothing needs recovery."""
-        self.give_back_room()
+        self.trim_preallocation()
         if self.has_changed:
             work, end = self.unsynced()
             for item in work:

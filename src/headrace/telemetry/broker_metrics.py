@@ -4,7 +4,7 @@ What is counted in partitions, groups or topics has no upper end in itself, so s
 `PARTITIONS_SHOWN_MAX` and `GROUP_ROWS_SHOWN_MAX`.
 """
 
-from headrace.telemetry.figures import Kind, Metric
+from headrace.telemetry.metrics import Kind, Metric
 
 # Three series each: 3,000 of them are about 250 KiB and 10 ms a scrape, and what one Prometheus takes from a thousand
 # nodes. A broker with more partitions shows the largest; the sums count all of them.

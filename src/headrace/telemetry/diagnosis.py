@@ -7,7 +7,7 @@ from collections import defaultdict
 from collections.abc import Callable, Iterator
 from typing import NamedTuple
 
-from headrace.telemetry.scrape import Interval, Series
+from headrace.telemetry.prometheus import Interval, Series
 
 # Syncs under way, on average: above this the disk is what producers wait for.
 DISK_BUSY_SHARE = 0.6

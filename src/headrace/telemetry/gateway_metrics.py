@@ -1,6 +1,6 @@
 """The metrics of REST and gRPC. Labels are the paths and methods that exist, never text of a client."""
 
-from headrace.telemetry.figures import Kind, Metric
+from headrace.telemetry.metrics import Kind, Metric
 
 _COUNTER, _GAUGE, _HISTOGRAM = Kind.COUNTER, Kind.GAUGE, Kind.HISTOGRAM
 
@@ -20,7 +20,7 @@ HTTP_DURATION = Metric(
     ("method", "route"),
     _LATENCIES,
 )
-HTTP_UNDER_WAY = Metric("headrace_http_requests_under_way", _GAUGE, "Requests in flight.")
+HTTP_IN_FLIGHT = Metric("headrace_http_requests_under_way", _GAUGE, "Requests in flight.")
 HTTP_STREAMS = Metric("headrace_http_event_streams", _GAUGE, "Open streams of server-sent events.")
 HTTP_CONSUMERS = Metric("headrace_http_consumers", _GAUGE, "Group members of REST clients, including streams.")
 GRPC_CALLS = Metric(
@@ -33,7 +33,7 @@ GRPC_DURATION = Metric(
     ("method",),
     _LATENCIES,
 )
-GRPC_UNDER_WAY = Metric("headrace_grpc_calls_under_way", _GAUGE, "Calls and streams in flight, by method.", ("method",))
+GRPC_IN_FLIGHT = Metric("headrace_grpc_calls_under_way", _GAUGE, "Calls and streams in flight, by method.", ("method",))
 UPSTREAM_WAITING = Metric(
     "headrace_upstream_waiting_messages",
     _GAUGE,

@@ -29,7 +29,7 @@ def worst(checks: Mapping[str, Check]) -> Status:
     return max((check.status for check in checks.values()), key=_ORDER.index, default=Status.OK)
 
 
-def why_not(checks: Mapping[str, Check]) -> str | None:
+def not_ready_reason(checks: Mapping[str, Check]) -> str | None:
     """What keeps requests from being served; None if they can be."""
     return next((f"{name}: {one.detail}" for name, one in checks.items() if one.status is Status.DOWN), None)
 

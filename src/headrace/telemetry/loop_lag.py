@@ -6,8 +6,8 @@ length: so the share of late looks is the share of the time in which somebody ha
 
 import asyncio
 
-from headrace.telemetry.figures import Histogram
 from headrace.telemetry.health import Check, Status
+from headrace.telemetry.metrics import Histogram
 from headrace.telemetry.process_metrics import LOOP_LAG
 
 INTERVAL_S = 0.05
@@ -41,12 +41,12 @@ class LoopLag:
         self.start()
 
     @property
-    def worst_lately(self) -> float:
+    def recent_max_s(self) -> float:
         """In seconds, of the last ten to twenty."""
         return max(self._worst, self._worst_before)
 
     def check(self) -> Check:
-        worst = self.worst_lately
+        worst = self.recent_max_s
         if worst >= LATE_S:
             return Check(
                 Status.DEGRADED, f"the event loop was {worst:.2f} s late: the host or the process is overloaded"

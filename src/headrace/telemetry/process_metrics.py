@@ -1,6 +1,6 @@
 """The metrics that every process of a node has; `part` says which one it is: broker, gateway or grpc."""
 
-from headrace.telemetry.figures import Kind, Metric
+from headrace.telemetry.metrics import Kind, Metric
 
 _PART = ("part",)
 

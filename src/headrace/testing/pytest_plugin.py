@@ -14,8 +14,8 @@ from uuid import uuid4
 import pytest
 
 if TYPE_CHECKING:
-    from headrace.testing.local_broker import LocalBroker
-    from headrace.testing.local_cluster import LocalCluster
+    from headrace.testing.local.broker import LocalBroker
+    from headrace.testing.local.cluster import LocalCluster
 
 ADMIN_SECONDS_MAX = 30.0  # creating a topic takes milliseconds; past this the broker is gone
 
@@ -31,7 +31,7 @@ def kafka_broker_settings() -> Mapping[str, str]:
 @pytest.fixture(scope="session")
 def kafka_broker(kafka_broker_settings: Mapping[str, str]) -> Generator["LocalBroker", None, None]:
     """One broker in memory for the whole session; tests keep apart by using their own topics."""
-    from headrace.testing.local_broker import LocalBroker
+    from headrace.testing.local.broker import LocalBroker
 
     with LocalBroker(settings=kafka_broker_settings) as broker:
         yield broker
@@ -40,7 +40,7 @@ def kafka_broker(kafka_broker_settings: Mapping[str, str]) -> Generator["LocalBr
 @pytest.fixture(scope="session")
 def kafka_cluster(kafka_broker_settings: Mapping[str, str]) -> Generator["LocalCluster", None, None]:
     """Three brokers in memory for the whole session; a test that kills one starts it again before it ends."""
-    from headrace.testing.local_cluster import LocalCluster
+    from headrace.testing.local.cluster import LocalCluster
 
     with LocalCluster(3, settings=kafka_broker_settings) as cluster:
         yield cluster
@@ -83,7 +83,7 @@ def kafka_topic(kafka_topic_factory: TopicFactory) -> str:
 def pytest_runtest_makereport() -> Generator[None, pytest.TestReport, pytest.TestReport]:
     """A failing test shows what the brokers that run just then have said."""
     report = yield
-    module = sys.modules.get("headrace.testing.local_broker")
+    module = sys.modules.get("headrace.testing.local.broker")
     if report.failed and module is not None:
         for broker in module.open_brokers():
             report.sections.append((f"output of the broker on port {broker.port}", broker.output()))

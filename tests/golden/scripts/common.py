@@ -31,7 +31,7 @@ UNKNOWN_ID = UUID(int=0xDEAD)
 class ScriptFor(NamedTuple):
     api: int
     title: str  # empty for the first script of an API
-    on_disk: bool
+    wait_until_flushed: bool
     after_another: bool
     script: Script
 
@@ -40,12 +40,12 @@ SCRIPTS: list[ScriptFor] = []
 
 
 def script(
-    api: int, title: str = "", *, on_disk: bool = False, after_another: bool = False
+    api: int, title: str = "", *, wait_until_flushed: bool = False, after_another: bool = False
 ) -> Callable[[Script], Script]:
     """On disk: what is written is committed a while later. After another: beside a broker that leads and is away."""
 
     def register(function: Script) -> Script:
-        SCRIPTS.append(ScriptFor(api, title, on_disk, after_another, function))
+        SCRIPTS.append(ScriptFor(api, title, wait_until_flushed, after_another, function))
         return function
 
     return register

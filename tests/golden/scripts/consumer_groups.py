@@ -112,7 +112,7 @@ def consumer_group_heartbeat_script(c: Conversation) -> None:
     c.ok("in the end", **joining("last", "g-last", subscribed_topic_names=["unread"]))
 
 
-@script(CONSUMER_GROUP_HEARTBEAT, "on a slow disk", on_disk=True)
+@script(CONSUMER_GROUP_HEARTBEAT, "on a slow disk", wait_until_flushed=True)
 def consumer_group_heartbeat_on_disk(c: Conversation) -> None:
     create_topic(c, "t", 3)
     find_coordinator(c, "g")

@@ -217,7 +217,7 @@ def fetch_transactions(c: Conversation) -> None:
     c.ok("read committed, after the end", **reads.read("t", 0, 5, more=committed))
 
 
-@script(FETCH, "on a slow disk", on_disk=True)
+@script(FETCH, "on a slow disk", wait_until_flushed=True)
 def fetch_on_disk(c: Conversation) -> None:
     topics = Topics()
     topics.create(c, "t")

@@ -138,7 +138,7 @@ def static_members(c: Conversation) -> None:
     c.start("an empty instance id", on=c.broker.connect(), **wish("stable", group_instance_id="")).wait(61 * SECOND)
 
 
-@script(JOIN_GROUP, "on a slow disk", on_disk=True)
+@script(JOIN_GROUP, "on a slow disk", wait_until_flushed=True)
 def join_group_on_disk(c: Conversation) -> None:
     find_coordinator(c, "g")
     c.start("a member of a group that is not there", **wish("g")).wait(10).wait(10)

@@ -142,7 +142,7 @@ def offset_commit_script(c: Conversation) -> None:
     c.ok("in the end", **of((0, 1)))
 
 
-@script(OFFSET_COMMIT, "on a slow disk", on_disk=True)
+@script(OFFSET_COMMIT, "on a slow disk", wait_until_flushed=True)
 def offset_commit_on_disk(c: Conversation) -> None:
     commits = Commits()
     commits.ids["t"] = create_topic(c, "t", 2)
@@ -233,7 +233,7 @@ def offset_fetch_script(c: Conversation) -> None:
     c.ok("in the end", **of(group("g", [topic("t", 0)])))
 
 
-@script(OFFSET_FETCH, "on a slow disk", on_disk=True)
+@script(OFFSET_FETCH, "on a slow disk", wait_until_flushed=True)
 def offset_fetch_on_disk(c: Conversation) -> None:
     commits = Commits()
     commits.ids["t"] = create_topic(c, "t", 2)

@@ -87,7 +87,7 @@ def list_offsets_script(c: Conversation) -> None:
     c.ok("a timestamp of deleted records", **of((0, 1000)))
 
 
-@script(LIST_OFFSETS, "on a slow disk", on_disk=True)
+@script(LIST_OFFSETS, "on a slow disk", wait_until_flushed=True)
 def list_offsets_on_disk(c: Conversation) -> None:
     create_topic(c, "t")
     fields = {

@@ -189,7 +189,7 @@ def produce_with_ids(c: Conversation) -> None:
     c.ok("no transaction", **write("t", batch("z")))
 
 
-@script(PRODUCE, "on a slow disk", on_disk=True)
+@script(PRODUCE, "on a slow disk", wait_until_flushed=True)
 def produce_on_disk(c: Conversation) -> None:
     topics = Topics()
     topics.create(c, "t", 2)

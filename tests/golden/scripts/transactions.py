@@ -71,7 +71,7 @@ def init_producer_id_script(c: Conversation) -> None:
     c.ok("in the end", wait_ms=100, **of("last"))
 
 
-@script(INIT_PRODUCER_ID, "on a slow disk", on_disk=True)
+@script(INIT_PRODUCER_ID, "on a slow disk", wait_until_flushed=True)
 def init_producer_id_on_disk(c: Conversation) -> None:
     find_coordinator(c, "tx", 1)
     fields = {"transactional_id": "tx", "transaction_timeout": 60_000, "producer_id": -1, "producer_epoch": -1}
@@ -218,7 +218,7 @@ def end_txn_script(c: Conversation) -> None:
     c.ok("in the end", wait_ms=100, **of(last, "last", commit=False))
 
 
-@script(END_TXN, "on a slow disk", on_disk=True)
+@script(END_TXN, "on a slow disk", wait_until_flushed=True)
 def end_txn_on_disk(c: Conversation) -> None:
     create_topic(c, "t")
     mine = open_transaction(c, "tx", "t", "a")

@@ -11,8 +11,8 @@ import httpx
 import psutil
 import pytest
 
-from headrace.gateway.bodies import HELD_BYTES_MAX
-from headrace.gateway.protocol import HEAD_BYTES_MAX
+from headrace.api.rest.http import HELD_BYTES_MAX
+from headrace.api.rest.server import HEAD_BYTES_MAX
 from tests.patience import until
 
 MIB = 1024 * 1024
@@ -39,7 +39,7 @@ def problem(answer: httpx.Response) -> tuple[int, str]:
 
 
 def gateway_rss(broker) -> int:
-    (child,) = [one for one in psutil.Process(broker.pid).children() if "headrace.app.gateway" in one.cmdline()]
+    (child,) = [one for one in psutil.Process(broker.pid).children() if "headrace.app.rest_process" in one.cmdline()]
     rss: int = child.memory_info().rss
     return rss
 

@@ -10,7 +10,7 @@ import httpx
 import pytest
 from confluent_kafka import Consumer
 
-from headrace.gateway.event_ids import event_id, parse_event_id
+from headrace.api.rest.sse import event_id, parse_event_id
 from headrace.testing import LocalBroker
 from tests.integration.gateway.conftest import make_topic
 

@@ -7,7 +7,7 @@ from pathlib import Path
 import httpx
 import pytest
 
-from headrace.testing.local_cluster import LocalCluster
+from headrace.testing.local.cluster import LocalCluster
 from tests.gateways import gateway_alone
 from tests.integration.gateway.test_groups import join
 from tests.patience import until

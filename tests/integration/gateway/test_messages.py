@@ -8,7 +8,7 @@ import httpx
 import pytest
 from confluent_kafka import Consumer, TopicPartition
 
-from headrace.gateway.reading import ANSWER_BYTES_MAX
+from headrace.api.rest.read import ANSWER_BYTES_MAX
 from headrace.testing import LocalBroker
 from tests.integration.gateway.conftest import make_topic
 

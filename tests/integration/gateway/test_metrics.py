@@ -19,7 +19,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from headrace.rpc import headrace_pb2 as pb
 from headrace.rpc import headrace_pb2_grpc as services
 from headrace.telemetry import broker_metrics
-from headrace.telemetry.catalog import SERIES
+from headrace.telemetry.metric_catalog import SERIES
 from headrace.testing import LocalBroker
 from tests.integration.gateway.conftest import make_topic
 from tests.integration.stable_offsets import until_stable

@@ -13,8 +13,8 @@ from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis.errors import Unsatisfiable
 from schemathesis.specs.openapi.checks import positive_data_acceptance
 
-from headrace.gateway.routes.messages import WAIT_MS_MAX
-from headrace.gateway.schemas import PARTITIONS_MAX
+from headrace.api.rest.routes.messages import WAIT_MS_MAX
+from headrace.api.rest.schemas import PARTITIONS_MAX
 from headrace.testing import LocalBroker
 
 EXAMPLES = 8

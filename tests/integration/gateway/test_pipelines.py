@@ -5,7 +5,7 @@ import time
 
 from confluent_kafka import Producer
 
-from headrace.gateway.pipelines import TOPIC
+from headrace.api.pipeline_reports import TOPIC
 
 # Any client may write to the topic.
 MALFORMED = [

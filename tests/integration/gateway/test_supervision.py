@@ -19,7 +19,7 @@ import psutil
 import pytest
 from confluent_kafka import Producer
 
-from headrace.app.processor_time import BROKER_SLICE_NS
+from headrace.process.runtime import BROKER_SLICE_NS
 from headrace.testing import LocalBroker
 from tests.gateways import gateway_alone
 from tests.integration.raw import RawConnection
@@ -30,7 +30,7 @@ START = [sys.executable, "-m", "headrace.cli.main", "start", "--memory", "--list
 WAIT_S = 30.0
 
 
-REST, GRPC = "headrace.app.gateway", "headrace.app.rpc"
+REST, GRPC = "headrace.app.rest_process", "headrace.app.grpc_process"
 
 
 def companion_of(broker: LocalBroker, module: str = REST) -> psutil.Process:

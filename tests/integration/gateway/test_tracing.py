@@ -13,7 +13,7 @@ import grpc
 import pytest
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
 
-from headrace.app.config_file import SettingsRefused, load_settings
+from headrace.config.loader import SettingsError, load_settings
 from headrace.rpc import headrace_pb2 as pb
 from headrace.rpc import headrace_pb2_grpc as services
 from headrace.testing import LocalBroker
@@ -108,12 +108,12 @@ def test_every_line_of_the_log_is_a_document(broker):
 
 
 def test_tracing_needs_its_extra(monkeypatch):
-    monkeypatch.setattr("headrace.app.tracing.NEEDED", ("no_such_package.at_all",))
-    with pytest.raises(SettingsRefused, match=r"pip install 'headrace\[otel\]'"):
+    monkeypatch.setattr("headrace.telemetry.tracing.NEEDED", ("no_such_package.at_all",))
+    with pytest.raises(SettingsError, match=r"pip install 'headrace\[otel\]'"):
         load_settings(None, {}, [("tracing.enabled", "true", "--set: ")])
 
 
 def test_nothing_that_traces_is_loaded_without_it(tmp_path):
-    program = "import sys, headrace.app.gateway, headrace.gateway.server, headrace.app.rpc, headrace.rpc.server"
-    program += "; sys.exit('opentelemetry.sdk' in sys.modules)"
+    program = "import sys, headrace.app.rest_process, headrace.api.rest.server"
+    program += ", headrace.app.grpc_process, headrace.api.grpc.server; sys.exit('opentelemetry.sdk' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", program], check=False, cwd=tmp_path).returncode == 0

@@ -3,7 +3,7 @@
 import json
 import random
 
-from headrace.client.uploading import LONG_MESSAGES_MIN
+from headrace.client.aio.bulk import LONG_MESSAGES_MIN
 from tests.integration.gateway.conftest import make_topic
 
 NDJSON = {"content-type": "application/x-ndjson"}

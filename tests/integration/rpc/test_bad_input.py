@@ -10,7 +10,7 @@ from google.protobuf.message_factory import GetMessageClass
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from headrace.model.settings import GatewaySettings
+from headrace.config.settings import GatewaySettings
 from headrace.rpc import headrace_pb2 as pb
 from tests.integration.rpc.kit import TIMEOUT_S, Rpc, records, refused, subscribe
 

@@ -10,8 +10,8 @@ import psutil
 import pytest
 from confluent_kafka import Consumer
 
+from headrace.api.grpc.clients import CONSUME_STREAMS_MAX
 from headrace.rpc import headrace_pb2 as pb
-from headrace.rpc.clients import CONSUME_STREAMS_MAX
 from tests.integration.rpc.kit import (
     TIMEOUT_S,
     Rpc,
@@ -95,7 +95,7 @@ SMALL_WINDOW = (("grpc.http2.bdp_probe", 0), ("grpc.http2.lookahead_bytes", 65_5
 
 
 def test_a_client_that_reads_no_acks_is_stopped_and_costs_no_memory(broker, rpc: Rpc, topic):
-    (server,) = [one for one in psutil.Process(broker.pid).children() if "headrace.app.rpc" in one.cmdline()]
+    (server,) = [one for one in psutil.Process(broker.pid).children() if "headrace.app.grpc_process" in one.cmdline()]
     sent = threading.Semaphore(0)
     request = pb.ProduceRequest(topic=topic, partition=0, records=records(*[b"x" * 1000] * 100))
     total = 5_000  # half a gigabyte
@@ -307,7 +307,7 @@ def test_large_records_come_alone_and_small_ones_together(rpc: Rpc, topic):
 
 
 def test_a_client_that_does_not_read_costs_little_and_loses_nothing(broker, rpc: Rpc, topic):
-    (server,) = [one for one in psutil.Process(broker.pid).children() if "headrace.app.rpc" in one.cmdline()]
+    (server,) = [one for one in psutil.Process(broker.pid).children() if "headrace.app.grpc_process" in one.cmdline()]
     count = 15_000  # of 10 kB each: bytes that would be seen, in few records
     batch = records(*[os.urandom(10_000) for _ in range(100)])
     acks = produce_all(rpc, [pb.ProduceRequest(topic=topic, partition=0, records=batch) for _ in range(count // 100)])

@@ -26,7 +26,7 @@ def server_alone(broker: LocalBroker, folder: Path) -> Iterator[tuple[str, int]]
     said = folder / "rpc.log"
     settings = '{"grpc_port": 0}'
     with said.open("w") as log:
-        command = [sys.executable, "-m", "headrace.app.rpc", "--settings-json", settings]
+        command = [sys.executable, "-m", "headrace.app.grpc_process", "--settings-json", settings]
         process = subprocess.Popen([*command, "--bootstrap", broker.bootstrap], stderr=log)
     try:
         until(lambda: "gRPC on " in said.read_text(), said.read_text, TIMEOUT_S)

@@ -4,7 +4,7 @@ from collections.abc import AsyncIterator
 
 import pytest
 
-from headrace.broker.broker import Broker
+from headrace.broker.server import Broker
 from tests.integration.rules.kit import Client, running
 
 

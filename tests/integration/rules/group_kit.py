@@ -4,7 +4,7 @@ import asyncio
 from contextlib import AsyncExitStack
 from typing import Any
 
-from headrace.broker.broker import Broker
+from headrace.broker.server import Broker
 from headrace.model.errors import ErrorCode
 from headrace.protocol.api import ApiKey
 from tests.integration.rules.kit import SECONDS_MAX, Client
@@ -119,7 +119,7 @@ class Company:
             for earlier in members[:at]:
                 await earlier.joined()
             await joining
-            await self.share_out(*members[: at + 1])
+            await self.propagate_assignment(*members[: at + 1])
 
     async def join_again(self, leader: Member, *others: Member) -> None:
         """Everybody, in one more generation: what a member says of itself counts from its next join on."""
@@ -129,10 +129,10 @@ class Company:
             one.ask_to_join()
         for one in (leader, *others):
             await one.joined()
-        await self.share_out(leader, *others)
+        await self.propagate_assignment(leader, *others)
 
     @staticmethod
-    async def share_out(leader: Member, *others: Member) -> None:
+    async def propagate_assignment(leader: Member, *others: Member) -> None:
         everybody = (leader, *others)
         leader.ask_for_share(**{one.member_id: one.member_id.encode() for one in everybody})
         for one in others:

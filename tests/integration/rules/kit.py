@@ -11,19 +11,19 @@ from datetime import timedelta
 from struct import pack, unpack
 from typing import Any
 
-from headrace.app.clock import SystemClock
-from headrace.broker.broker import Broker
-from headrace.metadata.memory import MemoryStore
+from headrace.broker.server import Broker
+from headrace.config.settings import Listener, Settings
+from headrace.metadata.embedded import MemoryStore
 from headrace.metadata.store import Store
-from headrace.model.settings import Listener, Settings
+from headrace.process.runtime import SystemClock
 from headrace.protocol.api import SERVED, ApiKey
-from headrace.protocol.kafka_messages import message_class
+from headrace.protocol.codec import message_class
 from headrace.protocol.schema import FieldSchema, describe
 from headrace.records.batch import walk
 from headrace.records.builder import NewRecord, build_batch
 from headrace.records.record import decode_records
-from headrace.storage.files import Files
-from headrace.storage.memory_files import MemoryFiles
+from headrace.storage.io.file_system import FileSystem
+from headrace.storage.io.memory_file_system import MemoryFiles
 from headrace.testing import SimFiles
 from tests.unit.protocol.kio_messages import kio_bytes, kio_read
 
@@ -47,7 +47,7 @@ class SlowDisk(SimFiles):
 
 @asynccontextmanager
 async def running(
-    files: Files | None = None, store: Store | None = None, configs: Mapping[str, str] | None = None
+    files: FileSystem | None = None, store: Store | None = None, configs: Mapping[str, str] | None = None
 ) -> AsyncIterator[Broker]:
     """A broker on a free port: in memory, or on the disk that is handed in."""
     settings = Settings(

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from headrace.broker.broker import Broker
+from headrace.broker.server import Broker
 from headrace.model.errors import ErrorCode
 from headrace.protocol.api import ApiKey
 from headrace.records.batch import batch_crc, parse_header

@@ -6,7 +6,7 @@ from contextlib import AsyncExitStack
 
 import pytest
 
-from headrace.broker.broker import Broker
+from headrace.broker.server import Broker
 from headrace.model.errors import ErrorCode
 from headrace.protocol.api import ApiKey
 from tests.integration.rules.group_kit import GROUP, Company, Member, Owner, fetched_offset
@@ -123,7 +123,7 @@ async def test_rule_23_members_are_told_of_a_rebalance_and_stale_commits_are_ref
     assert (first.generation, second.generation) == (stale + 1, stale + 1)
     assert await first.commit(3, generation=stale) == ErrorCode.ILLEGAL_GENERATION
     assert await first.commit(3) == ErrorCode.REBALANCE_IN_PROGRESS, "nothing is shared out yet"
-    await company.share_out(first, second)
+    await company.propagate_assignment(first, second)
     assert await first.commit(3, generation=stale) == ErrorCode.ILLEGAL_GENERATION
     assert await fetched_offset(first.client, 9, require_stable=True) == (ErrorCode.NONE, 2)
     assert await first.commit(3) == ErrorCode.NONE

@@ -4,8 +4,8 @@ from typing import Any
 
 import pytest
 
-from headrace.broker.broker import Broker
-from headrace.broker.partition import Partition
+from headrace.broker.replica.partition import Partition
+from headrace.broker.server import Broker
 from headrace.model.errors import ErrorCode
 from headrace.protocol.api import ApiKey
 from headrace.records.batch import batch_crc, parse_header, walk
@@ -71,8 +71,8 @@ async def test_rule_11_a_repetition_is_not_acknowledged_before_the_first_is_on_d
 
 
 async def test_rule_12_producers_are_remembered_over_a_clean_stop_and_over_a_crash() -> None:
-    from headrace.app.clock import SystemClock
-    from headrace.metadata.memory import MemoryStore
+    from headrace.metadata.embedded import MemoryStore
+    from headrace.process.runtime import SystemClock
 
     store = MemoryStore(SystemClock())
     with SlowDisk() as disk:

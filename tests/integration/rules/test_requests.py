@@ -4,10 +4,10 @@ from typing import Any
 
 import pytest
 
-from headrace.broker.broker import Broker
+from headrace.broker.server import Broker
 from headrace.model.errors import ErrorCode
 from headrace.protocol.api import SERVED, ApiKey
-from headrace.protocol.kafka_messages import message_class
+from headrace.protocol.codec import message_class
 from headrace.records.batch import parse_header
 from tests.integration.rules.kit import BROKEN, Client, SlowDisk, batch, running, values
 from tests.unit.protocol.kio_messages import kio_read

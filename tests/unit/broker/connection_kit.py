@@ -5,11 +5,11 @@ import socket
 from collections.abc import Callable
 from struct import pack, unpack
 
-from headrace.broker.budget import MemoryBudget
-from headrace.broker.connection import Connection
-from headrace.broker.figures import NetworkFigures
-from headrace.broker.reply import Reply
-from headrace.broker.turn_loop import turn_end_of
+from headrace.broker.metrics import NetworkMetrics
+from headrace.broker.network.connection import Connection
+from headrace.broker.network.memory_pool import MemoryPool
+from headrace.broker.network.response_queue import ResponseSlot
+from headrace.broker.runtime.event_loop import iteration_end_scheduler
 from headrace.protocol.frames import Parts
 
 KIB = 1024
@@ -30,10 +30,10 @@ class Answering:
     """Keeps a place for every answer, and gives them when the test says so."""
 
     def __init__(self) -> None:
-        self.waiting: list[tuple[bytes, Reply]] = []
+        self.waiting: list[tuple[bytes, ResponseSlot]] = []
 
     def __call__(self, connection: Connection, request: memoryview) -> None:
-        self.waiting.append((bytes(request), connection.reserve_reply()))
+        self.waiting.append((bytes(request), connection.reserve_slot()))
 
     def answer(self, number: int = 0) -> None:
         request, reply = self.waiting.pop(number)
@@ -45,12 +45,12 @@ class StandInServer:
 
     def __init__(self, dispatch: Dispatch, *, budget_bytes: int = MIB, frame_bytes_max: int = MIB) -> None:
         self.loop = asyncio.get_running_loop()
-        self.leave_for_turn_end = turn_end_of(self.loop)
+        self.call_at_iteration_end = iteration_end_scheduler(self.loop)
         self.dispatch = dispatch
-        self.budget = MemoryBudget(budget_bytes)
+        self.budget = MemoryPool(budget_bytes)
         self.receive_view = memoryview(bytearray(256 * KIB))
         self.frame_bytes_max = frame_bytes_max
-        self.figures = NetworkFigures()
+        self.figures = NetworkMetrics()
         self.now_ms = 0
         self.gone: list[Connection] = []
 

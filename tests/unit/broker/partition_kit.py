@@ -5,14 +5,14 @@ from collections.abc import Sequence
 from dataclasses import replace
 from uuid import UUID
 
-from headrace.broker.group_commit import GroupCommit
-from headrace.broker.partition import AppendResult, Partition
-from headrace.core.cluster.image import PartitionState
-from headrace.model.configs import LogConfig
+from headrace.broker.replica.log_flusher import LogFlusher
+from headrace.broker.replica.partition import AppendResult, Partition
+from headrace.config.values import LogConfig
+from headrace.core.image.metadata_image import PartitionRegistration
 from headrace.model.errors import HeadraceError, StorageError
-from headrace.storage.files import Files
+from headrace.storage.io.file_system import FileSystem
 from headrace.storage.log import Log
-from headrace.storage.segment import Segment
+from headrace.storage.segment.log_segment import LogSegment
 from tests.unit.storage.log_kit import batch_of
 
 ACKS_ALL = -1
@@ -30,7 +30,7 @@ class CommitByHand:
 
     def run(self) -> None:
         dirty, self.dirty = self.dirty, {}
-        work = [(partition, *partition.log.begin_round()) for partition in dirty]
+        work = [(partition, *partition.log.take_unflushed()) for partition in dirty]
         for partition, files, offset in work:
             try:
                 for file in files:
@@ -59,18 +59,18 @@ class Waiter:
         self.woken += 1
 
 
-def state(*, leader: int = 1, isr: tuple[int, ...] = (1,), leader_epoch: int = 0) -> PartitionState:
-    return PartitionState(isr, isr, leader, leader_epoch, 0)
+def state(*, leader: int = 1, isr: tuple[int, ...] = (1,), leader_epoch: int = 0) -> PartitionRegistration:
+    return PartitionRegistration(isr, isr, leader, leader_epoch, 0)
 
 
 def new_partition(
-    files: Files,
-    group_commit: GroupCommit | CommitByHand | None,
+    files: FileSystem,
+    group_commit: LogFlusher | CommitByHand | None,
     *,
     config: LogConfig = CONFIG,
     index: int = 0,
     folder: str = "/data",
-    let_go: list[Segment] | None = None,
+    let_go: list[LogSegment] | None = None,
 ) -> Partition:
     log = Log.create(files, f"{folder}/t-{index}", config, now_ms=0)
     gone = let_go if let_go is not None else []

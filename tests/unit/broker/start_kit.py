@@ -5,16 +5,16 @@ from collections.abc import Callable
 from random import Random
 from uuid import UUID
 
-from headrace.broker.broker import Broker
-from headrace.broker.group_commit import GroupCommit
-from headrace.core.cluster import facts
-from headrace.core.cluster.topics import NewTopic
-from headrace.metadata.memory import MemoryStore
+from headrace.broker.replica.log_flusher import LogFlusher
+from headrace.broker.server import Broker
+from headrace.config.settings import Listener, Settings
+from headrace.core.controller.topic_control import NewTopic
+from headrace.core.image import records
+from headrace.metadata.embedded import MemoryStore
 from headrace.metadata.store import LeaseId
 from headrace.model.errors import HeadraceError
-from headrace.model.settings import Listener, Settings
 from headrace.testing import SimClock, SimFiles
-from headrace.testing.sim_files import PowerLost
+from headrace.testing.simulation.files import PowerLost
 from tests.unit.broker.partition_kit import CommitByHand, produce, values_of
 
 LISTENER = Listener("PLAINTEXT", "sim", 9092)
@@ -43,7 +43,7 @@ class NoSockets:
 
 
 class SimBroker(Broker):
-    def _new_group_commit(self, loop: asyncio.AbstractEventLoop) -> GroupCommit:
+    def _new_group_commit(self, loop: asyncio.AbstractEventLoop) -> LogFlusher:
         return Commits()  # type: ignore[return-value]
 
 
@@ -102,8 +102,8 @@ class Machine:
         await _end_other_tasks()
         self.files.lose_power(torn=Random(7))
         if self.is_clustered:  # a host takes longer to boot than a session lasts
-            for entry in (await self.store.load(facts.SESSIONS)).entries.values():
-                await self.store.revoke(LeaseId(facts.session_lease(entry.value)))
+            for entry in (await self.store.load(records.SESSIONS)).entries.values():
+                await self.store.revoke(LeaseId(records.session_lease(entry.value)))
 
     def lost(self, broker: Broker) -> list[str]:
         """Acknowledged records that a consumer does not read at their offsets."""

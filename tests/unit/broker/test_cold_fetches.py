@@ -6,21 +6,21 @@ from typing import Any
 
 import pytest
 
-from headrace.app.clock import SystemClock
-from headrace.broker.broker import Broker
-from headrace.broker.handlers import fetch
-from headrace.core.cluster.topics import NewTopic
-from headrace.metadata.memory import MemoryStore
+from headrace.broker.handlers.data import fetch
+from headrace.broker.server import Broker
+from headrace.config.settings import Listener, Settings
+from headrace.core.controller.topic_control import NewTopic
+from headrace.metadata.embedded import MemoryStore
 from headrace.model.errors import ErrorCode
-from headrace.model.settings import Listener, Settings
+from headrace.process.runtime import SystemClock
 from headrace.protocol.api import ApiKey
-from headrace.protocol.kafka_messages import message_class
+from headrace.protocol.codec import message_class
 from headrace.records.batch import parse_header
-from headrace.storage import log_reading
-from headrace.storage.memory_files import MemoryFiles
-from headrace.storage.segment import Segment
+from headrace.storage import log_read
+from headrace.storage.io.memory_file_system import MemoryFiles
+from headrace.storage.segment.log_segment import LogSegment
+from tests.unit.broker.api.test_request_errors import ask
 from tests.unit.broker.connection_kit import Peer, StandInServer
-from tests.unit.broker.test_request_errors import ask
 from tests.unit.protocol.kio_messages import kio_read
 from tests.unit.storage.log_kit import batch_of
 
@@ -63,17 +63,17 @@ def next_offset(records: bytes, offset: int) -> int:
 
 async def test_fetch_of_cold_partitions_checks_a_bounded_part(broker: Broker, monkeypatch: pytest.MonkeyPatch) -> None:
     batch_bytes = broker.partitions.get("t", 0).log.size_bytes // BATCHES
-    for module in (fetch, log_reading):
+    for module in (fetch, log_read):
         monkeypatch.setattr(module, "CHECK_BYTES_MAX", 3 * batch_bytes)
     checked: list[int] = []
-    original = Segment.check
+    original = LogSegment.check
 
-    def noted(segment: Segment, start: int, end: int) -> int:
+    def noted(segment: LogSegment, start: int, end: int) -> int:
         good = original(segment, start, end)
         checked.append(good - start)
         return good
 
-    monkeypatch.setattr(Segment, "check", noted)
+    monkeypatch.setattr(LogSegment, "check", noted)
     peer = StandInServer(broker.dispatcher).connect_by_tcp()
     offsets, total = [0] * PARTITIONS, 0
     while min(offsets) < BATCHES:

@@ -6,18 +6,18 @@ from pathlib import Path
 
 import pytest
 
-from headrace.app.clock import SystemClock
-from headrace.broker.broker import Broker
-from headrace.broker.controller import Controller
-from headrace.core.cluster import facts
-from headrace.core.cluster.topics import NewTopic
-from headrace.core.cluster.values import NO_LEADER, PartitionState
-from headrace.metadata.memory import MemoryStore
+from headrace.broker.controller.controller import Controller
+from headrace.broker.server import Broker
+from headrace.config.settings import Listener, Settings
+from headrace.core.controller.topic_control import NewTopic
+from headrace.core.image import records
+from headrace.core.image.model import NO_LEADER, PartitionRegistration
+from headrace.metadata.embedded import MemoryStore
 from headrace.metadata.store import LeaseId, OutcomeUnknown, Snapshot, Unavailable
-from headrace.model.settings import Listener, Settings
-from headrace.storage.checkpoints import REGISTRATIONS
-from headrace.storage.files import DiskFiles
-from headrace.storage.log_dir import LogDir
+from headrace.process.runtime import SystemClock
+from headrace.storage.directory.checkpoint_files import REGISTRATIONS
+from headrace.storage.directory.log_directory import LogDirectory
+from headrace.storage.io.file_system import OsFileSystem
 from headrace.testing import SimFiles
 from tests.unit.storage.log_kit import batch_of
 
@@ -34,7 +34,7 @@ class Host:
 
     async def started(self) -> Broker:
         settings = Settings(listeners=(ENDPOINT,), data_dir=str(self.data))
-        broker = Broker(settings, self.clock, DiskFiles(), self.store, shares_store=True)
+        broker = Broker(settings, self.clock, OsFileSystem(), self.store, shares_store=True)
         try:
             await broker.start()
         except Exception:
@@ -71,7 +71,7 @@ class Host:
         shutil.rmtree(self.data)
         shutil.copytree(self.copy, self.data)
 
-    async def state_after_start(self) -> PartitionState:
+    async def state_after_start(self) -> PartitionRegistration:
         broker = await self.started()
         state = broker.image.topics["t"].partitions[0]
         await broker.stop()
@@ -142,7 +142,7 @@ class Away(MemoryStore):
     async def commit(
         self, expect: Mapping[str, int], writes: Mapping[str, bytes | None], lease: LeaseId | None = None
     ) -> int:
-        if self.is_away and facts.broker_key(1) in writes:
+        if self.is_away and records.broker_key(1) in writes:
             raise Unavailable("away")
         return await super().commit(expect, writes, lease)
 
@@ -164,7 +164,7 @@ async def test_stop_that_cannot_be_counted_in_the_metadata_leaves_a_current_dire
 
 async def test_stop_of_a_replaced_process_leaves_the_registration_of_the_other(host: Host) -> None:
     broker = await host.started()
-    key = facts.broker_key(1)
+    key = records.broker_key(1)
     entry = (await host.store.load(key)).entries[key]
     await host.store.commit({}, {key: entry.value})  # of another process
     registered = (await host.store.load(key)).entries[key]
@@ -177,7 +177,7 @@ async def test_copy_is_older_after_a_start_that_failed_later(host: Host, monkeyp
         raise OSError("no")
 
     with monkeypatch.context() as patched:
-        patched.setattr(LogDir, "begin_writing", fail)
+        patched.setattr(LogDirectory, "begin_writing", fail)
         with pytest.raises(OSError, match="no"):
             await host.started()
     host.restore()
@@ -189,7 +189,9 @@ async def test_start_that_fails_early_leaves_the_copy_recognisable(host: Host, m
     host.restore()
 
     with monkeypatch.context() as patched:
-        patched.setattr("headrace.broker.partition_states.PartitionStates.come_back", fail)
+        patched.setattr(
+            "headrace.broker.controller.replication_control.ReplicationControl.handle_unclean_restart", fail
+        )
         with pytest.raises(ValueError, match="no"):
             await host.started()
     assert (await host.state_after_start()).leader == NO_LEADER
@@ -215,8 +217,8 @@ async def test_unreadable_count_is_an_older_copy(host: Host, content: str) -> No
 
 async def test_directory_of_an_earlier_version_is_trusted(host: Host) -> None:
     (host.data / REGISTRATIONS).unlink()
-    entry = (await host.store.load(facts.broker_key(1))).entries[facts.broker_key(1)]
-    await host.store.commit({}, {facts.broker_key(1): entry.value.replace(b',"registrations":2', b"")})
+    entry = (await host.store.load(records.broker_key(1))).entries[records.broker_key(1)]
+    await host.store.commit({}, {records.broker_key(1): entry.value.replace(b',"registrations":2', b"")})
     assert (await host.state_after_start()).leader == 1
 
 
@@ -231,7 +233,9 @@ async def test_start_that_fails_early_leaves_the_disk_recognizable(host: Host, m
     await host.live_on_an_empty_disk()
     host.restore()
     with monkeypatch.context() as patched:
-        patched.setattr("headrace.broker.partition_states.PartitionStates.come_back", fail)
+        patched.setattr(
+            "headrace.broker.controller.replication_control.ReplicationControl.handle_unclean_restart", fail
+        )
         with pytest.raises(ValueError, match="no"):
             await host.started()
     assert (await host.state_after_start()).lost == (1,)
@@ -259,7 +263,7 @@ async def test_older_copy_is_recognized_behind_an_old_load(host: Host) -> None:
         shutil.rmtree(directory)
     await host.run(records=1)
     shutil.copytree(host.data, host.copy)
-    old = await host.store.load(facts.ROOT)
+    old = await host.store.load(records.ROOT)
     await host.run(records=1)
     host.restore()
     host.store.behind = old
@@ -283,7 +287,7 @@ async def test_registration_of_unknown_outcome_is_no_older_copy() -> None:
     clock = SystemClock()
     store = Unsure(clock)
     with SimFiles() as files:
-        log_dir = LogDir(files, "/data")
+        log_dir = LogDirectory(files, "/data")
         for _ in range(2):
             controller = Controller(store, Settings(), clock)
             try:
@@ -297,14 +301,14 @@ async def test_registration_of_unknown_outcome_is_no_older_copy() -> None:
             except OutcomeUnknown:
                 assert log_dir.registrations == 1
         assert not controller._is_older_copy(log_dir.registrations)
-        assert LogDir(files, "/data").registrations == log_dir.registrations == 2
+        assert LogDirectory(files, "/data").registrations == log_dir.registrations == 2
     await store.close()
 
 
 def test_count_that_cannot_be_written_stays_as_it_is(caplog: pytest.LogCaptureFixture) -> None:
     with SimFiles() as files:
-        log_dir = LogDir(files, "/data")
+        log_dir = LogDirectory(files, "/data")
         files.fail("append", path="*registrations*", error=28)
         assert log_dir.count_registration(5) == 0
         assert "Registration not counted" in caplog.text
-        assert LogDir(files, "/data").registrations == 0
+        assert LogDirectory(files, "/data").registrations == 0

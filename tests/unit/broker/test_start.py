@@ -4,14 +4,14 @@ from collections.abc import Mapping
 
 import pytest
 
-from headrace.app.clock import SystemClock
-from headrace.broker import broker as broker_module
-from headrace.broker.broker import Broker
-from headrace.broker.replication import session as session_module
-from headrace.metadata.memory import MemoryStore
+from headrace.broker import server as broker_module
+from headrace.broker.controller import broker_lifecycle as session_module
+from headrace.broker.server import Broker
+from headrace.config.settings import Listener, Settings
+from headrace.metadata.embedded import MemoryStore
 from headrace.metadata.store import LeaseId, OutcomeUnknown, Snapshot, Unavailable
-from headrace.model.settings import Listener, Settings
-from headrace.storage.memory_files import MemoryFiles
+from headrace.process.runtime import SystemClock
+from headrace.storage.io.memory_file_system import MemoryFiles
 
 
 class Shaky(MemoryStore):

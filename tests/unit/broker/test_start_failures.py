@@ -16,14 +16,14 @@ from unittest import mock
 
 import pytest
 
-from headrace.broker import broker as broker_module
-from headrace.broker.broker import Broker
+from headrace.broker import server as broker_module
+from headrace.broker.controller.restored_metadata import raise_leader_epochs, raise_producer_ids
 from headrace.broker.replication.membership import Membership
-from headrace.broker.restored_metadata import raise_leader_epochs, raise_producer_ids
-from headrace.broker.stop_steps import StopSteps
-from headrace.core.cluster.brokers import DuplicateBroker
-from headrace.core.cluster.topics import NewTopic
-from headrace.core.internal_topics import OFFSETS_TOPIC, TRANSACTIONS_TOPIC
+from headrace.broker.runtime.shutdown_steps import StopSteps
+from headrace.broker.server import Broker
+from headrace.core.controller.cluster_control import DuplicateBroker
+from headrace.core.controller.topic_control import NewTopic
+from headrace.core.topic import OFFSETS_TOPIC, TRANSACTIONS_TOPIC
 from headrace.model.errors import StorageError
 from headrace.testing import SimFiles
 from tests.unit.broker.start_kit import ENDS, Machine, try_to_start
@@ -127,7 +127,7 @@ HARMLESS_CALLS = {
     "log.warning",
 }  # fmt: skip
 STOP_STEPS: dict[str, Callable[[Broker], None]] = {
-    "hand over": failing(lambda broker: broker.membership, "hand_over"),
+    "hand over": failing(lambda broker: broker.membership, "controlled_shutdown"),
     "close listener": failing(lambda broker: broker.server, "close"),
     "stop membership": failing(lambda broker: broker.membership, "stop"),
     "close peers": failing(lambda broker: broker.peers, "close"),
@@ -170,7 +170,7 @@ async def create_internal_topics(machine: Machine) -> None:
 
 def trust_in(machine: Machine) -> tuple[bool, bool]:
     log_dir = machine.new_broker().log_dir
-    return log_dir.was_clean, log_dir.keeps_unsynced
+    return log_dir.was_clean, log_dir.same_boot_as_last_run
 
 
 @pytest.mark.parametrize("end", ENDS)

@@ -9,7 +9,7 @@ from typer.testing import CliRunner
 from headrace import __version__
 from headrace.cli import app as app_module
 from headrace.cli.app import app, run
-from headrace.cli.exit_codes import NOT_FOUND, UNREACHABLE, USAGE
+from headrace.cli.common.exit_codes import NOT_FOUND, UNREACHABLE, USAGE
 from headrace.cli.main import main
 
 CLI_PAGE = Path(__file__).parents[3] / "docs" / "reference" / "cli.md"

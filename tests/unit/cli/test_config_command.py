@@ -7,9 +7,9 @@ import pytest
 from typer.testing import CliRunner
 
 from headrace.cli.app import app
-from headrace.cli.config_docs import config_reference
-from headrace.model.configs import BROKER_CONFIGS, TOPIC_CONFIGS
-from headrace.model.node_configs import ALIASES, NODE_CONFIGS
+from headrace.cli.config import config_reference
+from headrace.config.keys.node import ALIASES, NODE_CONFIGS
+from headrace.config.values import BROKER_CONFIGS, TOPIC_CONFIGS
 
 REFERENCE = Path(__file__).parents[3] / "docs" / "reference" / "config.md"
 

@@ -7,12 +7,12 @@ import sys
 import pytest
 import typer.main
 
-from headrace.app.config_file import SettingsRefused
 from headrace.cli import start as start_module
 from headrace.cli.app import app
-from headrace.cli.exit_codes import USAGE
+from headrace.cli.common.exit_codes import USAGE
 from headrace.cli.main import main
-from headrace.model.settings import Listener
+from headrace.config.loader import SettingsError
+from headrace.config.settings import Listener
 
 
 @pytest.fixture(autouse=True)
@@ -49,7 +49,7 @@ def test_metrics_are_told_where_somebody_asks_for_them():
 
 def test_several_addresses_need_names_of_their_own():
     words = ("-l", "INTERNAL://[::1]:1", "-l", "localhost:2", "-s", "listener.security.protocol.map=INTERNAL:PLAINTEXT")
-    with pytest.raises(SettingsRefused, match=r"PLAINTEXT is not in listener\.security"):
+    with pytest.raises(SettingsError, match=r"PLAINTEXT is not in listener\.security"):
         settings(*words)
     made = settings(*words[:-1], "listener.security.protocol.map=INTERNAL:PLAINTEXT,PLAINTEXT:PLAINTEXT")
     assert [listener.name for listener in made.listeners] == ["INTERNAL", "PLAINTEXT"]

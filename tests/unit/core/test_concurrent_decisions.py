@@ -13,13 +13,21 @@ from uuid import UUID
 
 import pytest
 
-from headrace.broker.fact_writer import KEYS_PER_BATCH_MAX, Pinned
-from headrace.core.cluster import alter_configs, brokers, elections, facts, isr_changes, restored, topics
-from headrace.core.cluster.assignments import PARTITIONS_PER_TOPIC_MAX
-from headrace.core.cluster.image import ClusterImage
-from headrace.core.cluster.topics import NewTopic, TopicDefaults
-from headrace.core.cluster.values import Decision
-from headrace.metadata.ledger import Ledger
+from headrace.broker.controller.metadata_writer import KEYS_PER_BATCH_MAX, Pinned
+from headrace.core.controller import (
+    alter_partition,
+    cluster_control,
+    config_control,
+    replication_control,
+    restored_metadata,
+    topic_control,
+)
+from headrace.core.controller.replica_placer import PARTITIONS_PER_TOPIC_MAX
+from headrace.core.controller.topic_control import NewTopic, TopicDefaults
+from headrace.core.image import records
+from headrace.core.image.metadata_image import MetadataImage
+from headrace.core.image.model import Decision
+from headrace.metadata.key_value_state import KeyValueState
 from headrace.metadata.store import Change, Conflict, Entry
 from tests.unit.core import decision_kit
 from tests.unit.core.decision_kit import DECISIONS, broken_invariants, first_commit, taken
@@ -30,16 +38,16 @@ REJECTED = "rejected"
 class State(NamedTuple):
     entries: Mapping[str, Entry]
     revision: int
-    image: ClusterImage
+    image: MetadataImage
 
     @property
     def facts(self) -> dict[str, bytes]:
         return {key: entry.value for key, entry in self.entries.items()}
 
 
-def state_of(ledger: Ledger) -> State:
+def state_of(ledger: KeyValueState) -> State:
     snapshot = ledger.snapshot("")
-    image = ClusterImage()
+    image = MetadataImage()
     versions = {key: entry.version for key, entry in snapshot.entries.items()}
     in_order = sorted(snapshot.entries.values(), key=lambda entry: entry.version)
     image.apply(snapshot.revision, {entry.key: entry.value for entry in in_order}, versions)
@@ -48,7 +56,7 @@ def state_of(ledger: Ledger) -> State:
 
 def committed(state: State, pinned: Pinned[object]) -> State:
     """The state after the commit; raises Conflict as every store does."""
-    ledger = Ledger(state.entries.values(), state.revision)
+    ledger = KeyValueState(state.entries.values(), state.revision)
     change = ledger.check(pinned.expect, pinned.writes, None) if pinned.writes else None
     if change is None:
         return state
@@ -69,7 +77,7 @@ def _rejected(history: History) -> set[str]:
 
 class Model:
     def __init__(self) -> None:
-        ledger = Ledger()
+        ledger = KeyValueState()
         ledger.apply(Change(1, first_commit()))
         self._histories: dict[tuple[str, ...], History] = {(): History(state_of(ledger), {})}
 
@@ -118,17 +126,17 @@ class Model:
         no partition had its index before, so only its replicas are compared.
         """
         metadata: dict[str, object] = dict(self._taken(state, "elect")[0].facts)
-        added = facts.block_key(decision_kit.T_ID, 1)
+        added = records.block_key(decision_kit.T_ID, 1)
         if added in state.facts:
-            metadata[added] = [one.replicas for one in facts.decode_block(state.facts[added])]
+            metadata[added] = [one.replicas for one in records.decode_block(state.facts[added])]
         return metadata
 
 
 @pytest.fixture(scope="module", autouse=True)
 def _small_limits() -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(topics, "TOMBSTONES_MAX", 0)
-        patch.setattr(facts, "PARTITIONS_PER_BLOCK", decision_kit.PARTITIONS_PER_BLOCK)
+        patch.setattr(topic_control, "TOMBSTONES_MAX", 0)
+        patch.setattr(records, "PARTITIONS_PER_BLOCK", decision_kit.PARTITIONS_PER_BLOCK)
         yield
 
 
@@ -158,7 +166,14 @@ def test_model_takes_every_decision(model: Model) -> None:
 
 
 def test_every_decision_of_the_core_is_in_the_model() -> None:
-    modules: list[ModuleType] = [brokers, topics, elections, alter_configs, isr_changes, restored]
+    modules: list[ModuleType] = [
+        cluster_control,
+        topic_control,
+        replication_control,
+        config_control,
+        alter_partition,
+        restored_metadata,
+    ]
     source = inspect.getsource(decision_kit)
     decisions = [
         function.__name__
@@ -179,17 +194,17 @@ def test_replica_of_an_earlier_life_does_not_join_the_isr(model: Model, change: 
 
 
 def test_largest_topic_fits_into_one_commit(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(facts, "PARTITIONS_PER_BLOCK", 100)
+    monkeypatch.setattr(records, "PARTITIONS_PER_BLOCK", 100)
     name = "a.b" + "c" * 200
-    image = ClusterImage()
-    image.apply(1, {key: value for key, value in first_commit().items() if not key.startswith(facts.PARTITIONS)})
+    image = MetadataImage()
+    image.apply(1, {key: value for key, value in first_commit().items() if not key.startswith(records.PARTITIONS)})
     defaults = TopicDefaults(1, 1, decision_kit.layers(image))
     new = NewTopic(name, PARTITIONS_PER_TOPIC_MAX, 3)
-    created = topics.create_topics({name: new}, image, {name: UUID(int=99)}, defaults)[name]
+    created = topic_control.create_topics({name: new}, image, {name: UUID(int=99)}, defaults)[name]
     assert isinstance(created, Decision)
     pinned = [Pinned.of(created, image)]
     image.apply(2, created.writes)
-    deleted = topics.delete_topics([name], image, enabled=True, now_ms=0)[name]
+    deleted = topic_control.delete_topics([name], image, enabled=True, now_ms=0)[name]
     assert isinstance(deleted, Decision)
     pinned.append(Pinned.of(deleted, image))
     assert all(len(one.expect.keys() | one.writes.keys()) <= KEYS_PER_BATCH_MAX for one in pinned)

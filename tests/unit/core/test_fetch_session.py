@@ -12,11 +12,11 @@ from headrace.core.fetch_session import (
     IDLE_BEFORE_EVICTION_MS,
     PARTITION_BYTES,
     FetchSession,
-    FetchSessions,
+    FetchSessionCache,
     FetchSessionTopicIdError,
 )
 from headrace.model.errors import FetchSessionNotFound, InvalidFetchSessionEpoch
-from headrace.protocol.fetch import FetchPartition, FetchRequest, PartitionRow
+from headrace.protocol.messages.fetch import FetchPartition, FetchRequest, PartitionRow
 
 
 class Slice(NamedTuple):
@@ -42,7 +42,7 @@ def request(
 
 
 def begun(
-    sessions: FetchSessions, one: FetchRequest, now_ms: int = 0, new_id: Callable[[], int] | None = None
+    sessions: FetchSessionCache, one: FetchRequest, now_ms: int = 0, new_id: Callable[[], int] | None = None
 ) -> FetchSession:
     session = sessions.begin(one, now_ms, new_id or ids(), uses_topic_ids=False)
     assert session is not None
@@ -54,12 +54,12 @@ def row(index: int, high_watermark: int = 5, size: int = 0, error: int = 0) -> t
 
 
 def test_the_first_answer_holds_every_partition() -> None:
-    session = begun(FetchSessions(10), request(wanted=(0, 1)))
+    session = begun(FetchSessionCache(10), request(wanted=(0, 1)))
     assert [one.partition for _, one in session.news(iter([row(0), row(1)]))] == [0, 1]
 
 
 def test_an_unchanged_partition_is_not_told_again_rule_07() -> None:
-    sessions = FetchSessions(10)
+    sessions = FetchSessionCache(10)
     session = begun(sessions, request(wanted=(0, 1)))
     session.news(iter([row(0), row(1)]))
     session = begun(sessions, request(session.session_id, 1))
@@ -68,34 +68,34 @@ def test_an_unchanged_partition_is_not_told_again_rule_07() -> None:
 
 
 def test_data_and_errors_are_always_told_rule_07() -> None:
-    session = begun(FetchSessions(10), request(wanted=(0, 1, 2)))
+    session = begun(FetchSessionCache(10), request(wanted=(0, 1, 2)))
     session.news(iter([row(0), row(1), row(2)]))
     news = session.news(iter([row(0, size=7), row(1, error=3), row(2)]))
     assert [one.partition for _, one in news] == [0, 1]
 
 
 def test_a_partition_that_failed_is_told_again_when_it_is_well() -> None:
-    session = begun(FetchSessions(10), request(wanted=(0,)))
+    session = begun(FetchSessionCache(10), request(wanted=(0,)))
     session.news(iter([row(0)]))
     session.news(iter([row(0, error=3)]))
     assert len(session.news(iter([row(0)]))) == 1
 
 
 def test_partitions_that_gave_data_go_to_the_end_of_the_queue() -> None:
-    session = begun(FetchSessions(10), request(wanted=(0, 1, 2)))
+    session = begun(FetchSessionCache(10), request(wanted=(0, 1, 2)))
     session.news(iter([row(0, size=7), row(1), row(2)]))
     assert [one.partition for _, one in session.wanted()] == [1, 2, 0]
 
 
 def test_an_incremental_fetch_changes_adds_and_forgets() -> None:
-    sessions = FetchSessions(10)
+    sessions = FetchSessionCache(10)
     session = begun(sessions, request(wanted=(0, 1)))
     session = begun(sessions, request(session.session_id, 1, wanted=(2,), forgotten=(0,)))
     assert [one.partition for _, one in session.wanted()] == [1, 2]
 
 
 def test_the_epoch_must_be_the_next_one_and_wraps_to_one() -> None:
-    sessions = FetchSessions(10)
+    sessions = FetchSessionCache(10)
     session = begun(sessions, request(wanted=(0,)))
     with pytest.raises(InvalidFetchSessionEpoch):
         begun(sessions, request(session.session_id, 2))
@@ -106,25 +106,25 @@ def test_the_epoch_must_be_the_next_one_and_wraps_to_one() -> None:
 
 def test_an_unknown_session_is_said_to_be_unknown() -> None:
     with pytest.raises(FetchSessionNotFound):
-        begun(FetchSessions(10), request(99, 1))
+        begun(FetchSessionCache(10), request(99, 1))
 
 
 def test_the_final_epoch_ends_the_session() -> None:
-    sessions = FetchSessions(10)
+    sessions = FetchSessionCache(10)
     session = begun(sessions, request(wanted=(0,)))
     assert sessions.begin(request(session.session_id, -1, wanted=(0,)), 0, ids(), uses_topic_ids=False) is None
     assert len(sessions) == 0
 
 
 def test_a_session_does_not_change_from_names_to_ids() -> None:
-    sessions = FetchSessions(10)
+    sessions = FetchSessionCache(10)
     session = begun(sessions, request(wanted=(0,)))
     with pytest.raises(FetchSessionTopicIdError):
         sessions.begin(request(session.session_id, 1), 0, ids(), uses_topic_ids=True)
 
 
 def test_a_full_cache_gives_a_place_only_of_a_silent_session_rule_07() -> None:
-    sessions, new_id = FetchSessions(1), ids()
+    sessions, new_id = FetchSessionCache(1), ids()
     begun(sessions, request(wanted=(0,)), now_ms=0, new_id=new_id)
     busy = sessions.begin(request(wanted=(0,)), IDLE_BEFORE_EVICTION_MS - 1, new_id, uses_topic_ids=False)
     assert busy is None, "the client fetches without a session then"
@@ -132,8 +132,8 @@ def test_a_full_cache_gives_a_place_only_of_a_silent_session_rule_07() -> None:
     assert len(sessions) == 1
 
 
-def full_of_consumers(bytes_max: int = 100 * PARTITION_BYTES) -> tuple[FetchSessions, Callable[[], int]]:
-    sessions, new_id = FetchSessions(1000, bytes_max), ids()
+def full_of_consumers(bytes_max: int = 100 * PARTITION_BYTES) -> tuple[FetchSessionCache, Callable[[], int]]:
+    sessions, new_id = FetchSessionCache(1000, bytes_max), ids()
     for _ in range(10):
         begun(sessions, request(wanted=range(10)), new_id=new_id)
     return sessions, new_id
@@ -172,7 +172,7 @@ def test_follower_session_evicts_consumer_sessions() -> None:
 
 
 def test_follower_session_takes_the_slot_of_a_consumer() -> None:
-    sessions, new_id = FetchSessions(2), ids()
+    sessions, new_id = FetchSessionCache(2), ids()
     first = begun(sessions, request(wanted=(0,), replica_id=2), 0, new_id)
     begun(sessions, request(wanted=(0,)), 1, new_id)
     begun(sessions, request(wanted=(0,), replica_id=3), 2, new_id)
@@ -192,7 +192,7 @@ def test_ended_sessions_give_their_bytes_back() -> None:
 def test_partitions_take_no_more_memory_than_assumed() -> None:
     """Each in a topic of its own whose name is as long as names may be: the most that a request can make us keep."""
     count = 2_000
-    sessions = FetchSessions(10, count * PARTITION_BYTES)
+    sessions = FetchSessionCache(10, count * PARTITION_BYTES)
     tracemalloc.start()
     try:
         topics = [(f"{number:0249}", [FetchPartition(0, 2**30, 2**40, 2**30, 2**40, 2**30)]) for number in range(count)]

@@ -6,12 +6,12 @@ from contextlib import aclosing
 
 import pytest
 
-from headrace.metadata import ledger
-from headrace.metadata.ledger import Ledger
-from headrace.metadata.memory import MemoryStore
+from headrace.metadata import key_value_state
+from headrace.metadata.embedded import MemoryStore
+from headrace.metadata.key_value_state import KeyValueState
 from headrace.metadata.store import Change, Compacted, LeaseExpired
 from headrace.model.errors import StorageError
-from headrace.testing.clock import SimClock
+from headrace.testing.simulation.clock import SimClock
 
 
 class RealClock:
@@ -89,8 +89,8 @@ async def test_closing_waits_for_commits_under_way() -> None:
 
 
 def test_history_is_bounded_by_bytes_and_keeps_the_newest_change(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(ledger, "HISTORY_BYTES_MAX", 1000)
-    book = Ledger()
+    monkeypatch.setattr(key_value_state, "HISTORY_BYTES_MAX", 1000)
+    book = KeyValueState()
     for revision in range(1, 11):
         book.apply(Change(revision, {"/a": b"x" * 298}))
     assert [change.revision for change in book.changes_after(7)] == [8, 9, 10]
@@ -103,4 +103,4 @@ def test_history_is_bounded_by_bytes_and_keeps_the_newest_change(monkeypatch: py
 @pytest.mark.parametrize("ttl_ms", [0, -1])
 def test_a_lease_needs_a_duration(ttl_ms: int) -> None:
     with pytest.raises(ValueError, match="over before it begins"):
-        Ledger().grant(ttl_ms, now_ms=0)
+        KeyValueState().grant(ttl_ms, now_ms=0)

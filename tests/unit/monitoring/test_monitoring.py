@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 import yaml
 
-from headrace.cli.metrics_catalog import BY_NAME, SERIES
-from headrace.telemetry.figures import Metric
+from headrace.cli.common.metrics_catalog import BY_NAME, SERIES
+from headrace.telemetry.metrics import Metric
 
 ROOT = Path(__file__).resolve().parents[3]
 PROMETHEUS = ROOT / "monitoring" / "prometheus"

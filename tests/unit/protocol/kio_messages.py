@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from headrace.model.errors import ErrorCode
 from headrace.protocol.api import SERVED, ApiKey
-from headrace.protocol.kafka_messages import BY_HAND, message_class
+from headrace.protocol.codec import BY_HAND, message_class
 from headrace.protocol.schema import EPOCH, FieldSchema, describe
 
 COMPILED = sorted(set(SERVED) - BY_HAND - {ApiKey.PRODUCE, ApiKey.FETCH})

@@ -7,8 +7,8 @@ import pytest
 
 from headrace.model.errors import ErrorCode
 from headrace.protocol.api import SERVED, ApiKey
+from headrace.protocol.codec import BY_HAND, count_errors, encode_element, message_class, write_response
 from headrace.protocol.error_counts import EncodedWithErrors, compile_counter
-from headrace.protocol.kafka_messages import BY_HAND, count_errors, encode_element, message_class, write_response
 from headrace.protocol.schema import describe
 from tests.unit.protocol.kio_messages import kio_read
 

@@ -5,6 +5,7 @@ import pytest
 from headrace.model.errors import CorruptBatch
 from headrace.records.batch import parse_header
 from headrace.records.builder import NewRecord, build_batch
+from headrace.records.compaction_filter import filter_batch
 from headrace.records.control import (
     ControlType,
     EndMarker,
@@ -13,7 +14,6 @@ from headrace.records.control import (
     encode_marker,
     read_marker,
 )
-from headrace.records.filtering import filter_batch
 
 COMMIT = EndMarker(ControlType.COMMIT, 7)
 ABORT = EndMarker(ControlType.ABORT, 2**31 - 1)

@@ -10,9 +10,9 @@ import pytest
 
 from headrace.records.batch import parse_header, produced_batch
 from headrace.records.builder import NewRecord, build_batch, recompress, with_log_append_time
+from headrace.records.compaction_filter import filter_batch
 from headrace.records.compression import Codec
 from headrace.records.control import ControlType, EndMarker, build_marker_batch
-from headrace.records.filtering import filter_batch
 from headrace.records.record import Record, decode_records
 
 with warnings.catch_warnings():

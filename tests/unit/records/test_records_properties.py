@@ -7,11 +7,11 @@ from hypothesis import strategies as st
 
 from headrace.model.errors import CorruptBatch, MessageTooLarge, UnsupportedCompression
 from headrace.records.batch import HEADER_BYTES, BatchHeader, batch_crc, parse_header
+from headrace.records.batch_queries import first_at_or_after, key_errors, max_timestamp_record
 from headrace.records.builder import NewRecord, build_batch, recompress, sealed
+from headrace.records.compaction_filter import filter_batch
 from headrace.records.compression import MIB, Codec, compress, decompress
 from headrace.records.control import read_marker
-from headrace.records.filtering import filter_batch
-from headrace.records.lookup import first_at_or_after, key_errors, max_timestamp_record
 from headrace.records.record import Record, decode_records, record_spans
 
 int64 = st.integers(-(2**63), 2**63 - 1)

@@ -6,11 +6,11 @@ from uuid import UUID
 
 from headrace.model.errors import CorruptLog
 from headrace.model.ids import TopicPartition
+from headrace.storage.directory.log_directory import LogDirectory
+from headrace.storage.io.stepwise import run_through
 from headrace.storage.log import Log
-from headrace.storage.log_dir import LogDir
-from headrace.storage.segment_files import remove_segment_files
-from headrace.storage.slices import run_through
-from headrace.storage.time_lookup import offset_at_or_after
+from headrace.storage.segment.segment_replacement import remove_segment_files
+from headrace.storage.timestamp_lookup import offset_at_or_after
 from headrace.testing import SimFiles
 from tests.unit.storage.log_kit import CONFIG, append, read_values
 
@@ -42,7 +42,7 @@ class Holder:
 
     def __init__(self, files: SimFiles, promises: Promises, boot: int = 0) -> None:
         self.files, self.promises, self.boot = files, promises, boot
-        self.log_dir = LogDir(files, DATA)
+        self.log_dir = LogDirectory(files, DATA)
         self.log_dir.claim("cluster", 1, UUID(int=1))
         self.log_dir.begin_writing()
         if files.exists(FOLDER):
@@ -71,7 +71,7 @@ class Holder:
 
     def sync(self) -> None:
         """Group commit: what is on disk is acknowledged."""
-        work, end = self.log.begin_round()
+        work, end = self.log.take_unflushed()
         for item in work:
             item.sync()
         self.log.synced(end)

@@ -3,18 +3,18 @@
 from collections.abc import Sequence
 from dataclasses import replace
 
-from headrace.model.configs import LogConfig
+from headrace.config.values import LogConfig
 from headrace.records.batch import parse_header
 from headrace.records.builder import NewRecord, build_batch
-from headrace.storage.files import Files
+from headrace.storage.io.file_system import FileSystem
+from headrace.storage.io.memory_file_system import MemoryFiles
 from headrace.storage.log import Log
-from headrace.storage.log_values import Appended
-from headrace.storage.memory_files import MemoryFiles
+from headrace.storage.log_types import LogAppendInfo
 
 CONFIG = replace(LogConfig(), index_interval_bytes=100)
 
 
-def new_log(files: Files | None = None, config: LogConfig = CONFIG) -> Log:
+def new_log(files: FileSystem | None = None, config: LogConfig = CONFIG) -> Log:
     return Log.create(files if files is not None else MemoryFiles(), "/data/t-0", config, now_ms=0)
 
 
@@ -23,7 +23,9 @@ def batch_of(values: Sequence[str], *, timestamp: int = 1_000, **fields: int) ->
     return build_batch(records, **fields)
 
 
-def append(log: Log, *values: str, timestamp: int = 1_000, epoch: int = 0, now_ms: int = 0, **fields: int) -> Appended:
+def append(
+    log: Log, *values: str, timestamp: int = 1_000, epoch: int = 0, now_ms: int = 0, **fields: int
+) -> LogAppendInfo:
     batch = memoryview(bytearray(batch_of(values, timestamp=timestamp, **fields)))
     return log.append(batch, parse_header(batch), epoch, now_ms)
 

@@ -13,25 +13,25 @@ from functools import partial
 from typing import Any, NamedTuple, TypeVar
 from uuid import UUID
 
-from headrace.broker.partition import Partition
-from headrace.broker.partitions import Partitions
-from headrace.broker.removals import Removals
-from headrace.broker.replication.copying import Expected, append_run, checked_runs
-from headrace.core.cluster.image import PartitionState
-from headrace.model.configs import LogConfig
+from headrace.broker.replica.file_deleter import FileDeleter
+from headrace.broker.replica.partition import Partition
+from headrace.broker.replica.replica_manager import ReplicaManager
+from headrace.broker.replication.follower_log import Expected, append_run, verified_batches
+from headrace.config.values import LogConfig
+from headrace.core.image.metadata_image import PartitionRegistration
 from headrace.model.errors import DiskFull, MissingFile, StorageError
 from headrace.model.ids import TopicPartition
 from headrace.records.batch import BatchHeader, parse_header, patch_offset_and_epoch, walk
 from headrace.records.builder import NewRecord, build_batch
 from headrace.records.control import ControlType, EndMarker, build_marker_batch, read_marker
 from headrace.records.record import decode_records
+from headrace.storage.directory.log_directory import LogDirectory
 from headrace.storage.log import Log
-from headrace.storage.log_dir import LogDir
-from headrace.storage.log_values import Producer
+from headrace.storage.log_types import Producer
 from headrace.testing import SimFiles
-from headrace.testing.clock import SimClock
-from headrace.testing.sim_disk import Folder
-from headrace.testing.sim_files import ShortWrite
+from headrace.testing.simulation.clock import SimClock
+from headrace.testing.simulation.disk import Folder
+from headrace.testing.simulation.files import ShortWrite
 from tests.unit.broker.partition_kit import ACKS_ALL, CommitByHand
 
 Result = TypeVar("Result")
@@ -94,7 +94,7 @@ class MatrixFiles(SimFiles):
         return super().exists(path)
 
     def _error(self, operation: str, path: str) -> StorageError:
-        """As DiskFiles translates it."""
+        """As OsFileSystem translates it."""
         text = f"{operation} {path}: {self._fault} (simulated)"
         if self._fault is Fault.SHORT_WRITE:
             return ShortWrite(text)
@@ -194,10 +194,10 @@ def _values(batch: memoryview, header: BatchHeader, start: int) -> list[tuple[in
     return [(one.offset, (one.value or b"").decode()) for one in decode_records(batch, header) if one.offset >= start]
 
 
-class WaitingRemovals(Removals):
+class WaitingRemovals(FileDeleter):
     """Background work waits until the test runs it. In threads, the order of operations would not be the same."""
 
-    def __init__(self, log_dir: LogDir) -> None:
+    def __init__(self, log_dir: LogDirectory) -> None:
         super().__init__(log_dir)
         self.waiting: list[Callable[[], None]] = []
 
@@ -278,7 +278,7 @@ class World:
         """Raises StorageError where the process, or its partition, cannot start."""
         self.epoch, self.is_running = epoch, False
         self.commit = CommitByHand()
-        self.log_dir = LogDir(self.files, "/data")
+        self.log_dir = LogDirectory(self.files, "/data")
         self.log_dir.claim("cluster", 1, UUID(int=1))
         self.log_dir.begin_writing()
         if self.files.exists(DIRECTORY):
@@ -290,7 +290,7 @@ class World:
 
     def hold(self, log: Log) -> None:
         self.removals = WaitingRemovals(self.log_dir)
-        self.partitions = Partitions(self.log_dir, SimClock(), 1, self.commit, self.removals)  # type: ignore[arg-type]
+        self.partitions = ReplicaManager(self.log_dir, SimClock(), 1, self.commit, self.removals)  # type: ignore[arg-type]
         self.partition = Partition(
             NAME.topic,
             NAME.partition,
@@ -311,8 +311,8 @@ class World:
     def log(self) -> Log:
         return self.partition.log
 
-    def state(self) -> PartitionState:
-        return PartitionState((self.leader,), (self.leader,), self.leader, self.epoch, 0)
+    def state(self) -> PartitionRegistration:
+        return PartitionRegistration((self.leader,), (self.leader,), self.leader, self.epoch, 0)
 
     def adopt(self) -> None:
         """After a start: nothing acknowledged is missing, and of the rest of what was returned a prefix is there."""
@@ -375,7 +375,7 @@ class World:
     def end(self, producer_id: int, *, commit: bool) -> None:
         marker = EndMarker(ControlType.COMMIT if commit else ControlType.ABORT, 0)
         end = self.attempt(
-            lambda: self.partition.append_marker(marker, Producer(producer_id, 0), 1_000, epoch_was_bumped=False)
+            lambda: self.partition.append_marker(marker, Producer(producer_id, 0), 1_000, uses_tv2=False)
         )
         self.returned(Entry(end - 1, producer_id, aborts=not commit))
 
@@ -388,7 +388,7 @@ class World:
                 start = next((at for at, header in walk(leaders) if header.next_offset > end), None)
                 if start is not None:
                     records = memoryview(bytearray(leaders))[start:]
-                    for run in checked_runs(records, Expected(end, epoch, EPOCH_MAX, is_confirmed=True)):
+                    for run in verified_batches(records, Expected(end, epoch, EPOCH_MAX, is_confirmed=True)):
                         append_run(self.partition, run, 1_000)
             finally:  # some of it may be in the log before another part fails
                 held = sum(one.offset < self.log.log_end_offset for one in entries)
@@ -453,12 +453,12 @@ class World:
         for work in waiting:
             self.quietly(work)
 
-    def start_anew(self, offset: int) -> None:
+    def truncate_fully_and_start_at(self, offset: int) -> None:
         """What a follower does when its leader's log begins past its end: the records below are deleted."""
         self.model.synced = 0
         self.model.former, former_end = self.model.entries, self.model.end
         self.model.anew_at = offset
-        work = lambda: asyncio.run(self.partitions.start_anew(self.partition, offset))  # noqa: E731
+        work = lambda: asyncio.run(self.partitions.truncate_fully_and_start_at(self.partition, offset))  # noqa: E731
         try:
             work()
         except StorageError as error:
@@ -471,10 +471,10 @@ class World:
         self.remove_in_background()
 
     async def _truncate(self, end: int) -> None:
-        from headrace.broker.replication.copying import cut
-        from headrace.core.replica.follower import EpochEnd
+        from headrace.broker.replication.follower_log import cut
+        from headrace.core.replica.follower_truncation import EpochEndOffset
 
-        await cut(self.partitions, self.partition, EpochEnd(self.epoch, end))
+        await cut(self.partitions, self.partition, EpochEndOffset(self.epoch, end))
 
     def close(self) -> None:
         """A clean stop. Raises StorageError where it is none; the next start then checks every log."""

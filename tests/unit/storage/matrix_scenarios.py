@@ -4,13 +4,13 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from uuid import UUID
 
-from headrace.broker.log_keeper import LogKeeper
-from headrace.model.configs import LogConfig
+from headrace.broker.log.log_manager import LogManager
+from headrace.config.values import LogConfig
 from headrace.model.errors import DiskFull, StorageError
+from headrace.storage.io.stepwise import run_through
 from headrace.storage.log import Log
-from headrace.storage.retention import expired_segments
-from headrace.storage.slices import run_through
-from tests.unit.storage.compaction_kit import cleaner
+from headrace.storage.log_retention import expired_segments
+from tests.unit.storage.cleaner.compaction_kit import cleaner
 from tests.unit.storage.matrix_kit import (
     CONFIG,
     NAME,
@@ -175,7 +175,7 @@ def follower_truncates(world: World) -> None:
 
 def follower_starts_anew(world: World) -> None:
     """The leader has deleted everything up to an offset past the follower's end."""
-    world.start_anew(20)
+    world.truncate_fully_and_start_at(20)
     leaders = [*world.model.entries, Entry(20, FIRST, "value 20", True), Entry(21, FIRST, aborts=True)]
     world.copy(leaders_log(leaders, [1] * len(leaders)), leaders)
     world.sync()
@@ -213,7 +213,7 @@ def segments_expire(world: World) -> None:
             now_ms=now_ms,
         )
         start = expired.log_start_offset
-        if expired.segments == len(log.segments) and not LogKeeper._roll(world.partition, now_ms):
+        if expired.segments == len(log.segments) and not LogManager._roll(world.partition, now_ms):
             start = log.active.base_offset
         if world.partition.failure is not None:
             raise Offline
@@ -235,7 +235,7 @@ def keyed_records(world: World) -> None:
 
 
 def log_is_compacted(world: World) -> None:
-    """The policy of LogKeeper: a full disk leaves the log as it was, anything else takes the partition offline."""
+    """The policy of LogManager: a full disk leaves the log as it was, anything else takes the partition offline."""
     for attempt in range(2):
         round_ = cleaner(world.log, now_ms=100_000)
         try:
@@ -310,7 +310,9 @@ def partition_is_created(world: World) -> None:
 
 
 def _opened_or_created(world: World) -> Log:
-    """As `PartitionDirs.open_or_create`: a creation that failed half-way leaves a directory that is opened next."""
+    """As `PartitionDirectories.open_or_create`: a creation that failed half-way leaves a directory that is opened
+    next.
+    """
     log_dir = world.log_dir
     if not world.files.exists(f"{log_dir.path}/{NAME}"):
         return log_dir.create(NAME, UUID(int=8), world.config, now_ms=0)
@@ -327,7 +329,7 @@ def partition_is_replaced(world: World) -> None:
     for _ in range(2):
         try:
             aside = aside or log_dir.set_aside(NAME, UUID(int=9), "-delete")
-            log_dir.settle_forgotten()
+            log_dir.flush_forgotten_checkpoints()
             break
         except StorageError as error:
             world.failures.append(error)

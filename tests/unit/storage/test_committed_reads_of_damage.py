@@ -5,7 +5,7 @@ import pytest
 from headrace.model.errors import CorruptLog
 from headrace.records.batch import BatchHeader, walk
 from headrace.storage.log import Log
-from headrace.storage.recovery import Checkpoint, open_log
+from headrace.storage.log_loader import Checkpoint, open_log
 from headrace.testing import SimFiles
 from tests.unit.storage.log_kit import CONFIG, append, new_log
 from tests.unit.storage.test_log_transactions import ABORT, end, write

@@ -10,13 +10,13 @@ from dataclasses import replace
 
 import pytest
 
-from headrace.model.configs import LogConfig
+from headrace.config.values import LogConfig
 from headrace.model.errors import CorruptLog
 from headrace.records.batch import HEADER_BYTES
-from headrace.storage.damage import damaged_from
 from headrace.storage.log import Log
-from headrace.storage.recovery import Checkpoint, open_log
-from headrace.storage.truncation import start_log_anew
+from headrace.storage.log_loader import Checkpoint, open_log
+from headrace.storage.log_truncation import restart_log_at
+from headrace.storage.segment.corrupt_ranges import damaged_from
 from headrace.testing import SimFiles
 from tests.unit.storage.log_kit import CONFIG, append, batch_of, new_log, read_values
 
@@ -24,8 +24,8 @@ DIRECTORY = "/data/t-0"
 BATCHES = 8
 ONE_SEGMENT, SMALL_SEGMENTS = CONFIG, replace(CONFIG, segment_bytes=250)
 CRASHED = Checkpoint(recovery_point=1)
-LOST_POWER = Checkpoint(recovery_point=1, keeps_unsynced=False)
-LOST_POWER_LATER = Checkpoint(recovery_point=BATCHES, keeps_unsynced=False)
+LOST_POWER = Checkpoint(recovery_point=1, same_boot_as_last_run=False)
+LOST_POWER_LATER = Checkpoint(recovery_point=BATCHES, same_boot_as_last_run=False)
 
 
 def filled(files: SimFiles, config: LogConfig = ONE_SEGMENT) -> Log:
@@ -155,7 +155,7 @@ def test_d5_corrupt_length_before_offset_2_to_the_32_hides_no_record(before: int
     with SimFiles() as files:
         files.make_dir("/data")
         log = new_log(files)
-        start_log_anew(log, base, 0)
+        restart_log_at(log, base, 0)
         values = [f"value {number}" for number in range(BATCHES)]
         for value in values:
             append(log, value)

@@ -8,7 +8,8 @@ ENOSPC      An append raises DiskFull, the partition stays online, and its log i
             A retry of the append succeeds at the same offset. Background work is repeated or left for the next start.
             A sync, or an undo, that finds no space takes the partition offline.
 EIO, EINTR  StorageError. An append or a sync that meets it takes the partition offline: nothing more is acknowledged
-            before a restart. (Python repeats system calls that a signal interrupts; see test_disk_files.py.)
+            before a restart. (Python repeats system calls that a signal interrupts; see
+            unit/storage/io/test_file_system.py.)
 ENOENT      As EIO: a file that should be there is missing. A removal of a file that is gone counts as done.
 short write As EIO: half of an append is behind the end of the file and could not be removed.
 
@@ -26,7 +27,7 @@ No operation raises anything but StorageError.
 
 import pytest
 
-from headrace.testing.sim_files import OPERATIONS
+from headrace.testing.simulation.files import OPERATIONS
 from tests.unit.storage.matrix_kit import (
     End,
     Fault,

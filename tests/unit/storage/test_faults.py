@@ -10,10 +10,10 @@ from typing import Any
 import pytest
 
 from headrace.model.errors import CorruptLog
+from headrace.storage.io.stepwise import run_through
 from headrace.storage.log import Log
-from headrace.storage.log_values import FoundOffset
-from headrace.storage.slices import run_through
-from headrace.storage.time_lookup import offset_at_or_after, offset_of_max_timestamp
+from headrace.storage.log_types import TimestampAndOffset
+from headrace.storage.timestamp_lookup import offset_at_or_after, offset_of_max_timestamp
 from headrace.testing import PowerLost, SimFiles
 from tests.unit.storage.fault_kit import (
     DATA,
@@ -168,7 +168,7 @@ def view(holder: Holder) -> dict[str, Any]:
     }
 
 
-def _first_at_or_after(log: Log, timestamp: int) -> FoundOffset | None:
+def _first_at_or_after(log: Log, timestamp: int) -> TimestampAndOffset | None:
     return run_through(offset_at_or_after(log, timestamp))
 
 
@@ -212,7 +212,7 @@ def check_damaged(
     assert len(missing) <= 1, f"{place}: {missing} cannot be read any more"
     for offset, found in seen["times"].items():
         assert missing or found[:2] == (offset, 1_000 + offset), f"{place}: the time of {offset} leads to {found}"
-    assert seen["newest"] in ("refused", FoundOffset(max(records), 1_000 + max(records), 1)), place
+    assert seen["newest"] in ("refused", TimestampAndOffset(max(records), 1_000 + max(records), 1)), place
     # Where one epoch follows another, a batch that says the other may be right: nobody else knows, to a batch.
     assert seen["epochs"][0] in [(0, 9), (0, 10), (0, 11)], place
     assert seen["epochs"][1:] == sound["epochs"][1:], place

@@ -5,10 +5,10 @@ from pathlib import Path
 
 import pytest
 
-from headrace.storage.file_names import FileName, parse_file_name
-from headrace.storage.files import DiskFiles
+from headrace.storage.io.file_system import OsFileSystem
 from headrace.storage.log import Log
-from headrace.storage.recovery import Checkpoint, open_log
+from headrace.storage.log_loader import Checkpoint, open_log
+from headrace.storage.segment.file_names import FileName, parse_file_name
 from tests.unit.storage.log_kit import CONFIG, append, read_values
 
 FOREIGN = [
@@ -35,7 +35,7 @@ FOREIGN = [
 @pytest.mark.parametrize("is_directory", [False, True], ids=["file", "directory"])
 @pytest.mark.parametrize("name", FOREIGN)
 def test_foreign_file_is_left_alone(name: str, is_directory: bool, clean: bool, tmp_path: Path) -> None:
-    files, directory = DiskFiles(), tmp_path / "data" / "t-0"
+    files, directory = OsFileSystem(), tmp_path / "data" / "t-0"
     log = new_log_in(files, directory)
     if clean:
         log.close()
@@ -53,7 +53,7 @@ def test_foreign_file_is_left_alone(name: str, is_directory: bool, clean: bool, 
     assert foreign.is_dir() if is_directory else foreign.read_bytes() == b"hello"
 
 
-def new_log_in(files: DiskFiles, directory: Path) -> Log:
+def new_log_in(files: OsFileSystem, directory: Path) -> Log:
     log = Log.create(files, str(directory), CONFIG, now_ms=0)
     for value in "abc":
         append(log, value)
@@ -81,11 +81,11 @@ def test_symbolic_links_are_removed_and_not_followed(tmp_path: Path) -> None:
     (kept / "file").write_bytes(b"x")
     link = tmp_path / "t-0.0123456789abcdef0123456789abcdef-delete"
     link.symlink_to(kept)
-    DiskFiles().remove_tree(str(link))
+    OsFileSystem().remove_tree(str(link))
     assert not os.path.lexists(link)
     tree = tmp_path / "tree"
     (tree / "below").mkdir(parents=True)
     (tree / "below" / "link").symlink_to(kept)
-    DiskFiles().remove_tree(str(tree))
+    OsFileSystem().remove_tree(str(tree))
     assert not tree.exists()
     assert (kept / "file").read_bytes() == b"x"

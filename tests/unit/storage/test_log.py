@@ -9,11 +9,11 @@ from hypothesis import strategies as st
 
 from headrace.model.errors import CorruptLog, OffsetOutOfRange
 from headrace.records.batch import BatchHeader, parse_header
-from headrace.storage import log_reading
+from headrace.storage import log_read
+from headrace.storage.io.memory_file_system import MemoryFiles
+from headrace.storage.io.stepwise import run_through
 from headrace.storage.log import Log
-from headrace.storage.memory_files import MemoryFiles
-from headrace.storage.slices import run_through
-from headrace.storage.time_lookup import offset_at_or_after, offset_of_max_timestamp
+from headrace.storage.timestamp_lookup import offset_at_or_after, offset_of_max_timestamp
 from tests.unit.storage.log_kit import CONFIG, append, batch_of, new_log, read_values
 
 SMALL_SEGMENTS = replace(CONFIG, segment_bytes=300)
@@ -161,7 +161,7 @@ def test_a_flipped_bit_in_old_bytes_is_never_served() -> None:
     append(log, "fine")
     segment = log.active
     segment.checked.clear()  # as after a restart: these bytes were written by an earlier process
-    end_of_first = segment.position_of(1)
+    end_of_first = segment.translate_offset(1)
     data = bytearray(files.read(segment.path))
     data[end_of_first + 70] ^= 1
     segment.file.truncate(0)
@@ -203,8 +203,8 @@ def cold_log(count: int) -> Log:
 
 def test_read_of_cold_bytes_checks_a_bounded_part_and_returns_it(monkeypatch: pytest.MonkeyPatch) -> None:
     log = cold_log(40)
-    batch_bytes = log.active.position_of(1)
-    monkeypatch.setattr(log_reading, "CHECK_BYTES_MAX", 3 * batch_bytes)
+    batch_bytes = log.active.translate_offset(1)
+    monkeypatch.setattr(log_read, "CHECK_BYTES_MAX", 3 * batch_bytes)
     offset, lengths, checked = 0, [], []
     while (piece := log.read(offset, 1_000_000, 40)) is not None:
         lengths.append(piece.length)
@@ -220,8 +220,8 @@ def test_read_of_cold_bytes_checks_a_bounded_part_and_returns_it(monkeypatch: py
 
 def test_read_behind_checked_bytes_checks_only_the_rest(monkeypatch: pytest.MonkeyPatch) -> None:
     log = cold_log(40)
-    batch_bytes = log.active.position_of(1)
-    monkeypatch.setattr(log_reading, "CHECK_BYTES_MAX", 3 * batch_bytes)
+    batch_bytes = log.active.translate_offset(1)
+    monkeypatch.setattr(log_read, "CHECK_BYTES_MAX", 3 * batch_bytes)
     first, second = log.read(0, 1_000_000, 40), log.read(0, 1_000_000, 40)
     assert first is not None
     assert second is not None

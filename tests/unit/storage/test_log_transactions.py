@@ -8,14 +8,14 @@ import pytest
 from headrace.model.errors import CoordinatorFenced, InvalidProducerEpoch
 from headrace.records.batch import parse_header
 from headrace.records.control import ControlType, EndMarker
-from headrace.storage.files import Files
+from headrace.storage.io.file_system import FileSystem
+from headrace.storage.io.memory_file_system import MemoryFiles
 from headrace.storage.log import Log
-from headrace.storage.log_values import Producer
-from headrace.storage.memory_files import MemoryFiles
-from headrace.storage.producer_snapshot import remove_snapshots, snapshot_path
-from headrace.storage.recovery import Checkpoint, open_log
-from headrace.storage.truncation import truncate_log
-from headrace.storage.txn_index import AbortedTxn
+from headrace.storage.log_loader import Checkpoint, open_log
+from headrace.storage.log_truncation import truncate_log
+from headrace.storage.log_types import Producer
+from headrace.storage.producer.producer_snapshot_file import remove_snapshots, snapshot_path
+from headrace.storage.segment.transaction_index import AbortedTxn
 from headrace.testing import SimFiles
 from tests.unit.storage.log_kit import CONFIG, append, batch_of, new_log
 
@@ -34,7 +34,7 @@ def write(log: Log, producer_id: int, *values: str, sequence: int = 0, epoch: in
 
 def end(log: Log, producer_id: int, kind: ControlType, *, epoch: int = 0, coordinator: int = 0) -> int:
     marker = EndMarker(kind, coordinator)
-    appended = log.append_marker(marker, Producer(producer_id, epoch), 0, 2_000, epoch_was_bumped=False)
+    appended = log.append_marker(marker, Producer(producer_id, epoch), 0, 2_000, uses_tv2=False)
     log.producers.high_watermark_advanced(log.log_end_offset)
     return appended.base_offset
 
@@ -45,7 +45,7 @@ def aborted_from(log: Log, offset: int) -> list[AbortedTxn]:
     return log.aborted_transactions(offset, piece)
 
 
-def reopened(log: Log, files: Files, *, clean: bool = False) -> Log:
+def reopened(log: Log, files: FileSystem, *, clean: bool = False) -> Log:
     if clean:
         log.close()
     checkpoint = Checkpoint(recovery_point=log.log_end_offset if clean else 0, clean=clean)

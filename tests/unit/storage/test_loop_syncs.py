@@ -8,11 +8,11 @@ import pytest
 
 from headrace.records.batch import parse_header
 from headrace.records.control import ControlType
-from headrace.storage.copies import append_copies
 from headrace.storage.log import Log
-from headrace.storage.producer_snapshot import snapshot_offsets
-from headrace.storage.recovery import Checkpoint, open_log
-from headrace.storage.truncation import Truncation, start_log_anew, truncate_log
+from headrace.storage.log_append import append_batches_as_follower
+from headrace.storage.log_loader import Checkpoint, open_log
+from headrace.storage.log_truncation import Truncation, restart_log_at, truncate_log
+from headrace.storage.producer.producer_snapshot_file import snapshot_offsets
 from headrace.testing import PowerLost, SimFiles
 from tests.unit.storage.log_kit import CONFIG, append, batch_of, new_log, read_values
 from tests.unit.storage.test_log_transactions import aborted_from, end, write
@@ -45,7 +45,7 @@ def syncs(files: SimFiles) -> list[tuple[str, str]]:
 
 def reopened(files: SimFiles, recovery_point: int = 0) -> Log:
     """After a power loss."""
-    checkpoint = Checkpoint(recovery_point=recovery_point, keeps_unsynced=False)
+    checkpoint = Checkpoint(recovery_point=recovery_point, same_boot_as_last_run=False)
     return open_log(files, FOLDER, SMALL, checkpoint, now_ms=0)
 
 
@@ -62,7 +62,7 @@ def test_new_leader_epoch_is_appended_without_a_sync(files: SimFiles) -> None:
 def test_new_leader_epoch_is_copied_without_a_sync(files: SimFiles) -> None:
     log = new_log(files)
     batch = memoryview(bytearray(batch_of(["a"])))
-    append_copies(log, batch, [parse_header(batch)._replace(leader_epoch=3)], 0)
+    append_batches_as_follower(log, batch, [parse_header(batch)._replace(leader_epoch=3)], 0)
     assert (log.epochs.latest, syncs(files)) == (3, [])
 
 
@@ -236,13 +236,13 @@ def test_truncation_that_rewrites_an_index_syncs_only_in_its_replay(
     assert [one.last_offset for one in log.active.aborted.entries_from(0)] == [1, 3, 5][: end_offset // 2]
     synced(log)
     files.lose_power()
-    again = open_log(files, FOLDER, CONFIG, Checkpoint(keeps_unsynced=False), now_ms=0)
+    again = open_log(files, FOLDER, CONFIG, Checkpoint(same_boot_as_last_run=False), now_ms=0)
     assert [one.last_offset for one in again.active.aborted.entries_from(0)] == [1, 3, 5][: end_offset // 2]
 
 
 def test_restart_at_another_offset_syncs_nothing(files: SimFiles) -> None:
     log = filled(files)
-    start_log_anew(log, 50, now_ms=0)
+    restart_log_at(log, 50, now_ms=0)
     assert (log.log_start_offset, log.log_end_offset, syncs(files)) == (50, 50, [])
 
 

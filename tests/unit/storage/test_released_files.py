@@ -8,15 +8,15 @@ from pathlib import Path
 
 import pytest
 
-from headrace.storage.cleanable import cleanable
-from headrace.storage.compaction import Cleaner
-from headrace.storage.files import DiskFiles
+from headrace.storage.cleaner.cleaner import Cleaner
+from headrace.storage.cleaner.log_to_clean import cleanable
+from headrace.storage.io.file_system import OsFileSystem
+from headrace.storage.io.stepwise import run_through
 from headrace.storage.log import Log
-from headrace.storage.log_reading import read
-from headrace.storage.slices import run_through
-from headrace.storage.truncation import start_log_anew, truncate_log
+from headrace.storage.log_read import read
+from headrace.storage.log_truncation import restart_log_at, truncate_log
+from tests.unit.storage.io.small_preallocation import small_rooms
 from tests.unit.storage.log_kit import CONFIG, append
-from tests.unit.storage.small_room import small_rooms
 from tests.unit.storage.test_log_transactions import ABORT, end, write
 
 COMPACTED = replace(CONFIG, cleanup_policy=frozenset({"compact"}), min_cleanable_dirty_ratio=0.0)
@@ -30,7 +30,7 @@ def removed_and_open() -> list[str]:
 
 def log_in(directory: Path) -> Log:
     """Small syncs in a row, so that it has preallocated bytes; sealed segments, some of them with aborted records."""
-    files = DiskFiles()
+    files = OsFileSystem()
     log = Log.create(files, str(directory / "t-0"), CONFIG, now_ms=0)
     for number in range(5):
         for _ in range(10):
@@ -44,7 +44,7 @@ def log_in(directory: Path) -> Log:
 
 
 def sync(log: Log) -> None:
-    work, offset = log.begin_round()
+    work, offset = log.take_unflushed()
     for item in work:
         item.sync()
     log.synced(offset)
@@ -87,7 +87,7 @@ def truncation(log: Log) -> None:
 
 
 def beginning_anew(log: Log) -> None:
-    start_log_anew(log, log.log_end_offset, 0)
+    restart_log_at(log, log.log_end_offset, 0)
 
 
 WAYS: list[Callable[[Log], None]] = [retention, retention_of_everything, compaction, truncation, beginning_anew]
@@ -127,7 +127,7 @@ def test_sync_under_way_finds_its_files_open(leave: Callable[[Log], None], tmp_p
             sync(log)
         log.roll(0)
         append(log, "value")
-        work, offset = log.begin_round()
+        work, offset = log.take_unflushed()
         leave(log)
         for item in work:
             item.sync()

@@ -4,7 +4,7 @@ import pytest
 
 from headrace.model.errors import ErrorCode
 from headrace.telemetry.diagnosis import EXPECTED_ERRORS, diagnose
-from headrace.telemetry.scrape import Interval, Series, parse
+from headrace.telemetry.prometheus import Interval, Series, parse
 
 SECONDS = 10.0
 

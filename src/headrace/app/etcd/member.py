@@ -14,20 +14,20 @@ import socket
 from collections.abc import Awaitable, Callable
 from typing import IO
 
-from headrace.app.child import end_with_writer, stop_child
-from headrace.app.etcd.command import (
-    Beginning,
+from headrace.app.etcd.bootstrap import beginning, was_started
+from headrace.app.etcd.member_config import (
+    MemberBootstrap,
     addresses,
     client_address,
     command_line,
     requested_election_ms,
     timers_ms,
 )
-from headrace.app.etcd.joining import beginning, was_started
-from headrace.app.ports import reserve_port
-from headrace.metadata.etcd.address import target_of
+from headrace.config.etcd_address import target_of
+from headrace.config.settings import Settings, split_address
 from headrace.model.errors import HeadraceError, InvalidConfig, StorageError
-from headrace.model.settings import Settings, split_address
+from headrace.process.child import kill_when_pipe_closes, stop_child
+from headrace.process.sockets import reserve_port
 
 log = logging.getLogger(__name__)
 
@@ -78,9 +78,9 @@ class EtcdMember:
         """Raises, with the member's last words, when the process is over."""
         assert self._process is not None, "start first"
         code = await self._process.wait()
-        raise StorageError(f"etcd ended with code {code} before it served: {self._last_words()}")
+        raise StorageError(f"etcd ended with code {code} before it served: {self._tail_of_log()}")
 
-    def watch_over(self) -> None:
+    def supervise(self) -> None:
         """From now on it is started again whenever it ends."""
         self._watching = asyncio.create_task(self._watch_over())
 
@@ -100,7 +100,7 @@ class EtcdMember:
             if asyncio.get_running_loop().time() - self._started_at > LIVED_SECONDS:
                 rest_seconds = RESTART_SECONDS_MIN
             log.error(
-                "etcd ended with code %s, starting it again in %.1f s: %s", code, rest_seconds, self._last_words()
+                "etcd ended with code %s, starting it again in %.1f s: %s", code, rest_seconds, self._tail_of_log()
             )
             rest_seconds = await self._start_again(rest_seconds)
 
@@ -114,14 +114,14 @@ class EtcdMember:
             await self._sleep(rest_seconds)
             rest_seconds = min(2 * rest_seconds, RESTART_SECONDS_MAX)
             try:
-                await self._spawn(Beginning(self._name))
+                await self._spawn(MemberBootstrap(self._name))
                 return rest_seconds
             except (HeadraceError, OSError) as error:
                 log.error("Starting etcd failed: %s; retrying in %.1f s", error, rest_seconds)
             except Exception:
                 log.exception("Starting etcd failed unexpectedly; retrying in %.1f s", rest_seconds)
 
-    async def _spawn(self, begin: Beginning) -> None:
+    async def _spawn(self, begin: MemberBootstrap) -> None:
         loop = asyncio.get_running_loop()
         client_host, client_port = client_address(self._settings)
         rpc_host, _ = split_address(self._settings.cluster.rpc_addr)
@@ -150,7 +150,7 @@ class EtcdMember:
                     stderr=output,
                     process_group=0,  # Ctrl-C reaches the node only; it stops the member after the broker
                 )
-            end_with_writer(alive_read, process.pid, signal.SIGKILL)
+            kill_when_pipe_closes(alive_read, process.pid, signal.SIGKILL)
         finally:
             os.close(alive_read)
         return process
@@ -182,7 +182,7 @@ class EtcdMember:
     def _log_path(self) -> str:
         return os.path.join(self._folder, LOG_FILE)
 
-    def _last_words(self) -> str:
+    def _tail_of_log(self) -> str:
         try:
             with open(self._log_path(), "rb") as file:
                 file.seek(max(self._log_begins, os.fstat(file.fileno()).st_size - LOG_SHOWN_BYTES))

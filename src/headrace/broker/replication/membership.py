@@ -7,18 +7,18 @@ import asyncio
 import logging
 from typing import TYPE_CHECKING
 
-from headrace.broker.replication.control import ControlLoop
-from headrace.broker.replication.fetchers import Fetchers
-from headrace.broker.replication.health import Health
-from headrace.broker.replication.isr_keeper import IsrKeeper
-from headrace.broker.replication.session import BrokerSession
-from headrace.broker.replication.throttles import Throttles
-from headrace.core.cluster.events import Event
+from headrace.broker.controller.active_controller import ActiveController
+from headrace.broker.controller.broker_lifecycle import BrokerLifecycleManager
+from headrace.broker.replication.alter_partition_manager import AlterPartitionManager
+from headrace.broker.replication.replica_fetcher_manager import ReplicaFetcherManager
+from headrace.broker.replication.replica_health import ReplicaHealthMonitor
+from headrace.broker.replication.replication_quota_manager import ReplicationQuotaManager
+from headrace.core.image.deltas import MetadataDelta
 from headrace.metadata.store import Store
 from headrace.model.errors import HeadraceError
 
 if TYPE_CHECKING:
-    from headrace.broker.broker import Broker
+    from headrace.broker.server import Broker
 
 log = logging.getLogger(__name__)
 
@@ -29,12 +29,12 @@ HAND_OVER_S_MAX = 10.0
 class Membership:
     def __init__(self, broker: "Broker", store: Store) -> None:
         self._broker = broker
-        self._session = BrokerSession(store, broker)
-        self._control = ControlLoop(broker.controller, self._session, broker.settings)
-        self.isr_keeper = IsrKeeper(broker)
-        self.throttles = Throttles(broker)
-        self._health = Health(broker, self._session)
-        self._fetchers = Fetchers(broker, broker.connect, self.throttles)
+        self._session = BrokerLifecycleManager(store, broker)
+        self._control = ActiveController(broker.controller, self._session, broker.settings)
+        self.isr_keeper = AlterPartitionManager(broker)
+        self.throttles = ReplicationQuotaManager(broker)
+        self._health = ReplicaHealthMonitor(broker, self._session)
+        self._fetchers = ReplicaFetcherManager(broker, broker.connect, self.throttles)
         self._watch: asyncio.Task[None] | None = None
         self._news = asyncio.Event()
         self._is_working = False
@@ -54,7 +54,7 @@ class Membership:
         self._control.start()
         self._health.start()
 
-    def follow(self, event: Event) -> None:
+    def follow(self, event: MetadataDelta) -> None:
         if not self._is_working:
             return  # what begins now would outlive the stop
         self.throttles.follow(event)
@@ -63,7 +63,7 @@ class Membership:
         self._control.follow(event)
         self._news.set()
 
-    async def hand_over(self) -> None:
+    async def controlled_shutdown(self) -> None:
         """Let others lead what they can; returns when they do, or when they do not in time."""
         if not self._broker.settings.flag("controlled.shutdown.enable"):
             return
@@ -72,7 +72,7 @@ class Membership:
             return
         try:
             async with asyncio.timeout(HAND_OVER_S_MAX):
-                await self._session.say_stopping()
+                await self._session.begin_controlled_shutdown()
                 while self._others_could_lead():
                     self._news.clear()
                     await self._news.wait()

@@ -1,4 +1,7 @@
-"""What a group coordinator says no with. One class for each code, so that a reader finds who says it."""
+"""Errors of group coordinators, for the classic and the consumer protocol.
+
+One class for each code, so that a reader finds who says it.
+"""
 
 from headrace.model.errors import ErrorCode, RequestError
 
@@ -74,3 +77,30 @@ class UnstableOffset(RequestError):
 
     code = ErrorCode.UNSTABLE_OFFSET_COMMIT
     retriable = True
+
+
+class FencedMemberEpoch(RequestError):
+    """The member has missed something: it must give up its partitions and join again."""
+
+    code = ErrorCode.FENCED_MEMBER_EPOCH
+
+
+class StaleMemberEpoch(RequestError):
+    """The member should hear of its new epoch first, then try again."""
+
+    code = ErrorCode.STALE_MEMBER_EPOCH
+    retriable = True
+
+
+class UnreleasedInstance(RequestError):
+    """Another member still holds this instance id."""
+
+    code = ErrorCode.UNRELEASED_INSTANCE_ID
+
+
+class UnsupportedAssignor(RequestError):
+    code = ErrorCode.UNSUPPORTED_ASSIGNOR
+
+
+class InvalidRegex(RequestError):
+    code = ErrorCode.INVALID_REGULAR_EXPRESSION

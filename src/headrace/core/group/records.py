@@ -26,11 +26,11 @@ from struct import Struct
 from struct import error as StructError
 from typing import NamedTuple
 
-from headrace.core.coordinator import LogRecord
-from headrace.core.group.values import ClassicGroup, GroupState, Member, Protocol
+from headrace.core.coordinator import CoordinatorRecord
+from headrace.core.group.model import ClassicGroup, GroupState, Member, Protocol
 from headrace.model.errors import CorruptLog, ProtocolError
 from headrace.model.ids import TopicPartition
-from headrace.protocol.wire import EMPTY_TAGS, Reader, uvarint
+from headrace.protocol.primitives import EMPTY_TAGS, Reader, uvarint
 
 OFFSET_KEYS = frozenset({b"\x00\x00", b"\x00\x01"})  # how the keys of kinds 0 and 1 begin
 GROUP_KIND = 2
@@ -64,7 +64,7 @@ KEYS_REMEMBERED_MAX = 64 * 1024
 _new_tuple = tuple.__new__
 
 
-class CommittedOffset(NamedTuple):
+class OffsetAndMetadata(NamedTuple):
     """How far a group has got in a partition. `record_offset` is where that is written down."""
 
     offset: int
@@ -95,7 +95,7 @@ class OffsetKey(NamedTuple):
     place: TopicPartition
 
 
-def record_kind(record: LogRecord) -> int:
+def record_kind(record: CoordinatorRecord) -> int:
     """Which table a record belongs to; -1 if it is too short to say."""
     return int(_INT16.unpack_from(record.key)[0]) if len(record.key) >= _INT16.size else -1
 
@@ -103,7 +103,7 @@ def record_kind(record: LogRecord) -> int:
 # Writing
 
 
-def offset_record(key: OffsetKey, committed: CommittedOffset | None) -> LogRecord:
+def offset_record(key: OffsetKey, committed: OffsetAndMetadata | None) -> CoordinatorRecord:
     """The most common record by far, so its bytes are put together in as few steps as can be."""
     group, topic = key.group_id.encode(), key.place.topic.encode()
     key_bytes = b"\x00\x01%b%b%b%b%b" % (
@@ -114,15 +114,15 @@ def offset_record(key: OffsetKey, committed: CommittedOffset | None) -> LogRecor
         _INT32.pack(key.place.partition),
     )
     if committed is None:
-        return LogRecord(key_bytes, None)
+        return CoordinatorRecord(key_bytes, None)
     offset, leader_epoch, metadata, committed_ms, expires_ms, topic_id, _ = committed
     if metadata or expires_ms >= 0 or topic_id == NO_TOPIC_ID:
-        return LogRecord(key_bytes, _unusual_offset(committed))
+        return CoordinatorRecord(key_bytes, _unusual_offset(committed))
     value = _WITH_TOPIC_ID.pack(4, offset, leader_epoch, 1, committed_ms, _TOPIC_ID_FIELD + topic_id)
-    return LogRecord(key_bytes, value)
+    return CoordinatorRecord(key_bytes, value)
 
 
-def _unusual_offset(committed: CommittedOffset) -> bytes:
+def _unusual_offset(committed: OffsetAndMetadata) -> bytes:
     """The value of an offset with a note, with an expiration time of its own, or without a topic id."""
     offset, leader_epoch, metadata, committed_ms, expires_ms, topic_id, _ = committed
     note = metadata.encode()
@@ -142,10 +142,10 @@ def _unusual_offset(committed: CommittedOffset) -> bytes:
     )
 
 
-def group_record(group_id: str, group: ClassicGroup | None) -> LogRecord:
+def group_record(group_id: str, group: ClassicGroup | None) -> CoordinatorRecord:
     key = _INT16.pack(GROUP_KIND) + _string(group_id)
     if group is None:
-        return LogRecord(key, None)
+        return CoordinatorRecord(key, None)
     parts = [
         _INT16.pack(3),
         _string(group.protocol_type or ""),
@@ -166,7 +166,7 @@ def group_record(group_id: str, group: ClassicGroup | None) -> LogRecord:
             _bytes(member.metadata_for(group.protocol)),
             _bytes(member.assignment),
         ]
-    return LogRecord(key, b"".join(parts))
+    return CoordinatorRecord(key, b"".join(parts))
 
 
 def _string(text: str) -> bytes:
@@ -224,7 +224,7 @@ def read_offset_key(key: bytes) -> OffsetKey:
     return OffsetKey(fields.string(), TopicPartition(fields.string(), fields.number(_INT32)))
 
 
-def read_offset(value: bytes, record_offset: int = -1) -> CommittedOffset:
+def read_offset(value: bytes, record_offset: int = -1) -> OffsetAndMetadata:
     """Versions 0 to 4; raises CorruptLog for others and for a value that is cut short."""
     if len(value) == _WITH_TOPIC_ID.size:
         version, offset, leader_epoch, note_length, committed_ms, fields = _WITH_TOPIC_ID.unpack(value)
@@ -232,16 +232,18 @@ def read_offset(value: bytes, record_offset: int = -1) -> CommittedOffset:
             topic_id = _topic_ids[fields]
             if topic_id is not None:
                 return _new_tuple(
-                    CommittedOffset, (offset, leader_epoch, "", committed_ms, -1, topic_id, record_offset)
+                    OffsetAndMetadata, (offset, leader_epoch, "", committed_ms, -1, topic_id, record_offset)
                 )
     elif len(value) == _WITHOUT_NOTE.size:
         version, offset, leader_epoch, note_bytes, committed_ms = _WITHOUT_NOTE.unpack(value)
         if version == 3 and not note_bytes:  # as nearly all of an older broker are
-            return _new_tuple(CommittedOffset, (offset, leader_epoch, "", committed_ms, -1, NO_TOPIC_ID, record_offset))
+            return _new_tuple(
+                OffsetAndMetadata, (offset, leader_epoch, "", committed_ms, -1, NO_TOPIC_ID, record_offset)
+            )
     return _read_any_offset(value, record_offset)
 
 
-def _read_any_offset(value: bytes, record_offset: int) -> CommittedOffset:
+def _read_any_offset(value: bytes, record_offset: int) -> OffsetAndMetadata:
     fields = _Fields(value)
     version = _version(fields, "an offset", newest=4)
     if version >= _FLEXIBLE_FROM:
@@ -251,10 +253,10 @@ def _read_any_offset(value: bytes, record_offset: int) -> CommittedOffset:
     metadata = fields.string()
     committed_ms = fields.number(_INT64)
     expires_ms = fields.number(_INT64) if version == 1 else -1
-    return CommittedOffset(offset, leader_epoch, metadata, committed_ms, expires_ms, NO_TOPIC_ID, record_offset)
+    return OffsetAndMetadata(offset, leader_epoch, metadata, committed_ms, expires_ms, NO_TOPIC_ID, record_offset)
 
 
-def _read_flexible_offset(value: bytes, record_offset: int) -> CommittedOffset:
+def _read_flexible_offset(value: bytes, record_offset: int) -> OffsetAndMetadata:
     reader = Reader(memoryview(value), _INT16.size, flexible=True)
     topic_id = NO_TOPIC_ID
     try:
@@ -265,10 +267,10 @@ def _read_flexible_offset(value: bytes, record_offset: int) -> CommittedOffset:
                 topic_id = bytes(field.take(_TOPIC_ID_BYTES))
     except ProtocolError as error:
         raise CorruptLog(f"a committed offset cannot be read: {error}") from None
-    return CommittedOffset(offset, leader_epoch, metadata, committed_ms, -1, topic_id, record_offset)
+    return OffsetAndMetadata(offset, leader_epoch, metadata, committed_ms, -1, topic_id, record_offset)
 
 
-def read_group_key(record: LogRecord) -> str:
+def read_group_key(record: CoordinatorRecord) -> str:
     return _Fields(record.key, _INT16.size).string()
 
 

@@ -5,8 +5,8 @@ Decides by status code and, where etcd uses one code for several things, by its 
 
 from enum import Enum
 
-from headrace.metadata.etcd.status import Status
-from headrace.metadata.store import AccessRefused, Compacted, LeaseExpired, Unavailable
+from headrace.metadata.etcd.grpc_client.call import Status
+from headrace.metadata.store import Compacted, LeaseExpired, StoreAccessDenied, Unavailable
 from headrace.model.errors import DiskFull, HeadraceError, StorageError
 
 
@@ -39,9 +39,9 @@ def judge(status: Status, details: str) -> tuple[Next, HeadraceError]:
     """The next step, and the error if there is no further one."""
     for beginning, meaning in _ACCESS.items():
         if details.startswith(beginning):
-            return Next.RAISE, AccessRefused(f"{meaning} ({details})")
+            return Next.RAISE, StoreAccessDenied(f"{meaning} ({details})")
     if details.startswith(_TOKEN) or status is Status.UNAUTHENTICATED:
-        return Next.LOG_IN, AccessRefused(f"etcd does not accept our token: {details}")
+        return Next.LOG_IN, StoreAccessDenied(f"etcd does not accept our token: {details}")
     if "requested lease not found" in details:
         return Next.RAISE, LeaseExpired("the lease is over")
     if status is Status.OUT_OF_RANGE and "compacted" in details:

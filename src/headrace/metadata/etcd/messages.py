@@ -1,13 +1,84 @@
-"""The few of etcd's messages that we speak, by the field numbers of its API version 3.
+"""The etcd messages that headrace uses, in Protobuf's wire format.
+
+Protocol buffers, as far as etcd's messages need them: numbers, bytes and messages within messages.
+
+    field = varint(number << 3 | kind) value      kind 0: a varint    kind 2: varint(length) bytes
+    varint = seven bits a byte, lowest first; the high bit says that more follow
+
+A field that is zero or empty is left out, as proto3 has it. Decides nothing about what a field means.
 
 Requests are made, replies are read; unknown fields are passed over. Decides nothing: what to ask is `store.py`'s and
-`members.py`'s business.
+`store.py`'s business.
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from typing import NamedTuple
 
-from headrace.metadata.etcd import protobuf as pb
+from headrace.model.errors import ProtocolError
+
+_VARINT, _FIXED64, _BYTES, _FIXED32 = 0, 1, 2, 5
+_VARINT_BYTES_MAX = 10  # 64 bits, seven at a time
+_UINT64 = (1 << 64) - 1
+_SIGN = 1 << 63
+
+
+def integer(field: int, value: int) -> bytes:
+    """An int64, uint64, enum or bool."""
+    return _varint(field << 3 | _VARINT) + _varint(value & _UINT64) if value else b""
+
+
+def data(field: int, value: bytes) -> bytes:
+    return message(field, value) if value else b""
+
+
+def message(field: int, value: bytes) -> bytes:
+    """Unlike plain bytes, an empty message says something: that it is there."""
+    return _varint(field << 3 | _BYTES) + _varint(len(value)) + value
+
+
+def text(field: int, value: str) -> bytes:
+    return data(field, value.encode())
+
+
+def fields(encoded: bytes) -> Iterator[tuple[int, int, bytes]]:
+    """(field, number, bytes) of each field, one of the two being 0 or empty; numbers are signed."""
+    position = 0
+    while position < len(encoded):
+        tag, position = _read_varint(encoded, position)
+        kind = tag & 7
+        if kind == _VARINT:
+            value, position = _read_varint(encoded, position)
+            yield tag >> 3, value - (1 << 64) if value & _SIGN else value, b""
+            continue
+        if kind == _BYTES:
+            length, position = _read_varint(encoded, position)
+        elif kind in (_FIXED64, _FIXED32):
+            length = 8 if kind == _FIXED64 else 4
+        else:
+            raise ProtocolError(f"etcd sent a field of the unknown kind {kind}")
+        if position + length > len(encoded):
+            raise ProtocolError("etcd sent a message that ends in the middle of a field")
+        yield tag >> 3, 0, encoded[position : position + length]
+        position += length
+
+
+def _varint(value: int) -> bytes:
+    encoded = bytearray()
+    while value > 0x7F:
+        encoded.append(value & 0x7F | 0x80)
+        value >>= 7
+    encoded.append(value)
+    return bytes(encoded)
+
+
+def _read_varint(encoded: bytes, position: int) -> tuple[int, int]:
+    value = 0
+    for index, byte in enumerate(encoded[position : position + _VARINT_BYTES_MAX]):
+        value |= (byte & 0x7F) << 7 * index
+        if byte < 0x80:
+            return value & _UINT64, position + index + 1
+    raise ProtocolError("etcd sent a number that does not end")
+
 
 _COMPARE_EQUAL, _TARGET_MOD_REVISION = 0, 2
 _EVENT_DELETE = 1
@@ -75,51 +146,51 @@ def prefix_end(prefix: bytes) -> bytes:
 
 def range_request(key: bytes, end: bytes = b"", *, keys_only: bool = False) -> bytes:
     """Linearizable: the member that is asked makes sure with a majority that it is not behind."""
-    return pb.data(1, key) + pb.data(2, end) + pb.number(8, keys_only)
+    return data(1, key) + data(2, end) + integer(8, keys_only)
 
 
 def version_is(key: bytes, mod_revision: int) -> bytes:
     """A comparison; the revision of a key that is not there is 0."""
-    kind = pb.number(1, _COMPARE_EQUAL) + pb.number(2, _TARGET_MOD_REVISION)
-    return kind + pb.data(3, key) + pb.number(6, mod_revision)
+    kind = integer(1, _COMPARE_EQUAL) + integer(2, _TARGET_MOD_REVISION)
+    return kind + data(3, key) + integer(6, mod_revision)
 
 
 def put(key: bytes, value: bytes, lease: int) -> bytes:
-    return pb.message(2, pb.data(1, key) + pb.data(2, value) + pb.number(3, lease))
+    return message(2, data(1, key) + data(2, value) + integer(3, lease))
 
 
 def delete(key: bytes) -> bytes:
-    return pb.message(3, pb.data(1, key))
+    return message(3, data(1, key))
 
 
 def look(key: bytes) -> bytes:
-    return pb.message(1, range_request(key, keys_only=True))
+    return message(1, range_request(key, keys_only=True))
 
 
 def txn_request(compare: Iterable[bytes], success: Iterable[bytes], failure: Iterable[bytes]) -> bytes:
     groups = ((1, compare), (2, success), (3, failure))
-    return b"".join(pb.message(field, one) for field, group in groups for one in group)
+    return b"".join(message(field, one) for field, group in groups for one in group)
 
 
 def watch_request(key: bytes, end: bytes, start_revision: int) -> bytes:
-    return pb.message(1, pb.data(1, key) + pb.data(2, end) + pb.number(3, start_revision))
+    return message(1, data(1, key) + data(2, end) + integer(3, start_revision))
 
 
 def lease_grant_request(ttl_seconds: int) -> bytes:
-    return pb.number(1, ttl_seconds)
+    return integer(1, ttl_seconds)
 
 
 def id_request(number: int) -> bytes:
     """A lease to revoke or keep alive; a member to promote."""
-    return pb.number(1, number)
+    return integer(1, number)
 
 
 def authenticate_request(user: str, password: str) -> bytes:
-    return pb.text(1, user) + pb.text(2, password)
+    return text(1, user) + text(2, password)
 
 
 def member_add_request(peer_url: str, *, is_learner: bool) -> bytes:
-    return pb.text(1, peer_url) + pb.number(2, is_learner)
+    return text(1, peer_url) + integer(2, is_learner)
 
 
 # Replies
@@ -127,9 +198,9 @@ def member_add_request(peer_url: str, *, is_learner: bool) -> bytes:
 
 def header_of(reply: bytes) -> Header:
     """Every reply carries its header as its first field."""
-    for field, _, encoded in pb.fields(reply):
+    for field, _, encoded in fields(reply):
         if field == 1:
-            values = {number: value for number, value, _ in pb.fields(encoded)}
+            values = {number: value for number, value, _ in fields(encoded)}
             return Header(values.get(1, 0), values.get(3, 0))
     return Header()
 
@@ -140,11 +211,11 @@ def range_reply(reply: bytes) -> tuple[Header, list[KeyValue]]:
 
 def txn_reply(reply: bytes) -> TxnReply:
     succeeded, found = False, []
-    for field, number, encoded in pb.fields(reply):
+    for field, number, encoded in fields(reply):
         if field == 2:
             succeeded = bool(number)
         elif field == 3:
-            found += [kv for inner, _, shown in pb.fields(encoded) if inner == 1 for kv in _key_values(shown)]
+            found += [kv for inner, _, shown in fields(encoded) if inner == 1 for kv in _key_values(shown)]
     return TxnReply(header_of(reply), succeeded, found)
 
 
@@ -152,7 +223,7 @@ def watch_reply(reply: bytes) -> WatchReply:
     numbers: dict[int, int] = {}
     reason = ""
     events = []
-    for field, number, encoded in pb.fields(reply):
+    for field, number, encoded in fields(reply):
         if field == 6:
             reason = encoded.decode(errors="replace")
         elif field == 11:
@@ -164,32 +235,32 @@ def watch_reply(reply: bytes) -> WatchReply:
 
 def lease_reply(reply: bytes) -> tuple[int, int]:
     """(lease, seconds to live) of a grant or of a renewal."""
-    numbers = {field: number for field, number, _ in pb.fields(reply)}
+    numbers = {field: number for field, number, _ in fields(reply)}
     return numbers.get(2, 0), numbers.get(3, 0)
 
 
 def authenticate_reply(reply: bytes) -> str:
-    return next((encoded.decode() for field, _, encoded in pb.fields(reply) if field == 2), "")
+    return next((encoded.decode() for field, _, encoded in fields(reply) if field == 2), "")
 
 
 def member_list_reply(reply: bytes) -> list[Member]:
-    return [_member(encoded) for field, _, encoded in pb.fields(reply) if field == 2]
+    return [_member(encoded) for field, _, encoded in fields(reply) if field == 2]
 
 
 def member_add_reply(reply: bytes) -> tuple[Member, list[Member]]:
     """The new one, and all of them with it."""
-    new = next(_member(encoded) for field, _, encoded in pb.fields(reply) if field == 2)
-    return new, [_member(encoded) for field, _, encoded in pb.fields(reply) if field == 3]
+    new = next(_member(encoded) for field, _, encoded in fields(reply) if field == 2)
+    return new, [_member(encoded) for field, _, encoded in fields(reply) if field == 3]
 
 
 def _key_values(reply: bytes) -> list[KeyValue]:
-    return [_key_value(encoded) for field, _, encoded in pb.fields(reply) if field == 2]
+    return [_key_value(encoded) for field, _, encoded in fields(reply) if field == 2]
 
 
 def _key_value(encoded: bytes) -> KeyValue:
     key = value = b""
     mod_revision = 0
-    for field, number, content in pb.fields(encoded):
+    for field, number, content in fields(encoded):
         if field == 1:
             key = content
         elif field == 3:
@@ -201,7 +272,7 @@ def _key_value(encoded: bytes) -> KeyValue:
 
 def _event(encoded: bytes) -> Event:
     deleted, kv = False, KeyValue(b"", b"", 0)
-    for field, number, content in pb.fields(encoded):
+    for field, number, content in fields(encoded):
         if field == 1:
             deleted = number == _EVENT_DELETE
         elif field == 2:
@@ -212,7 +283,7 @@ def _event(encoded: bytes) -> Event:
 def _member(encoded: bytes) -> Member:
     texts: dict[int, list[str]] = {2: [""], 3: [], 4: []}
     numbers: dict[int, int] = {}
-    for field, number, content in pb.fields(encoded):
+    for field, number, content in fields(encoded):
         if field in texts:
             texts[field].append(content.decode())
         else:

@@ -1,30 +1,69 @@
-"""Cluster facts in etcd: the store port over transactions, leases and watches.
+"""The metadata store on etcd, and the membership of its cluster.
+
+Who takes part in an etcd cluster: listing, adding and promoting members. Decides nothing.
+
+Cluster facts in etcd: the store port over transactions, leases and watches.
 
 Decides how each promise of the port is kept with what etcd gives. No decision rests on a read: a commit is a
 transaction that goes through etcd's log, also one without writes.
 """
 
+import asyncio
 from collections.abc import AsyncGenerator, Iterator, Mapping
 from contextlib import suppress
 
-from headrace.metadata.etcd import members, messages
-from headrace.metadata.etcd.address import EtcdAddress
-from headrace.metadata.etcd.connection import ATTEMPT_SECONDS_MAX, Connection, Endpoint
+from headrace.config.etcd_address import EtcdAddress, target_of
+from headrace.metadata.etcd import messages
 from headrace.metadata.etcd.errors import judge
-from headrace.metadata.etcd.status import CallFailed
+from headrace.metadata.etcd.failover import ATTEMPT_SECONDS_MAX, Connection, Endpoint
+from headrace.metadata.etcd.grpc_client.call import CallFailed
+from headrace.metadata.etcd.messages import Member
 from headrace.metadata.store import (
-    AccessRefused,
     Change,
     Compacted,
     Conflict,
     Entry,
     LeaseExpired,
     LeaseId,
+    OutcomeUnknown,
     Snapshot,
+    StoreAccessDenied,
     StoreClosed,
     Unavailable,
     check_size,
 )
+from headrace.model.errors import StorageError
+
+PROMOTE_AGAIN_SECONDS = 0.1  # catching up with facts takes about this long
+
+
+async def list_members(connection: Connection) -> list[Member]:
+    return messages.member_list_reply(await connection.call(messages.MEMBER_LIST, b""))
+
+
+async def add_learner(connection: Connection, peer_url: str) -> list[Member]:
+    """A new member that has no vote until it has caught up; returns all of them. A second one at a time is refused."""
+    request = messages.member_add_request(peer_url, is_learner=True)
+    reply = await connection.call(messages.MEMBER_ADD, request, changes=True)
+    return messages.member_add_reply(reply)[1]
+
+
+async def client_targets(connection: Connection) -> list[str]:
+    """host:port of every member that serves clients."""
+    return [target_of(url) for member in await list_members(connection) for url in member.client_urls]
+
+
+async def promote_when_ready(connection: Connection, peer_url: str) -> None:
+    """Returns when the member at this address has its vote: at once, or when it has caught up."""
+    while True:
+        with suppress(StorageError, Unavailable, OutcomeUnknown):  # refused while it is behind
+            own = next((one for one in await list_members(connection) if peer_url in one.peer_urls), None)
+            if own is None or not own.is_learner:
+                return
+            await connection.call(messages.MEMBER_PROMOTE, messages.id_request(own.member_id), changes=True)
+            continue
+        await asyncio.sleep(PROMOTE_AGAIN_SECONDS)
+
 
 # etcd answers a transaction that writes nothing from one member's memory. Deleting a key that never exists changes
 # nothing either, but goes through the log like every write.
@@ -47,7 +86,7 @@ class EtcdStore:
 
     @classmethod
     async def connect(cls, address: EtcdAddress) -> "EtcdStore":
-        """Unavailable if none of the endpoints serves, AccessRefused if they do not let us in."""
+        """Unavailable if none of the endpoints serves, StoreAccessDenied if they do not let us in."""
         store = cls(Connection(address))
         try:
             await store.load(_NEVER_THERE)
@@ -140,9 +179,9 @@ class EtcdStore:
     async def close(self) -> None:
         await self.connection.close()
 
-    async def learn_members(self, first: tuple[str, ...]) -> None:
+    async def refresh_endpoints(self, first: tuple[str, ...]) -> None:
         """Ask etcd where its members serve, and use those after the first ones that are given."""
-        others = await members.client_targets(self.connection)
+        others = await client_targets(self.connection)
         self.connection.use((*first, *(target for target in others if target not in first)))
 
     def _key(self, name: str) -> bytes:
@@ -175,6 +214,6 @@ def _checked(encoded: bytes) -> messages.WatchReply:
         raise Compacted(f"etcd has forgotten the changes before revision {reply.compact_revision}; load again")
     if reply.canceled:
         if "permission denied" in reply.cancel_reason:
-            raise AccessRefused(f"etcd does not let etcd.user watch there ({reply.cancel_reason})")
+            raise StoreAccessDenied(f"etcd does not let etcd.user watch there ({reply.cancel_reason})")
         raise Unavailable(f"etcd ended the watch: {reply.cancel_reason}")
     return reply

@@ -2,8 +2,8 @@
 
 import ssl
 
-from headrace.metadata.etcd.address import EtcdAddress
-from headrace.metadata.etcd.http2 import ALPN
+from headrace.config.etcd_address import EtcdAddress
+from headrace.metadata.etcd.grpc_client.http2 import ALPN
 from headrace.model.errors import InvalidConfig
 
 

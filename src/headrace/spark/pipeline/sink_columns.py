@@ -7,8 +7,8 @@ some of it never.
 from typing import TYPE_CHECKING
 
 from headrace.model.errors import InvalidConfig
-from headrace.spark.pipeline.problems import concerning
-from headrace.spark.pipeline.spec import Pipeline, SinkKind
+from headrace.pipeline.definition import Pipeline, SinkKind
+from headrace.pipeline.errors import concerning
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame
     from pyspark.sql.types import DataType, StructType
 
-    from headrace.spark.lake.table import LakeTable
+    from headrace.lake.table import LakeTable
 
 FILES = (SinkKind.DELTA, SinkKind.ICEBERG, SinkKind.PARQUET)
 TABLES = (SinkKind.DELTA, SinkKind.ICEBERG)
@@ -108,7 +108,7 @@ def _check_table(pipeline: Pipeline, schema: "StructType") -> None:
         return
     from pyspark.sql.pandas.types import to_arrow_schema
 
-    from headrace.spark.lake.table import check_partitioning
+    from headrace.lake.table import check_partitioning
 
     table = existing_table(pipeline)
     if table is not None:
@@ -118,10 +118,10 @@ def _check_table(pipeline: Pipeline, schema: "StructType") -> None:
 
 def existing_table(pipeline: Pipeline) -> "LakeTable | None":
     if pipeline.sink.kind is SinkKind.DELTA:
-        from headrace.spark.lake.delta import DeltaLakeTable
+        from headrace.lake.delta import DeltaLakeTable
 
         return DeltaLakeTable.open(pipeline.sink.target) if DeltaLakeTable.exists(pipeline.sink.target) else None
-    from headrace.spark.lake.iceberg import IcebergLakeTable
+    from headrace.lake.iceberg import IcebergLakeTable
 
     return IcebergLakeTable.open(pipeline.sink.target) if IcebergLakeTable.exists(pipeline.sink.target) else None
 

@@ -1,4 +1,10 @@
-"""Where the rows go. Each sink starts the query that `plan.py` has built; all but the console write exactly once.
+"""Sinks of a pipeline, including the dead-letter topic.
+
+The sink's own steps, called from a `foreachBatch`: tasks write in transactions that stay open, this process decides.
+As a write of the format headrace it would be the same, but Spark starts four Python processes to plan one, every time,
+and that takes longer than a small batch does.
+
+Each sink starts the query that `query.py` has built; all but the console write exactly once.
 
 topic             rows and dead letters are one write of one query: both are there, or neither
 delta, iceberg    one query; a batch's letters are decided first and its rows committed behind them, each under the
@@ -7,25 +13,26 @@ parquet, console  Spark's own sinks take rows only, so dead letters are a second
 """
 
 import json
-from collections.abc import Mapping
+import pickle
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 from uuid import uuid4
 
-from headrace.client.blocking.cluster import ClientSettings
-from headrace.client.blocking.transactional import Owner
+from headrace.client.reader.arrow_reader import cluster_for
+from headrace.client.sync.client import ClientConfig
+from headrace.client.sync.transactions import ProducerIdentity
 from headrace.model.errors import InvalidConfig
-from headrace.spark.checkpoint import UNKNOWN, CheckpointMismatch, CommittedBatch, batch_ends, check_repeated
-from headrace.spark.pipeline.fencing import check_owner
-from headrace.spark.pipeline.letter_writing import write_letters
-from headrace.spark.pipeline.plan import Planned, records
-from headrace.spark.pipeline.progress import DEAD_COUNT, OUTPUT_COUNT
-from headrace.spark.pipeline.reaching import security_of
+from headrace.pipeline.definition import Pipeline, SinkKind
+from headrace.pipeline.kafka_access import security_of
+from headrace.pipeline.progress import DEAD_COUNT, OUTPUT_COUNT
+from headrace.spark.connector.checkpoint import UNKNOWN, CheckpointMismatch, CommittedBatch, batch_ends, check_repeated
+from headrace.spark.connector.sink import TaskResult, decide, write_once
+from headrace.spark.connector.write_options import WriteOptions, fence_text, write_options
+from headrace.spark.pipeline.ownership import check_owner
+from headrace.spark.pipeline.query import PipelineQuery, records
 from headrace.spark.pipeline.sink_columns import check_columns, without_false_nulls
-from headrace.spark.pipeline.spec import Pipeline, SinkKind
-from headrace.spark.reading import cluster_for
-from headrace.spark.sink_options import fence_text, write_options
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -33,7 +40,22 @@ if TYPE_CHECKING:
     from pyspark.sql.streaming.query import StreamingQuery
     from pyspark.sql.streaming.readwriter import DataStreamWriter
 
-    from headrace.spark.lake.table import LakeTable
+    from headrace.lake.table import LakeTable
+
+
+def write_letters(letters: "DataFrame", options: WriteOptions, query_id: str, run_id: str, number: int) -> None:
+    """Both are there afterwards: the letters, and the decision that this batch of the query has them."""
+
+    def write(batches: Iterator[Any]) -> Iterator[Any]:
+        import pyarrow as pa
+
+        done = write_once(options, batches, query_id, run_id, number)
+        yield pa.RecordBatch.from_pydict({"done": [pickle.dumps(done)]})
+
+    rows = letters.mapInArrow(write, "done binary").collect()
+    done: list[TaskResult] = [pickle.loads(row.done) for row in rows]
+    decide(options, done, number)
+
 
 AVAILABLE_NOW = ("once", "available-now")
 ENDS = "ends"  # in the notes of a table's commit: up to which offsets the batch reads
@@ -41,12 +63,12 @@ _ROW, _LETTER = "_headrace_row", "_headrace_letter"
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class RunContext:
     """Where a pipeline runs: its cluster, its checkpoint, and the right to decide over its batches. Picklable."""
 
     bootstrap: str
     checkpoint: str
-    fence: Owner | None = None
+    fence: ProducerIdentity | None = None
     security: Mapping[str, str] = field(default_factory=dict)  # options that say who we are
     run_id: str = field(default_factory=lambda: uuid4().hex)  # of this start: whose transactions are whose
 
@@ -60,8 +82,8 @@ class Place:
         }
         return options | ({"producerFence": fence_text(self.fence)} if self.fence is not None else {})
 
-    def client(self) -> ClientSettings:
-        return ClientSettings(bootstrap=self.bootstrap, security=security_of(self.security))
+    def client(self) -> ClientConfig:
+        return ClientConfig(bootstrap=self.bootstrap, security=security_of(self.security))
 
     def query_id(self) -> str:
         """As Spark wrote it down when the checkpoint was made: a new checkpoint counts its batches anew."""
@@ -69,7 +91,7 @@ class Place:
         return str(json.loads(text)["id"])
 
 
-def start_queries(pipeline: Pipeline, planned: Planned, place: Place) -> list["StreamingQuery"]:
+def start_queries(pipeline: Pipeline, planned: PipelineQuery, place: RunContext) -> list["StreamingQuery"]:
     """The pipeline's query, and beside one of Spark's own sinks one for its dead letters."""
     check_target(pipeline, place)
     check_columns(pipeline, planned.output.schema)
@@ -85,7 +107,7 @@ def start_queries(pipeline: Pipeline, planned: Planned, place: Place) -> list["S
     return queries
 
 
-def check_target(pipeline: Pipeline, place: Place) -> None:
+def check_target(pipeline: Pipeline, place: RunContext) -> None:
     """Spark's file sink takes the batches of a new checkpoint for ones that it has, and writes nothing, in silence."""
     log = Path(pipeline.sink.target) / "_spark_metadata"
     if pipeline.sink.kind is SinkKind.PARQUET and log.is_dir() and not (Path(place.checkpoint) / "metadata").exists():
@@ -106,7 +128,7 @@ def _triggered(pipeline: Pipeline, writer: "DataStreamWriter") -> "DataStreamWri
     return writer.trigger(processingTime=pipeline.trigger)
 
 
-def _writer(pipeline: Pipeline, planned: Planned, place: Place) -> "DataStreamWriter":
+def _writer(pipeline: Pipeline, planned: PipelineQuery, place: RunContext) -> "DataStreamWriter":
     match pipeline.sink.kind:
         case SinkKind.TOPIC:
             return _to_topic(pipeline, planned, place)
@@ -129,7 +151,7 @@ def counted(rows: "DataFrame", name: str) -> "DataFrame":
     return rows.observe(name, f.count(f.lit(1)).alias("count"))
 
 
-def _to_topic(pipeline: Pipeline, planned: Planned, place: Place) -> "DataStreamWriter":
+def _to_topic(pipeline: Pipeline, planned: PipelineQuery, place: RunContext) -> "DataStreamWriter":
     rows = counted(records(pipeline, planned.output), OUTPUT_COUNT)
     if planned.dead is not None:
         rows = rows.unionByName(counted(planned.dead, DEAD_COUNT))
@@ -139,7 +161,7 @@ def _to_topic(pipeline: Pipeline, planned: Planned, place: Place) -> "DataStream
 # Tables
 
 
-def _to_table(pipeline: Pipeline, planned: Planned, place: Place) -> "DataStreamWriter":
+def _to_table(pipeline: Pipeline, planned: PipelineQuery, place: RunContext) -> "DataStreamWriter":
     output = counted(planned.output, OUTPUT_COUNT)
     if planned.dead is None:
         return output.writeStream.foreachBatch(lambda rows, number: _add_to_table(pipeline, place, rows, number))
@@ -157,7 +179,7 @@ def _together(output: "DataFrame", dead: "DataFrame") -> "DataFrame":
     return only(output, _ROW).unionByName(only(dead, _LETTER), allowMissingColumns=True)
 
 
-def _add_both(pipeline: Pipeline, place: Place, both: "DataFrame", number: int) -> None:
+def _add_both(pipeline: Pipeline, place: RunContext, both: "DataFrame", number: int) -> None:
     from pyspark.sql import functions as f
 
     both.persist()  # read and decoded once, though it is written twice
@@ -180,17 +202,17 @@ def _rows_of(both: "DataFrame") -> "DataFrame":
     return both.where(f.col(_ROW).isNotNull()).select(f"{_ROW}.*")
 
 
-def _committed_batch(pipeline: Pipeline, place: Place, both: "DataFrame") -> CommittedBatch:
-    from headrace.spark.lake.writing import arrow_schema
+def _committed_batch(pipeline: Pipeline, place: RunContext, both: "DataFrame") -> CommittedBatch:
+    from headrace.spark.pipeline.lake_writer import arrow_schema
 
     table = open_lake_table(pipeline, arrow_schema(_rows_of(both)))
     return committed_in(table, table_owner(pipeline, place))
 
 
-def _add_to_table(pipeline: Pipeline, place: Place, rows: "DataFrame", number: int) -> None:
+def _add_to_table(pipeline: Pipeline, place: RunContext, rows: "DataFrame", number: int) -> None:
     """What happens to a micro-batch of a table: files first, then one commit that names them and the batch."""
-    from headrace.spark.lake.table import Batch, commit_once
-    from headrace.spark.lake.writing import arrow_schema, write_files
+    from headrace.lake.table import Batch, commit_once
+    from headrace.spark.pipeline.lake_writer import arrow_schema, write_files
 
     table = open_lake_table(pipeline, arrow_schema(rows))
     owner = table_owner(pipeline, place)
@@ -207,7 +229,7 @@ def _add_to_table(pipeline: Pipeline, place: Place, rows: "DataFrame", number: i
         check_repeated(pipeline.sink.target, committed_in(table, owner), number, ends)
 
 
-def table_owner(pipeline: Pipeline, place: Place) -> str:
+def table_owner(pipeline: Pipeline, place: RunContext) -> str:
     """Under which name a table remembers the batches of this query."""
     return f"{pipeline.group}-{place.query_id()}"
 
@@ -217,17 +239,17 @@ def committed_in(table: "LakeTable", owner: str) -> CommittedBatch:
 
 
 def open_lake_table(pipeline: Pipeline, schema: "pa.Schema") -> "LakeTable":
-    from headrace.spark.lake.table import check_partitioning, fit_once
+    from headrace.lake.table import check_partitioning, evolve_schema_once
 
     table: LakeTable
     if pipeline.sink.kind is SinkKind.DELTA:
-        from headrace.spark.lake.delta import DeltaLakeTable
+        from headrace.lake.delta import DeltaLakeTable
 
         table = DeltaLakeTable.open_or_create(pipeline.sink.target, schema, pipeline.sink.partition_by)
     else:
-        from headrace.spark.lake.iceberg import IcebergLakeTable
+        from headrace.lake.iceberg import IcebergLakeTable
 
         table = IcebergLakeTable.open_or_create(pipeline.sink.target, schema, pipeline.sink.partition_by)
     check_partitioning(table, pipeline.sink.partition_by)
-    fit_once(table, schema)
+    evolve_schema_once(table, schema)
     return table

@@ -13,20 +13,20 @@ from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
 
-from headrace.client.blocking.cluster import ClientSettings, Cluster
-from headrace.client.blocking.transactional import Owner
-from headrace.client.refusals import Refused
+from headrace.client.core.errors import KafkaApiError
+from headrace.client.sync.client import ClientConfig, Cluster
+from headrace.client.sync.transactions import ProducerIdentity
 from headrace.model.errors import HeadraceError, InvalidConfig
-from headrace.spark.pipeline.beginning import BACKFILL_SUFFIX, has_begun, pin_backfill
-from headrace.spark.pipeline.fencing import Claim, Fenced, check_owner, claim, this_copy
-from headrace.spark.pipeline.reaching import client_of, security_options
-from headrace.spark.pipeline.reading import read_any
-from headrace.spark.pipeline.restarting import DONE, FAILED, REFUSED, TAKEN_OVER, failure_code
-from headrace.spark.pipeline.retried import pin_retries
-from headrace.spark.pipeline.running import Running
-from headrace.spark.pipeline.sinks import Place
-from headrace.spark.pipeline.spec import Pipeline
-from headrace.spark.pipeline.state import PipelineState
+from headrace.pipeline.definition import Pipeline
+from headrace.pipeline.kafka_access import client_of, security_options
+from headrace.pipeline.state import PipelineState
+from headrace.pipeline.stored_definition import read_any
+from headrace.process.restart_policy import DONE, FAILED, REFUSED, TAKEN_OVER, failure_code
+from headrace.spark.pipeline.ownership import Claim, Fenced, check_owner, claim, this_copy
+from headrace.spark.pipeline.retry_topic import pin_retries
+from headrace.spark.pipeline.runner import Running
+from headrace.spark.pipeline.sinks import RunContext
+from headrace.spark.pipeline.start_offsets import BACKFILL_SUFFIX, fix_backfill_range, has_begun
 from headrace.spark.session import open_session
 
 log = logging.getLogger(__name__)
@@ -49,8 +49,8 @@ def _run(pipeline: Pipeline, given: argparse.Namespace, cluster: Cluster) -> int
     claimed = claim(cluster, state.name, this_copy(state.identity(), str(state.folder)), take_over=given.take_over)
     pin_retries(state, pipeline, cluster, has_begun=has_begun(state))
     if given.backfill_from is not None:
-        pin_backfill(state, main_state, pipeline, given.bootstrap, given.backfill_from)
-    place = Place(given.bootstrap, str(state.checkpoint), claimed.owner, security_options(pipeline))
+        fix_backfill_range(state, main_state, pipeline, given.bootstrap, given.backfill_from)
+    place = RunContext(given.bootstrap, str(state.checkpoint), claimed.owner, security_options(pipeline))
     running = Running(pipeline, state, place, lambda: _look_for_newer(cluster.settings, claimed.owner))
     for number in STOP_SIGNALS:
         signal.signal(number, running.ask_to_stop)
@@ -64,12 +64,12 @@ def _run(pipeline: Pipeline, given: argparse.Namespace, cluster: Cluster) -> int
     return DONE
 
 
-def _look_for_newer(settings: ClientSettings, owner: Owner) -> None:
+def _look_for_newer(settings: ClientConfig, owner: ProducerIdentity) -> None:
     """Fenced if there is a newer copy; a broker that is away says nothing about that."""
     cluster = Cluster(replace(settings, patience_s=LOOK_PATIENCE_S))
     try:
         check_owner(cluster, owner)
-    except (OSError, Refused) as error:
+    except (OSError, KafkaApiError) as error:
         log.warning("Cannot check whether another instance runs: %s", error)
     finally:
         cluster.close()

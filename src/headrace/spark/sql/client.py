@@ -1,5 +1,10 @@
-"""Asks the SQL server, and starts one where there is none."""
+"""The client of the SQL server, and its protocol.
 
+request    one line of JSON
+answer     one line of JSON: {"rows"} or {"error", "hint"}; rows follow as an Arrow stream
+"""
+
+import json
 import os
 import shutil
 import socket
@@ -9,14 +14,55 @@ import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
+from hashlib import sha256
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from headrace import __version__
 from headrace.model.errors import HeadraceError, InvalidConfig
-from headrace.spark.sql.wire import folder, receive_line, send_line
 
 if TYPE_CHECKING:
     import pyarrow as pa
+
+
+FOLDER_VARIABLE = "HEADRACE_SQL"
+# A query is text that people write; more than this is none.
+REQUEST_BYTES_MAX = 4 * 1024 * 1024
+SOCKET_PATH_BYTES_MAX = 107  # of the kernel's address, with its last byte 0
+
+
+def folder() -> Path:
+    """Where the server is met: $HEADRACE_SQL, or the place for such things in the user's home. Closed to others."""
+    named = os.environ.get(FOLDER_VARIABLE)
+    base = os.environ.get("XDG_STATE_HOME") or Path.home() / ".local" / "state"
+    place = (Path(named) if named else Path(base) / "headrace" / "sql") / _version()
+    place.mkdir(parents=True, exist_ok=True, mode=0o700)
+    place.chmod(0o700)
+    if len(os.fsencode(place / "socket")) > SOCKET_PATH_BYTES_MAX:
+        raise InvalidConfig(f"{place} is too long a path for a socket; set {FOLDER_VARIABLE} to a shorter one")
+    return place
+
+
+def _version() -> str:
+    """Servers of other versions and other Pythons answer by other rules; each of them is met elsewhere."""
+    return sha256(f"{__version__} {sys.executable}".encode()).hexdigest()[:8]
+
+
+def send_line(connection: socket.socket, value: dict[str, Any]) -> None:
+    connection.sendall(json.dumps(value).encode() + b"\n")
+
+
+def receive_line(connection: socket.socket) -> dict[str, Any] | None:
+    """None: the other side has gone."""
+    line = bytearray()
+    while not line.endswith(b"\n"):
+        byte = connection.recv(1) if len(line) < REQUEST_BYTES_MAX else b""
+        if not byte:
+            return None
+        line += byte
+    value: dict[str, Any] = json.loads(line)
+    return value
+
 
 # A JVM that has not come up after this is not going to, even on a busy machine.
 START_PATIENCE_S = 120.0

@@ -22,12 +22,12 @@ from uuid import uuid4
 
 import pyarrow as pa
 
-from headrace.client.blocking.cluster import ClientSettings, Cluster
-from headrace.model.config_def import nearest
+from headrace.client.sync.client import ClientConfig, Cluster
+from headrace.config.definition import nearest
 from headrace.spark.session import open_session
+from headrace.spark.sql.client import receive_line, send_line
 from headrace.spark.sql.results import DIRECTORY, Result, check_names, result_of
 from headrace.spark.sql.views import make_views
-from headrace.spark.sql.wire import receive_line, send_line
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -148,7 +148,7 @@ class SqlServer:
     def _planned(self, request: dict[str, Any], group: str) -> "DataFrame":
         spark = self._spark.newSession()
         spark.sparkContext.setJobGroup(group, "headrace sql", interruptOnCancel=True)
-        settings = ClientSettings(bootstrap=request["bootstrap"], client_id="headrace-sql", patience_s=PATIENCE_S)
+        settings = ClientConfig(bootstrap=request["bootstrap"], client_id="headrace-sql", patience_s=PATIENCE_S)
         cluster = Cluster(settings)
         try:
             request["topics"] = [*make_views(spark, cluster, request["sql"], request["tables"]), *request["tables"]]

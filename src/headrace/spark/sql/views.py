@@ -10,13 +10,13 @@ from collections.abc import Iterable, Iterator, Mapping
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
-from headrace.client.blocking.cluster import Cluster, TopicView
+from headrace.archive.decode import RAW, ValueSchema, archive_schema, with_decoded
+from headrace.archive.history import Cut, cut
+from headrace.client.reader.offset_resolver import OffsetResolver
+from headrace.client.reader.offsets import Positions, plain
+from headrace.client.reader.read_options import Subscription
+from headrace.client.sync.client import Cluster, TopicView
 from headrace.model.errors import InvalidConfig
-from headrace.spark.archive.decoding import RAW, Decoding, archive_schema, with_decoded
-from headrace.spark.archive.history import Cut, cut
-from headrace.spark.locating import Locator
-from headrace.spark.options import Subscription
-from headrace.spark.positions import Positions, plain
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -44,14 +44,14 @@ def mentioned(query: str, names: Iterable[str]) -> list[str]:
 
 def table_frame(spark: "SparkSession", place: str) -> "DataFrame":
     """A Delta or Iceberg table in its newest version, anything else as Parquet."""
-    from headrace.spark.pipeline.plan import open_table
-    from headrace.spark.pipeline.spec import Source
+    from headrace.pipeline.definition import Source
+    from headrace.spark.pipeline.query import open_table
 
     return open_table(spark, Source(name="", table=place))
 
 
 def topic_frame(spark: "SparkSession", cluster: Cluster, topic: TopicView) -> "DataFrame":
-    locator = Locator(cluster, Subscription(topics=(topic.name,)), read_committed=True)
+    locator = OffsetResolver(cluster, Subscription(topics=(topic.name,)), read_committed=True)
     topics = {topic.name: topic}
     found = cut(cluster, locator, topics, locator.partitions(topics), fail_on_data_loss=True)
     decoding = found.decodings.get(topic.name)
@@ -64,20 +64,20 @@ def topic_frame(spark: "SparkSession", cluster: Cluster, topic: TopicView) -> "D
     return first
 
 
-def _spark_schema(decoding: Decoding | None) -> "StructType":
+def _spark_schema(decoding: ValueSchema | None) -> "StructType":
     from pyspark.sql.pandas.types import from_arrow_schema
 
     return from_arrow_schema(archive_schema(decoding))
 
 
-def _archived(spark: "SparkSession", found: Cut, decoding: Decoding | None) -> Iterable["DataFrame"]:
+def _archived(spark: "SparkSession", found: Cut, decoding: ValueSchema | None) -> Iterable["DataFrame"]:
     if found.files:
         paths = [file.path for file in found.files]
         yield spark.read.schema(_spark_schema(decoding)).parquet(*paths)
 
 
 def _live(
-    spark: "SparkSession", cluster: Cluster, topic: str, found: Cut, decoding: Decoding | None
+    spark: "SparkSession", cluster: Cluster, topic: str, found: Cut, decoding: ValueSchema | None
 ) -> Iterable["DataFrame"]:
     ends: Positions = {one: max(end, found.starts[one]) for one, end in found.ends.items()}
     if ends == found.starts:

@@ -26,7 +26,7 @@ from headrace.testing.history.events import (
 )
 from headrace.testing.history.recorded import RecordedConsumer, RecordedProducer, read_everything
 from headrace.testing.history.recording import History, read_history
-from headrace.testing.history.settled import wait_until_settled
+from headrace.testing.history.transactions import wait_until_settled
 
 __all__ = [
     "Anomaly",

@@ -13,8 +13,8 @@ from enum import StrEnum
 from typing import NamedTuple
 
 from headrace.model.ids import TopicPartition
-from headrace.testing.history.digest import Digest, digest
 from headrace.testing.history.events import Assign, Crash, Event, Poll, Seen, Subscribe
+from headrace.testing.history.index import Digest, digest
 
 
 class Anomaly(StrEnum):

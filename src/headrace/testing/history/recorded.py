@@ -24,7 +24,7 @@ from headrace.testing.history.events import (
     Subscribe,
 )
 from headrace.testing.history.recording import History
-from headrace.testing.history.settled import wait_until_settled
+from headrace.testing.history.transactions import wait_until_settled
 
 PRODUCER_SETTINGS = {"enable.idempotence": True, "acks": "all"}
 CONSUMER_SETTINGS = {

@@ -7,10 +7,10 @@ from uuid import uuid4
 from confluent_kafka import Consumer
 from confluent_kafka import TopicPartition as Position
 
-from headrace.client.connection import Connection
-from headrace.core.internal_topics import OFFSETS_TOPIC, TRANSACTIONS_TOPIC
+from headrace.client.sync.transport import Connection
+from headrace.core.topic import OFFSETS_TOPIC, TRANSACTIONS_TOPIC
 from headrace.protocol.api import SERVED, ApiKey
-from headrace.protocol.kafka_messages import message_class
+from headrace.protocol.codec import message_class
 from headrace.records.builder import NewRecord, build_batch
 from headrace.testing import LocalBroker
 from tests.integration.raw import SECONDS_MAX

@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from headrace.client.connection import encode_request
-from headrace.client.factory import BrokerUnreachable
+from headrace.client.librdkafka import BrokerUnreachable
+from headrace.client.sync.transport import encode_request
 from headrace.protocol.api import ApiKey
 from headrace.testing import LocalBroker
 from tests.integration.bad_input.coordinators.kit import (
@@ -161,7 +161,7 @@ def test_a_client_id_of_any_length_names_a_member(broker: LocalBroker, monkeypat
     def verbose_request(request: Any, correlation_id: int, _: str) -> bytes:
         return encode_request(request, correlation_id, "c" * 32_767)
 
-    monkeypatch.setattr("headrace.client.connection.encode_request", verbose_request)
+    monkeypatch.setattr("headrace.client.sync.transport.encode_request", verbose_request)
     with Stranger(broker) as verbose:
         member = verbose.stable()
         assert verbose.heartbeat_code(member) == NONE

@@ -8,12 +8,12 @@ from typing import Any
 
 import pytest
 
-from headrace.app.etcd import joining
-from headrace.app.etcd.joining import ask_members
-from headrace.metadata.etcd.address import EtcdAddress
+from headrace.app.etcd import bootstrap
+from headrace.app.etcd.bootstrap import ask_members
+from headrace.config.etcd_address import EtcdAddress
+from headrace.config.settings import EtcdSettings, Settings
 from headrace.metadata.etcd.tls import tls_context
 from headrace.model.errors import InvalidConfig
-from headrace.model.settings import EtcdSettings, Settings
 
 FILES = ("ca_file", "cert_file", "key_file")
 URL = "https://127.0.0.1:1"
@@ -50,7 +50,7 @@ async def test_failed_handshake_is_logged_once(
         def close(self) -> None: ...
 
     monkeypatch.setattr(http.client, "HTTPSConnection", Refusing)
-    monkeypatch.setattr(joining, "_logged", {})
+    monkeypatch.setattr(bootstrap, "_logged", {})
     with caplog.at_level(logging.WARNING):
         for _ in range(3):
             assert await ask_members(URL, Settings(etcd=EtcdSettings())) == []

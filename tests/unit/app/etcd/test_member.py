@@ -11,10 +11,10 @@ from typing import Any
 import pytest
 
 from headrace.app.etcd import member as member_module
-from headrace.app.etcd.command import Beginning
 from headrace.app.etcd.member import EtcdMember
+from headrace.app.etcd.member_config import MemberBootstrap
+from headrace.config.settings import ClusterSettings, EtcdSettings, Member, Settings
 from headrace.model.errors import InvalidConfig
-from headrace.model.settings import ClusterSettings, EtcdSettings, Member, Settings
 
 
 class Process:
@@ -62,7 +62,7 @@ class ScriptedMember(EtcdMember):
         return process
 
     async def first_start(self) -> None:
-        await self._spawn(Beginning("node-1"))
+        await self._spawn(MemberBootstrap("node-1"))
 
 
 def settings(folder: Path) -> Settings:
@@ -91,7 +91,7 @@ def test_failed_restart_of_etcd_is_retried(
     async def scenario() -> None:
         member = ScriptedMember(settings(tmp_path), None, failure, failure, None)
         await member.first_start()
-        member.watch_over()
+        member.supervise()
         (await member.runs.get()).end()
         second = await asyncio.wait_for(member.runs.get(), 10)
         second.end()
@@ -118,7 +118,7 @@ def test_unresolvable_name_does_not_end_the_watch(tmp_path: Path, monkeypatch: p
     async def scenario() -> None:
         member = ScriptedMember(settings(tmp_path))
         await member.first_start()
-        member.watch_over()
+        member.supervise()
         (await member.runs.get()).end()
         await asyncio.wait_for(member.runs.get(), 10)
         await member.stop()
@@ -139,7 +139,7 @@ def test_pauses_double_while_starts_fail(tmp_path: Path, monkeypatch: pytest.Mon
     async def scenario() -> None:
         member = ScriptedMember(settings(tmp_path), None, *[InvalidConfig("no address")] * 7, None, sleep=note_pause)
         await member.first_start()
-        member.watch_over()
+        member.supervise()
         (await member.runs.get()).end()
         await asyncio.wait_for(member.runs.get(), 10)
         await member.stop()
@@ -156,7 +156,7 @@ def test_error_of_a_run_shows_only_its_own_lines(tmp_path: Path, written: bytes,
     path.write_bytes(b"a line of an earlier run\n")
     with member._open_log() as log:
         log.write(written)
-    assert member._last_words() == shown
+    assert member._tail_of_log() == shown
 
 
 @pytest.mark.parametrize(("cap_ms", "lines"), [(1000, 1), (2999, 1), (3000, 0), (50_000, 0)])
@@ -166,8 +166,8 @@ def test_capped_election_timeout_is_logged_once_with_its_key(
     async def installed(program: str) -> None:
         pass
 
-    async def found(*_: object) -> Beginning:
-        return Beginning("node-1")
+    async def found(*_: object) -> MemberBootstrap:
+        return MemberBootstrap("node-1")
 
     monkeypatch.setattr(member_module, "check_program", installed)
     monkeypatch.setattr(member_module, "beginning", found)
@@ -184,7 +184,7 @@ def test_capped_election_timeout_is_logged_once_with_its_key(
     async def scenario() -> None:
         member = ScriptedMember(slow)
         await member.start()
-        member.watch_over()
+        member.supervise()
         (await member.runs.get()).end()
         await asyncio.wait_for(member.runs.get(), 10)
         await member.stop()

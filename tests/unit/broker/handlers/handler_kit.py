@@ -5,34 +5,34 @@ from collections import Counter
 from collections.abc import Collection
 from datetime import timedelta
 from functools import cached_property
-from importlib import import_module
 from inspect import isawaitable
 from typing import Any, cast
 from uuid import UUID
 
-from headrace.broker.broker import Broker
-from headrace.broker.call import Call
-from headrace.broker.controller import Controller
-from headrace.broker.coordinators.group import GroupCoordinator
-from headrace.broker.coordinators.transaction import TransactionCoordinator
-from headrace.broker.later import Later
-from headrace.broker.lost_brokers import LostBrokers
-from headrace.broker.partition import Partition
-from headrace.broker.partitions import Partitions
-from headrace.broker.producer_ids import ProducerIds
-from headrace.core.cluster.events import Event
-from headrace.core.cluster.image import ClusterImage
-from headrace.core.cluster.topics import CreatedTopic, NewTopic
-from headrace.metadata.memory import MemoryStore
-from headrace.metadata.observed import StoreFigures
-from headrace.model.settings import Listener, Settings
+from headrace.broker.api.context import RequestContext
+from headrace.broker.api.deferred import DeferredResponse
+from headrace.broker.api.registry import handler_of
+from headrace.broker.controller.controller import Controller
+from headrace.broker.controller.failure_detector import BrokenConnections
+from headrace.broker.coordinator.group_coordinator import GroupCoordinatorService
+from headrace.broker.coordinator.producer_id_manager import ProducerIdManager
+from headrace.broker.coordinator.transaction_coordinator import TransactionCoordinator
+from headrace.broker.replica.partition import Partition
+from headrace.broker.replica.replica_manager import ReplicaManager
+from headrace.broker.server import Broker
+from headrace.config.settings import Listener, Settings
+from headrace.core.controller.topic_control import CreatedTopic, NewTopic
+from headrace.core.image.deltas import MetadataDelta
+from headrace.core.image.metadata_image import MetadataImage
+from headrace.metadata.embedded import MemoryStore
+from headrace.metadata.instrumented_store import StoreMetrics
 from headrace.protocol.api import SERVED, ApiKey
-from headrace.protocol.kafka_messages import count_errors, message_class, read_request, write_response
+from headrace.protocol.codec import count_errors, message_class, read_request, write_response
 from headrace.protocol.schema import describe
-from headrace.security.access import ANONYMOUS, Access, AllowAll, Authorizer, Operation, Principal, ResourceType
-from headrace.storage.log_dir import LogDir
-from headrace.storage.memory_files import MemoryFiles
-from headrace.testing.clock import SimClock
+from headrace.security.authorization import ANONYMOUS, Access, AllowAll, Authorizer, Operation, Principal, ResourceType
+from headrace.storage.directory.log_directory import LogDirectory
+from headrace.storage.io.memory_file_system import MemoryFiles
+from headrace.testing.simulation.clock import SimClock
 from tests.unit.protocol.kio_messages import kio_bytes, kio_read
 from tests.unit.storage.log_kit import batch_of
 
@@ -70,16 +70,16 @@ class HandlerKit:
         self.clock = SimClock()
         self.files = MemoryFiles()
         self.authorizer: Authorizer = AllowAll()
-        self.store_figures = StoreFigures()
+        self.store_figures = StoreMetrics()
         self.store = MemoryStore(self.clock)
         self.controller = Controller(self.store, self.settings, self.clock)
-        self.log_dir = LogDir(self.files, self.settings.data_dir)
-        self.partitions = Partitions(self.log_dir, self.clock, self.settings.node_id, None)
-        self.producer_ids = ProducerIds(self.controller)
-        self.lost_brokers = LostBrokers()
+        self.log_dir = LogDirectory(self.files, self.settings.data_dir)
+        self.partitions = ReplicaManager(self.log_dir, self.clock, self.settings.node_id, None)
+        self.producer_ids = ProducerIdManager(self.controller)
+        self.lost_brokers = BrokenConnections()
 
     @property
-    def image(self) -> ClusterImage:
+    def image(self) -> MetadataImage:
         return self.controller.image
 
     @property
@@ -87,8 +87,8 @@ class HandlerKit:
         return self.settings.node_id
 
     @cached_property
-    def groups(self) -> GroupCoordinator:
-        return GroupCoordinator(cast(Broker, self))
+    def groups(self) -> GroupCoordinatorService:
+        return GroupCoordinatorService(cast(Broker, self))
 
     @cached_property
     def transactions(self) -> TransactionCoordinator:
@@ -107,7 +107,7 @@ class HandlerKit:
             self.controller.on_change(self._follow)
         return self
 
-    async def _follow(self, event: Event) -> None:
+    async def _follow(self, event: MetadataDelta) -> None:
         await self.partitions.follow(event, self.image, self.controller.broker_configs())
         self.groups.follow(event)
         self.transactions.follow(event)
@@ -138,9 +138,9 @@ class HandlerKit:
         """Send a request in the bytes of `version`, and read the answer as a client of that version would."""
         version = SERVED[api].highest if version is None else version
         sent = kio_bytes(build(message_class(api, version, "request"), fields))
-        call = Call(cast(Broker, self), ANONYMOUS, "test", "127.0.0.1", listener, api, version, 7)
-        handler = import_module(f"headrace.broker.handlers.{api.name.lower()}")
-        response = await answer_of(handler.handle(read_request(api, version, memoryview(sent)), call))
+        call = RequestContext(cast(Broker, self), ANONYMOUS, "test", "127.0.0.1", listener, api, version, 7)
+        handler = handler_of(api)
+        response = await answer_of(handler(read_request(api, version, memoryview(sent)), call))
         answer = kio_read(message_class(api, version, "response"), write_response(api, version, response))
         counted: Counter[int] = Counter()
         count_errors(api, version, response, counted)
@@ -168,7 +168,7 @@ async def answer_of(outcome: Any) -> Any:
     """What a handler answers, whether it is a coroutine, comes later, or is there."""
     if isawaitable(outcome):
         return await outcome
-    if not isinstance(outcome, Later):
+    if not isinstance(outcome, DeferredResponse):
         return outcome
     settled: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
     outcome.then(settled.set_result)

@@ -1,12 +1,12 @@
 """Every served API has a handler, and every handler asks the authorizer before it tells or changes anything."""
 
-from importlib import import_module
 from typing import Any
 
 import pytest
 
+from headrace.broker.api.registry import handler_module
 from headrace.protocol.api import SERVED, ApiKey
-from headrace.security.access import TABLE
+from headrace.security.authorization import TABLE
 from tests.unit.broker.handlers.handler_kit import DenyAll, HandlerKit
 
 TOPIC_CONFIG = {"resource_type": 2, "resource_name": "t"}
@@ -86,8 +86,8 @@ REQUESTS: dict[ApiKey, dict[str, Any]] = {
 
 @pytest.mark.parametrize("api", SERVED, ids=lambda api: api.name)
 def test_rule_03_what_is_advertised_has_a_handler(api: ApiKey) -> None:
-    handler = import_module(f"headrace.broker.handlers.{api.name.lower()}")
-    assert hasattr(handler, "handle") or api in (ApiKey.PRODUCE, ApiKey.FETCH)
+    handler = handler_module(api)
+    assert hasattr(handler, f"handle_{api.name.lower()}") or api in (ApiKey.PRODUCE, ApiKey.FETCH)
 
 
 def test_every_handler_that_asks_for_permission_is_tested() -> None:

@@ -10,38 +10,38 @@ from dataclasses import replace
 from itertools import count
 from typing import Any
 
-from headrace.core.coordinator import Decision, LogRecord, Moment, Producer, Ticket
-from headrace.core.group.classic_draft import JOIN, PENDING, SESSION, SYNC
-from headrace.core.group.family import timer_name
-from headrace.core.group.machine import GroupMachine
+from headrace.core.coordinator import CoordinatorRecord, CoordinatorTime, Decision, Producer, RequestId
+from headrace.core.group.classic.rebalance import JOIN, PENDING, SESSION, SYNC
+from headrace.core.group.coordinator_shard import GroupCoordinatorShard
+from headrace.core.group.group_manager import timer_name
+from headrace.core.group.model import ClassicGroup, GroupCoordinatorConfig, GroupState, Protocol
 from headrace.core.group.records import NO_TOPIC_ID
-from headrace.core.group.values import ClassicGroup, GroupLimits, GroupState, Protocol
 
 WALL_MS = 1_700_000_000_000
-Decide = Callable[[GroupMachine, Ticket, Moment], Decision[Any]]
+Decide = Callable[[GroupCoordinatorShard, RequestId, CoordinatorTime], Decision[Any]]
 
 
 class Stage:
-    def __init__(self, limits: GroupLimits | None = None, topic_ids: dict[str, bytes] | None = None) -> None:
+    def __init__(self, limits: GroupCoordinatorConfig | None = None, topic_ids: dict[str, bytes] | None = None) -> None:
         self.topic_ids = {} if topic_ids is None else topic_ids
-        self.limits = GroupLimits() if limits is None else limits
+        self.limits = GroupCoordinatorConfig() if limits is None else limits
         self.machine = self.new_machine()
-        self.log: list[tuple[LogRecord, Producer | None]] = []
+        self.log: list[tuple[CoordinatorRecord, Producer | None]] = []
         self.now_ms = 0
         self.timers: dict[str, int] = {}
-        self.waiting: set[Ticket] = set()
-        self.answers: list[tuple[Ticket, object]] = []
+        self.waiting: set[RequestId] = set()
+        self.answers: list[tuple[RequestId, object]] = []
         self.causes: list[str] = []
         self._tickets = count(1)
 
-    def new_machine(self) -> GroupMachine:
-        return GroupMachine(self.limits, topic_id_of=lambda topic: self.topic_ids.get(topic, NO_TOPIC_ID))
+    def new_machine(self) -> GroupCoordinatorShard:
+        return GroupCoordinatorShard(self.limits, topic_id_of=lambda topic: self.topic_ids.get(topic, NO_TOPIC_ID))
 
     @property
-    def now(self) -> Moment:
-        return Moment(self.now_ms, WALL_MS + self.now_ms)
+    def now(self) -> CoordinatorTime:
+        return CoordinatorTime(self.now_ms, WALL_MS + self.now_ms)
 
-    def call(self, decide: Decide) -> Ticket:
+    def call(self, decide: Decide) -> RequestId:
         """Ask; the answer may come now, later, or as an exception at once."""
         ticket = next(self._tickets)
         before = snapshot(self.machine)
@@ -87,7 +87,7 @@ class Stage:
             self.carry_out(self.machine.expire(name, self.now))
         self.now_ms = until_ms
 
-    def rebuilt(self) -> GroupMachine:
+    def rebuilt(self) -> GroupCoordinatorShard:
         machine = self.new_machine()
         for offset, (record, producer) in enumerate(self.log):
             if producer is None:
@@ -116,7 +116,7 @@ class Stage:
         assert set(groups_of(rebuilt)) <= set(groups_of(self.machine))
 
 
-def groups_of(machine: GroupMachine) -> dict[str, ClassicGroup]:
+def groups_of(machine: GroupCoordinatorShard) -> dict[str, ClassicGroup]:
     found = (machine.classic.get(listing.group_id) for listing in machine.classic.listings())
     return {group.group_id: group for group in found if group is not None}
 
@@ -137,11 +137,11 @@ def timers_of(group: ClassicGroup | None) -> set[str]:
     return wanted
 
 
-def offsets_of(machine: GroupMachine) -> dict[str, dict[Any, Any]]:
+def offsets_of(machine: GroupCoordinatorShard) -> dict[str, dict[Any, Any]]:
     return {group_id: dict(machine.offsets.of_group(group_id)) for group_id in machine.offsets.groups()}
 
 
-def snapshot(machine: GroupMachine) -> object:
+def snapshot(machine: GroupCoordinatorShard) -> object:
     return groups_of(machine), offsets_of(machine)
 
 

@@ -4,17 +4,17 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
-from headrace.core.group.classic_draft import NEW_MEMBER_JOIN_MS
+from headrace.core.group.classic.rebalance import NEW_MEMBER_JOIN_MS
+from headrace.core.group.coordinator_shard import NewOffset
 from headrace.core.group.errors import MemberIdRequired
-from headrace.core.group.family import Committer
-from headrace.core.group.machine import NewOffset
-from headrace.core.group.values import (
+from headrace.core.group.group_manager import Committer
+from headrace.core.group.model import (
     ClassicGroup,
-    GroupLimits,
+    GroupCoordinatorConfig,
     GroupState,
     JoinReply,
     JoinRequest,
-    Leaving,
+    MemberIdentity,
     Protocol,
     SyncReply,
     SyncRequest,
@@ -42,7 +42,7 @@ class Client:
 class ClassicGroupModel(RuleBasedStateMachine):
     def __init__(self) -> None:
         super().__init__()
-        self.stage = Stage(GroupLimits(initial_delay_ms=3_000, members_max=3))
+        self.stage = Stage(GroupCoordinatorConfig(initial_delay_ms=3_000, members_max=3))
         self.clients = {name: Client(name) for name in ("a", "b", "c", "static")}
         self.asked: dict[int, tuple[Client, str]] = {}
         self.shares: dict[tuple[int, bytes], str] = {}  # who was given what, in each generation
@@ -99,7 +99,7 @@ class ClassicGroupModel(RuleBasedStateMachine):
     @rule(name=NAMES)
     def leave(self, name: str) -> None:
         client = self.clients[name]
-        leaving = [Leaving(client.member_id, client.instance_id)]
+        leaving = [MemberIdentity(client.member_id, client.instance_id)]
         self.ask(client, "leave", lambda machine, ticket, now: machine.leave(GROUP, leaving, ticket, now))
 
     @rule(name=NAMES)

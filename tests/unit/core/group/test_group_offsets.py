@@ -3,10 +3,10 @@
 import pytest
 
 from headrace.core.coordinator import Producer
+from headrace.core.group.coordinator_shard import NewOffset
 from headrace.core.group.errors import GroupNotFound, NonEmptyGroup
-from headrace.core.group.family import Committer
-from headrace.core.group.machine import NewOffset
-from headrace.core.group.values import GroupLimits
+from headrace.core.group.group_manager import Committer
+from headrace.core.group.model import GroupCoordinatorConfig
 from headrace.model.errors import ErrorCode
 from headrace.model.ids import TopicPartition
 from tests.unit.core.group.stage import Stage, offsets_of
@@ -19,7 +19,7 @@ IN_TRANSACTION = Committer(transactional=True)
 
 @pytest.fixture
 def stage() -> Stage:
-    return Stage(GroupLimits(offsets_retention_ms=60_000, initial_delay_ms=0))
+    return Stage(GroupCoordinatorConfig(offsets_retention_ms=60_000, initial_delay_ms=0))
 
 
 def commit(

@@ -4,10 +4,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from headrace.core.coordinator import LogRecord
+from headrace.core.coordinator import CoordinatorRecord
+from headrace.core.group.model import ClassicGroup, GroupState, Member, Protocol
 from headrace.core.group.records import (
     NO_TOPIC_ID,
-    CommittedOffset,
+    OffsetAndMetadata,
     OffsetKey,
     group_record,
     offset_record,
@@ -17,7 +18,6 @@ from headrace.core.group.records import (
     read_offset_key,
     record_kind,
 )
-from headrace.core.group.values import ClassicGroup, GroupState, Member, Protocol
 from headrace.model.errors import CorruptLog
 from headrace.model.ids import TopicPartition
 
@@ -27,30 +27,30 @@ INT64 = st.integers(0, 2**63 - 1)
 TOPIC_ID = bytes(range(1, 17))
 TOPIC_IDS = st.one_of(st.just(NO_TOPIC_ID), st.binary(min_size=16, max_size=16))
 NOTES = st.one_of(st.just(""), SHORT, st.text(min_size=60, max_size=300))
-KNOWN = st.tuples(INT64, INT32, NOTES, INT64, st.just(-1), TOPIC_IDS).map(lambda fields: CommittedOffset(*fields))
+KNOWN = st.tuples(INT64, INT32, NOTES, INT64, st.just(-1), TOPIC_IDS).map(lambda fields: OffsetAndMetadata(*fields))
 # Written by `MessageUtil.toVersionPrefixedBytes(version, new OffsetCommitValue()...)` of Apache Kafka 4.3.0, the class
 # `org.apache.kafka.coordinator.group.generated.OffsetCommitValue` of kafka-group-coordinator-4.3.0.jar, run with a JVM.
 KAFKA_VALUES = [
-    (CommittedOffset(5, -1, "n", 258), "0000 0000000000000005 0001 6e 0000000000000102"),
-    (CommittedOffset(5, -1, "n", 258, 300), "0001 0000000000000005 0001 6e 0000000000000102 000000000000012c"),
-    (CommittedOffset(5, -1, "n", 258), "0002 0000000000000005 0001 6e 0000000000000102"),
-    (CommittedOffset(5, 2, "n", 258), "0003 0000000000000005 00000002 0001 6e 0000000000000102"),
-    (CommittedOffset(5, 2, "n", 258), "0004 0000000000000005 00000002 02 6e 0000000000000102 00"),
-    (CommittedOffset(5, -1, "", 258), "0004 0000000000000005 ffffffff 01 0000000000000102 00"),
+    (OffsetAndMetadata(5, -1, "n", 258), "0000 0000000000000005 0001 6e 0000000000000102"),
+    (OffsetAndMetadata(5, -1, "n", 258, 300), "0001 0000000000000005 0001 6e 0000000000000102 000000000000012c"),
+    (OffsetAndMetadata(5, -1, "n", 258), "0002 0000000000000005 0001 6e 0000000000000102"),
+    (OffsetAndMetadata(5, 2, "n", 258), "0003 0000000000000005 00000002 0001 6e 0000000000000102"),
+    (OffsetAndMetadata(5, 2, "n", 258), "0004 0000000000000005 00000002 02 6e 0000000000000102 00"),
+    (OffsetAndMetadata(5, -1, "", 258), "0004 0000000000000005 ffffffff 01 0000000000000102 00"),
     (
-        CommittedOffset(5, 2, "n", 258, -1, TOPIC_ID),
+        OffsetAndMetadata(5, 2, "n", 258, -1, TOPIC_ID),
         "0004 0000000000000005 00000002 02 6e 0000000000000102 01 00 10 0102030405060708090a0b0c0d0e0f10",
     ),
     (
-        CommittedOffset(5, 2, "", 258, -1, TOPIC_ID),
+        OffsetAndMetadata(5, 2, "", 258, -1, TOPIC_ID),
         "0004 0000000000000005 00000002 01 0000000000000102 01 00 10 0102030405060708090a0b0c0d0e0f10",
     ),
     (
-        CommittedOffset(5, 2, "\u00e9" * 3, 258, -1, TOPIC_ID),
+        OffsetAndMetadata(5, 2, "\u00e9" * 3, 258, -1, TOPIC_ID),
         "0004 0000000000000005 00000002 07 c3a9c3a9c3a9 0000000000000102 01 00 10 0102030405060708090a0b0c0d0e0f10",
     ),
     (
-        CommittedOffset(5, 2, "x" * 127, 258, -1, TOPIC_ID),  # the first length that takes two bytes
+        OffsetAndMetadata(5, 2, "x" * 127, 258, -1, TOPIC_ID),  # the first length that takes two bytes
         f"0004 0000000000000005 00000002 8001 {'78' * 127} 0000000000000102 01 00 10 0102030405060708090a0b0c0d0e0f10",
     ),
 ]
@@ -70,39 +70,39 @@ def member(**more: object) -> Member:
 
 
 def test_an_offset_key_has_the_bytes_that_kafka_writes() -> None:
-    record = offset_record(OffsetKey("g", TopicPartition("t", 1)), CommittedOffset(5, 2, "n", 258))
+    record = offset_record(OffsetKey("g", TopicPartition("t", 1)), OffsetAndMetadata(5, 2, "n", 258))
     assert record.key == bytes.fromhex("0001 0001 67 0001 74 00000001")
-    assert offset_record(OffsetKey("g", TopicPartition("t", 1)), None) == LogRecord(record.key, None)
+    assert offset_record(OffsetKey("g", TopicPartition("t", 1)), None) == CoordinatorRecord(record.key, None)
 
 
 @pytest.mark.parametrize(("committed", "value"), KAFKA_VALUES)
-def test_offset_value_of_kafka_is_read(committed: CommittedOffset, value: str) -> None:
+def test_offset_value_of_kafka_is_read(committed: OffsetAndMetadata, value: str) -> None:
     assert read_offset(bytes.fromhex(value), 7) == committed._replace(record_offset=7)
 
 
 @pytest.mark.parametrize(("committed", "value"), [row for row in KAFKA_VALUES if row[1].startswith("0004")])
-def test_offset_value_has_the_bytes_that_kafka_writes(committed: CommittedOffset, value: str) -> None:
+def test_offset_value_has_the_bytes_that_kafka_writes(committed: OffsetAndMetadata, value: str) -> None:
     assert offset_record(OffsetKey("g", TopicPartition("t", 1)), committed).value == bytes.fromhex(value)
 
 
 def test_unknown_tagged_fields_of_an_offset_are_skipped() -> None:
     start = "0004 0000000000000005 00000002 01 0000000000000102"
     topic_id = f"00 10 {TOPIC_ID.hex()}"
-    known = CommittedOffset(5, 2, "", 258)
+    known = OffsetAndMetadata(5, 2, "", 258)
     assert read_offset(bytes.fromhex(f"{start} 02 {topic_id} 07 01 ff")) == known._replace(topic_id=TOPIC_ID)
     assert read_offset(bytes.fromhex(f"{start} 01 07 10 {TOPIC_ID.hex()}")) == known
     assert read_offset(bytes.fromhex(f"{start} 01 07 01 ff")) == known
 
 
 def test_equal_topic_ids_that_are_read_are_one_object() -> None:
-    record = offset_record(OffsetKey("g", TopicPartition("t", 1)), CommittedOffset(5, 2, "", 258, -1, TOPIC_ID))
+    record = offset_record(OffsetKey("g", TopicPartition("t", 1)), OffsetAndMetadata(5, 2, "", 258, -1, TOPIC_ID))
     assert record.value is not None
     first, second = read_offset(bytes(bytearray(record.value))), read_offset(bytes(bytearray(record.value)))
     assert first.topic_id is second.topic_id
 
 
 def test_an_offset_with_an_end_of_its_own_has_the_older_bytes() -> None:
-    record = offset_record(OffsetKey("g", TopicPartition("t", 1)), CommittedOffset(5, 2, "", 1, 3))
+    record = offset_record(OffsetKey("g", TopicPartition("t", 1)), OffsetAndMetadata(5, 2, "", 1, 3))
     assert record.value == bytes.fromhex("0001 0000000000000005 0000 0000000000000001 0000000000000003")
 
 
@@ -127,7 +127,9 @@ def test_a_group_has_the_bytes_that_kafka_writes() -> None:
 
 
 @given(SHORT, SHORT, INT32, KNOWN)
-def test_offsets_are_read_as_they_were_written(group: str, topic: str, partition: int, known: CommittedOffset) -> None:
+def test_offsets_are_read_as_they_were_written(
+    group: str, topic: str, partition: int, known: OffsetAndMetadata
+) -> None:
     key = OffsetKey(group, TopicPartition(topic, partition))
     record = offset_record(key, known)
     assert record.value is not None
@@ -188,4 +190,4 @@ def test_damaged_records_are_not_guessed_at(value: bytes) -> None:
 
 
 def test_a_record_without_a_kind_belongs_to_nobody() -> None:
-    assert record_kind(LogRecord(b"\x00", None)) == -1
+    assert record_kind(CoordinatorRecord(b"\x00", None)) == -1

@@ -5,10 +5,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from headrace.core.coordinator import Producer
-from headrace.core.group.family import Committer
-from headrace.core.group.machine import NewOffset, Outcomes
+from headrace.core.group.coordinator_shard import NewOffset, Outcomes
+from headrace.core.group.group_manager import Committer
+from headrace.core.group.model import GroupCoordinatorConfig
 from headrace.core.group.records import NO_TOPIC_ID, OffsetKey, offset_record
-from headrace.core.group.values import GroupLimits
 from headrace.model.errors import ErrorCode
 from headrace.model.ids import TopicPartition
 from tests.unit.core.group.stage import Stage, offsets_of
@@ -20,7 +20,7 @@ PRODUCER = Producer(7, 0)
 
 @pytest.fixture
 def stage() -> Stage:
-    return Stage(GroupLimits(initial_delay_ms=0), {"t": OLD, "u": OLD})
+    return Stage(GroupCoordinatorConfig(initial_delay_ms=0), {"t": OLD, "u": OLD})
 
 
 def commit(stage: Stage, *wanted: tuple[TopicPartition, int, bytes], producer: Producer | None = None) -> Outcomes:
@@ -163,7 +163,7 @@ class Model:
     """Offsets of one group, each with the topic that it was committed for."""
 
     def __init__(self) -> None:
-        self.stage = Stage(GroupLimits(initial_delay_ms=0), {"t": bytes(15) + b"\1", "u": bytes(15) + b"\2"})
+        self.stage = Stage(GroupCoordinatorConfig(initial_delay_ms=0), {"t": bytes(15) + b"\1", "u": bytes(15) + b"\2"})
         self.committed: dict[TopicPartition, int] = {}
         self.pending: dict[TopicPartition, int] = {}
         self._ids = 2

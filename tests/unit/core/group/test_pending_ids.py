@@ -2,12 +2,12 @@
 
 import pytest
 
-from headrace.core.coordinator import Decision, Moment
-from headrace.core.group.classic import ClassicGroups
-from headrace.core.group.classic_draft import PENDING_MAX
-from headrace.core.group.values import ClassicFact, GroupLimits, JoinRequest, Protocol
+from headrace.core.coordinator import CoordinatorTime, Decision
+from headrace.core.group.classic.manager import ClassicGroups
+from headrace.core.group.classic.rebalance import PENDING_MAX
+from headrace.core.group.model import ClassicFact, GroupCoordinatorConfig, JoinRequest, Protocol
 
-NOW = Moment(0, 0)
+NOW = CoordinatorTime(0, 0)
 
 
 def join(groups: ClassicGroups, new_id: str) -> Decision[ClassicFact]:
@@ -27,9 +27,9 @@ def join(groups: ClassicGroups, new_id: str) -> Decision[ClassicFact]:
 
 
 def test_a_group_holds_only_so_many_of_them_and_the_newest_is_always_one(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("headrace.core.group.classic_draft.PENDING_MAX", 100)
+    monkeypatch.setattr("headrace.core.group.classic.rebalance.PENDING_MAX", 100)
     assert PENDING_MAX > 100
-    groups = ClassicGroups(GroupLimits())
+    groups = ClassicGroups(GroupCoordinatorConfig())
     timers: dict[str, int | None] = {}
     for number in range(1_000):
         decision = join(groups, f"id-{number}")

@@ -3,10 +3,10 @@
 from collections.abc import Callable
 from typing import Any
 
-from headrace.core.coordinator import Decision, LogRecord, Moment
+from headrace.core.coordinator import CoordinatorRecord, CoordinatorTime, Decision
+from headrace.core.transaction.coordinator_shard import TransactionConfig, TransactionCoordinatorShard
 from headrace.core.transaction.errors import ProducerIdNeeded
-from headrace.core.transaction.machine import TransactionConfig, TransactionMachine
-from headrace.core.transaction.values import ProducerIdentity, Transaction
+from headrace.core.transaction.metadata import ProducerIdentity, TransactionMetadata
 from headrace.model.errors import HeadraceError
 from headrace.model.ids import TopicPartition
 
@@ -18,16 +18,16 @@ T0, T1 = TopicPartition("t", 0), TopicPartition("t", 1)
 
 class Stage:
     def __init__(self) -> None:
-        self.machine = TransactionMachine(CONFIG)
-        self.log: list[LogRecord] = []
+        self.machine = TransactionCoordinatorShard(CONFIG)
+        self.log: list[CoordinatorRecord] = []
         self.timers: dict[str, int] = {}
         self.now_ms = 0
         self._next_id = 100
         self.carry_out(self.machine.loaded(self.now))
 
     @property
-    def now(self) -> Moment:
-        return Moment(self.now_ms, WALL_START_MS + self.now_ms)
+    def now(self) -> CoordinatorTime:
+        return CoordinatorTime(self.now_ms, WALL_START_MS + self.now_ms)
 
     def carry_out(self, decision: Decision[Any]) -> Any:
         """What the shell does, with a log that never fails; the reply, raised if it is an error."""
@@ -52,8 +52,8 @@ class Stage:
         """The log alone brings the same state about."""
         assert self.rebuilt().transactions == self.machine.transactions
 
-    def rebuilt(self) -> TransactionMachine:
-        again = TransactionMachine(CONFIG)
+    def rebuilt(self) -> TransactionCoordinatorShard:
+        again = TransactionCoordinatorShard(CONFIG)
         for offset, record in enumerate(self.log):
             again.replay(record, offset)
         return again
@@ -97,7 +97,7 @@ class Stage:
 
     # What happens
 
-    def markers(self, name: str = "x") -> Transaction:
+    def markers(self, name: str = "x") -> TransactionMetadata:
         """Every partition has taken its marker."""
         self.carry_out(self.machine.markers_written(self.machine.transactions[name], self.now))
         return self.machine.transactions[name]
@@ -113,5 +113,5 @@ class Stage:
             self.carry_out(self.machine.expire(name, self.now))
         self.now_ms = until_ms
 
-    def __getitem__(self, name: str) -> Transaction:
+    def __getitem__(self, name: str) -> TransactionMetadata:
         return self.machine.transactions[name]

@@ -11,7 +11,7 @@ from headrace.core.transaction.errors import (
     UnknownTransactionalProducer,
     WrongTransactionState,
 )
-from headrace.core.transaction.values import CLIENT_EPOCH_MAX, EPOCH_MAX, NEXT, TransactionState
+from headrace.core.transaction.metadata import CLIENT_EPOCH_MAX, EPOCH_MAX, NEXT, TransactionState
 from tests.unit.core.transaction.stage import CONFIG, T0, T1, Stage
 
 BUMPING = 2
@@ -103,7 +103,7 @@ def test_rule_13_every_end_bumps_the_epoch(stage: Stage) -> None:
     after = stage.end(owner, commit=True, version=BUMPING)
     assert after == (owner.producer_id, owner.epoch + 1)
     assert stage["x"].epoch == after.epoch, "the markers have the new epoch"
-    assert stage["x"].epoch_was_bumped
+    assert stage["x"].uses_tv2
     stage.markers()
     with pytest.raises(ProducerFenced):
         stage.add(owner, T0, version=BUMPING)
@@ -172,7 +172,7 @@ def test_a_client_may_change_its_dialect_between_transactions(stage: Stage) -> N
     stage.markers()
     stage.add(after, T0)
     assert stage.end(after, commit=True) == after
-    assert not stage["x"].epoch_was_bumped
+    assert not stage["x"].uses_tv2
 
 
 # Time

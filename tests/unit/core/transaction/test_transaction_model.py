@@ -4,7 +4,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from headrace.core.transaction.values import (
+from headrace.core.transaction.metadata import (
     AT_REST,
     CLIENT_EPOCH_MAX,
     EPOCH_MAX,

@@ -4,13 +4,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from headrace.core.transaction.records import decode_key, decode_value, encode, encode_key
-from headrace.core.transaction.values import Transaction, TransactionState
+from headrace.core.transaction.log_records import decode_key, decode_value, encode, encode_key
+from headrace.core.transaction.metadata import TransactionMetadata, TransactionState
 from headrace.model.errors import CorruptLog
 from headrace.model.ids import TopicPartition
 
 INT16, INT32, INT64 = (st.integers(-1, 2**bits - 1) for bits in (15, 31, 63))
-ONGOING = Transaction(
+ONGOING = TransactionMetadata(
     transactional_id="tx",
     producer_id=7,
     epoch=2,
@@ -31,10 +31,10 @@ ONGOING_BYTES = bytes.fromhex(
 
 
 @st.composite
-def transactions(draw: st.DrawFn) -> Transaction:
+def transactions(draw: st.DrawFn) -> TransactionMetadata:
     state = draw(st.sampled_from(TransactionState))
     places = st.builds(TopicPartition, st.text(min_size=1, max_size=5), st.integers(0, 9))
-    return Transaction(
+    return TransactionMetadata(
         transactional_id=draw(st.text(min_size=1, max_size=8)),
         producer_id=draw(INT64),
         epoch=draw(INT16),
@@ -57,7 +57,7 @@ def test_the_bytes_are_kafkas() -> None:
 
 
 @given(transactions())
-def test_what_was_written_is_read_back(transaction: Transaction) -> None:
+def test_what_was_written_is_read_back(transaction: TransactionMetadata) -> None:
     key, value = encode(transaction)
     assert value is not None
     assert decode_key(key) == transaction.transactional_id

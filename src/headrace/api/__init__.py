@@ -1,0 +1,1 @@
+"""api: REST and gRPC servers, each in a process of its own; clients of the broker."""

@@ -1,0 +1,1 @@
+"""api.grpc: the gRPC server. The stubs are in headrace.rpc."""

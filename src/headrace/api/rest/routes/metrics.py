@@ -1,0 +1,24 @@
+"""The figures of the whole node, as Prometheus reads them."""
+
+import asyncio
+
+from fastapi import Request, Response
+
+from headrace.api.rest.routing import Client, make_router
+from headrace.telemetry.prometheus import content_type_for, render
+
+short = make_router("health")
+
+_TEXT = {"schema": {"type": "string"}, "example": "# TYPE headrace_connections gauge\nheadrace_connections 3\n"}
+
+
+@short.get(
+    "/metrics",
+    response_class=Response,
+    responses={200: {"content": {"text/plain": _TEXT, "application/openmetrics-text": _TEXT}}},
+)
+async def metrics(client: Client, request: Request) -> Response:
+    """Figures of all processes of the node in Prometheus's text format, or as OpenMetrics if that is asked for."""
+    content_type = content_type_for(request.headers.get("accept", ""))
+    families = await client.telemetry.families(client)
+    return Response(await asyncio.to_thread(render, families, content_type), media_type=content_type)

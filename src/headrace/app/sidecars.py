@@ -1,0 +1,112 @@
+"""What stands beside a broker: REST and gRPC, each a process and a client of the broker's.
+
+Decides which ports they have before anything is started, so that a taken one is told while nothing has happened yet.
+"""
+
+import asyncio
+import logging
+import signal
+import socket
+from collections.abc import Callable, Collection
+from contextlib import suppress
+from dataclasses import replace
+from typing import NamedTuple
+
+from headrace.app.grpc_process import grpc_companion, reserve_grpc
+from headrace.app.rest_process import http_companion, listen_http
+from headrace.app.telemetry_context import TelemetryContext
+from headrace.config.settings import PORT_MAX, GatewaySettings, join_address
+from headrace.process.supervisor import PortTaken, Sidecar
+
+log = logging.getLogger(__name__)
+
+# In place of a default port that is in use. More nodes than this on one machine choose their ports.
+PORTS_TRIED = 100
+# Where brokers of one machine listen by custom; one of them may start after this node.
+KAFKA_PORTS = range(9092, 9100)
+# How a wildcard is reached from this machine.
+_REACHED_BY = {"": "127.0.0.1", "0.0.0.0": "127.0.0.1", "::": "::1"}  # noqa: S104 (compared with, never bound)
+
+
+class ApiSockets(NamedTuple):
+    http: socket.socket
+    grpc: socket.socket
+
+    def addresses(self) -> dict[str, list[str | int]]:
+        return {"http": list(self.http.getsockname()[:2]), "grpc": list(self.grpc.getsockname()[:2])}
+
+    def close(self) -> None:
+        self.http.close()
+        self.grpc.close()
+
+
+def bind_api_sockets(settings: GatewaySettings, broker_ports: Collection[int] = ()) -> ApiSockets:
+    """`broker_ports` are not taken in place of one that is in use: brokers that start later need them."""
+    http = _first_free(
+        "REST",
+        lambda port: listen_http(replace(settings, port=port)),
+        settings.port,
+        settings.port_moves,
+        broker_ports,
+    )
+    try:
+        grpc = _first_free(
+            "gRPC",
+            lambda port: reserve_grpc(replace(settings, grpc_port=port)),
+            settings.grpc_port,
+            settings.grpc_port_moves,
+            broker_ports,
+        )
+    except BaseException:
+        http.close()
+        raise
+    return ApiSockets(http, grpc)
+
+
+def _first_free(
+    what: str, open_at: Callable[[int], socket.socket], port: int, moves: bool, avoided: Collection[int]
+) -> socket.socket:
+    """The port, or the next one that no program has if no setting names it."""
+    try:
+        return open_at(port)
+    except PortTaken as taken:
+        following = [one for one in range(port + 1, port + 1 + PORTS_TRIED) if one <= PORT_MAX] if moves else []
+        for other in following:
+            if other in avoided or other in KAFKA_PORTS:
+                continue
+            with suppress(PortTaken):
+                made = open_at(other)
+                log.info("Port %d is in use; %s takes the next free one, %d", port, what, other)
+                return made
+        raise taken
+
+
+def bootstrap_of(broker_address: tuple[str, int]) -> str:
+    host, port = broker_address
+    return join_address(_REACHED_BY.get(host, host), port)
+
+
+def start_companions(
+    settings: GatewaySettings, bootstrap: str, request_timeout_ms: int, doors: ApiSockets, observing: TelemetryContext
+) -> list[Sidecar]:
+    made = [
+        http_companion(settings, bootstrap, request_timeout_ms, doors.http, observing),
+        grpc_companion(settings, bootstrap, request_timeout_ms, doors.grpc, observing),
+    ]
+    for companion in made:
+        companion.start()
+    return made
+
+
+async def run_alone(
+    settings: GatewaySettings, bootstrap: str, request_timeout_ms: int, doors: ApiSockets, observing: TelemetryContext
+) -> None:
+    """In front of a broker that runs elsewhere, until SIGTERM or SIGINT."""
+    stop = asyncio.Event()
+    for signal_number in (signal.SIGTERM, signal.SIGINT):
+        asyncio.get_running_loop().add_signal_handler(signal_number, stop.set)
+    companions = start_companions(settings, bootstrap, request_timeout_ms, doors, observing)
+    try:
+        await stop.wait()
+    finally:
+        await asyncio.gather(*(one.stop() for one in companions))

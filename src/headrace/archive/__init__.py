@@ -1,0 +1,1 @@
+"""archive: topics as lake tables: settings, worker, status, history reads. No Spark."""

@@ -1,0 +1,1 @@
+"""broker.api: the request pipeline, from a decoded header to a response."""

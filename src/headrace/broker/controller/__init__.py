@@ -1,0 +1,1 @@
+"""broker.controller: writes cluster metadata; broker registration, session, elections, failure detection."""

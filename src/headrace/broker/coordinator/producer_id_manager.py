@@ -1,0 +1,23 @@
+"""Producer ids that no other producer has: taken from the cluster's metadata a block at a time."""
+
+from asyncio import Lock
+
+from headrace.broker.controller.controller import Controller
+
+
+class ProducerIdManager:
+    """Hands out the ids of a block, and fetches the next block when it is used up."""
+
+    def __init__(self, controller: Controller) -> None:
+        self._controller = controller
+        self._next = self._end = 0
+        self._one_at_a_time = Lock()
+
+    async def take(self) -> int:
+        async with self._one_at_a_time:
+            while self._next == self._end or self._next < self._controller.image.producer_id_floor:
+                # Below the floor, the rest of a block has ids that logs know from before a restore.
+                block = await self._controller.allocate_producer_ids()
+                self._next, self._end = block.first, block.first + block.count
+            self._next += 1
+            return self._next - 1

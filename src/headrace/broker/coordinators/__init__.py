@@ -1,1 +1,0 @@
-"""coordinators: the shells of groups and transactions, each over the partitions of its internal topic."""

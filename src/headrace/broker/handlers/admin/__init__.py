@@ -1,0 +1,1 @@
+"""broker.handlers.admin: topics, configs, ACLs, reassignments, log directories."""

@@ -1,0 +1,1 @@
+"""broker.handlers.data: Produce, Fetch and what else reads or changes a partition's log."""

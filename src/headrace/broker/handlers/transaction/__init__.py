@@ -1,0 +1,1 @@
+"""broker.handlers.transaction: producer ids and transactions."""

@@ -1,0 +1,1 @@
+"""broker.log: background work on local logs: retention, compaction, scrubbing, free space."""

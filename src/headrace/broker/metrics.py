@@ -1,0 +1,80 @@
+"""What the broker counts while it works: plain numbers, added to in passing and read when somebody scrapes.
+
+Everything that can be looked up when it is asked for (sizes, offsets, who waits) is not counted here:
+`broker/reporting/broker_report.py` looks. Written by the event loop alone; the figures of the disk by the thread that
+syncs.
+"""
+
+from collections import Counter
+from typing import TYPE_CHECKING
+
+from headrace.core.image.deltas import MetadataDelta, PartitionsChanged
+from headrace.protocol.api import ApiKey
+from headrace.telemetry.broker_metrics import REQUESTS
+from headrace.telemetry.metrics import Histogram
+
+if TYPE_CHECKING:
+    from headrace.broker.replica.replica_manager import ReplicaManager
+
+
+class NetworkMetrics:
+    """Of all connections together."""
+
+    __slots__ = ("accepted", "bytes_in", "bytes_out", "refused", "waits_for_answers", "waits_for_memory")
+
+    def __init__(self) -> None:
+        self.bytes_in = self.bytes_out = 0
+        self.accepted = self.refused = 0
+        self.waits_for_memory = self.waits_for_answers = 0
+
+
+class RecordMetrics:
+    """What went into the logs for clients, and out of them."""
+
+    __slots__ = ("batches_in", "bytes_in", "bytes_out", "records_in", "replica_bytes_out")
+
+    def __init__(self) -> None:
+        self.records_in = self.batches_in = self.bytes_in = 0
+        self.bytes_out = self.replica_bytes_out = 0
+
+    def took_in(self, records: int, size: int, batches: int = 1) -> None:
+        """From a producer."""
+        self.batches_in += batches
+        self.records_in += records
+        self.bytes_in += size
+
+
+class ReplicationMetrics:
+    """Changes of who is in sync and who leads, as the facts brought them."""
+
+    __slots__ = ("expanded", "gained", "lost", "shrunk")
+
+    def __init__(self) -> None:
+        self.expanded = self.shrunk = self.gained = self.lost = 0
+
+    def follow(self, event: MetadataDelta, partitions: "ReplicaManager", node_id: int) -> None:
+        """Before the partitions have heard of it: they still know what was."""
+        if not isinstance(event, PartitionsChanged):
+            return
+        for index in event.indexes:
+            before = partitions.held(event.topic.topic_id, index)
+            if before is None:
+                continue
+            after = event.topic.partitions[index]
+            if after.leader != before.leader:
+                self.gained += after.leader == node_id
+                self.lost += before.leader == node_id
+            if after.leader == node_id:
+                self.expanded += len(set(after.isr) - set(before.isr))
+                self.shrunk += len(set(before.isr) - set(after.isr))
+
+
+class BrokerMetrics:
+    """What handlers count. What connections count is the server's (`NetworkMetrics`)."""
+
+    def __init__(self) -> None:
+        self.requests = {api: Histogram(REQUESTS.bounds) for api in ApiKey}
+        # Of every response: how often each error code stood in it. Only codes of `ErrorCode` are ever sent.
+        self.errors: dict[ApiKey, Counter[int]] = {api: Counter() for api in ApiKey}
+        self.records = RecordMetrics()
+        self.replication = ReplicationMetrics()

@@ -1,0 +1,1 @@
+"""broker.network: sockets, framing, response order, receive memory."""

@@ -1,0 +1,153 @@
+"""Files that a broker no longer needs: out of the way at once, removed in the background.
+
+Unlinking a large file takes many milliseconds, and removing a folder of them more: none of it on the loop.
+"""
+
+import asyncio
+import logging
+from collections.abc import Callable, Iterable
+from concurrent.futures import Executor, ThreadPoolExecutor
+from contextlib import suppress
+
+from headrace.broker.replica.partition import Partition
+from headrace.model.errors import DiskFull, StorageError
+from headrace.model.ids import TopicPartition
+from headrace.storage.directory.log_directory import LogDirectory
+from headrace.storage.io.file_system import FileSystem
+from headrace.storage.segment.log_segment import LogSegment
+from headrace.storage.segment.segment_replacement import set_aside_segment_files
+
+log = logging.getLogger(__name__)
+
+LOG_WORK, REMOVAL = "log work", "removal"  # names of tasks
+
+
+class FileDeleter:
+    def __init__(self, log_dir: LogDirectory) -> None:
+        self._log_dir = log_dir
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._let_go: list[str] = []  # files below log starts that are not durable yet
+        # Requests of many clients write the same file. Each would occupy a thread of the default executor meanwhile.
+        self._settling = asyncio.Lock()
+        self._moved = self._settled = 0  # log starts that were moved at once, and how many of them are durable
+        # A deleted topic has thousands of directories. In the default executor, every sync and metadata change would
+        # wait behind them. One thread bounds the load on the disk, too; it starts with the first removal.
+        self._thread = ThreadPoolExecutor(1, thread_name_prefix="headrace-removals")
+        self._is_stopped = False
+        self._left_over: list[str] = []  # directories that the last process meant to remove
+
+    async def finish(self) -> None:
+        """Returns when all of it is done."""
+        if self._tasks:
+            await asyncio.gather(*self._tasks, return_exceptions=True)
+
+    async def stop(self) -> None:
+        """Drops the removals that have not begun, and returns when the other work of logs is done.
+
+        Files that are to be removed have names that the next start recognizes, so a stop does not wait for them.
+        """
+        self._is_stopped = True
+        self._thread.shutdown(wait=False, cancel_futures=True)
+        work = [task for task in self._tasks if task.get_name() != REMOVAL]
+        if work:
+            await asyncio.gather(*work, return_exceptions=True)
+
+    async def close(self) -> None:
+        """After `stop`. Waits for the removal that is under way: the next process may use the directory."""
+        if self._tasks:
+            await asyncio.to_thread(self._thread.shutdown)
+            await self.finish()
+
+    def leave_over(self, paths: Iterable[str]) -> None:
+        """Directories to remove once the broker serves: a start does not wait for them."""
+        self._left_over += paths
+
+    def remove_left_over(self) -> None:
+        left_over, self._left_over = self._left_over, []
+        for path in left_over:
+            self.remove_in_background(self.remove_tree, path)
+
+    def remove_tree(self, path: str) -> None:
+        try:
+            self._log_dir.files.remove_tree(path)
+        except StorageError as error:
+            log.error("could not remove %s: %s; the next start tries again", path, error)
+
+    def let_go(self, partition: Partition, segments: list[LogSegment], at_once: bool) -> None:
+        """A log has moved its start: remember it durably, then remove what lies below."""
+        self._log_dir.note(TopicPartition(partition.topic, partition.index), partition.log)
+        paths: list[str] = []
+        try:
+            for segment in segments:  # oldest first: whenever it stops, what is left has no hole
+                paths += set_aside_segment_files(self._log_dir.files, segment)
+        except StorageError as error:
+            log.error("%s: could not remove its oldest segments: %s; the next start tries again", partition, error)
+        if at_once:
+            self._let_go += paths
+            self._moved += 1
+        else:
+            # Not behind other removals: after a crash, a replica would start with records that were deleted. The files
+            # have lost their names already, so that they may be removed before or after.
+            self.in_background(self.write_log_starts, paths)
+            self.remove_in_background(self.remove, paths)
+
+    def let_go_truncated(self, files: FileSystem, segment: LogSegment) -> None:
+        """A segment behind the new end of a log: renamed now, so that its name is free; unlinked in the background."""
+        self.remove_in_background(self.remove, set_aside_segment_files(files, segment))
+
+    async def settle_log_starts(self) -> None:
+        """Returns when log starts that were moved at once are durable.
+
+        One write for all partitions of a request, and for all requests that have come since the last one began.
+        """
+        wanted = self._moved
+        async with self._settling:
+            if self._settled >= wanted:
+                return
+            begun, paths = self._moved, self.take_let_go()
+            await asyncio.to_thread(self.write_log_starts, paths)
+            self._settled = begun
+            self.remove_in_background(self.remove, paths)
+
+    def take_let_go(self) -> list[str]:
+        """The files of logs that were moved at once: removed when the log starts are written."""
+        paths, self._let_go = self._let_go, []
+        return paths
+
+    def write_log_starts(self, paths: list[str]) -> None:
+        try:
+            self._log_dir.write_log_starts()
+        except DiskFull:
+            self.remove(paths)  # what is to be removed is what makes room
+            self._log_dir.write_log_starts_on_full_disk()
+
+    def remove(self, paths: list[str]) -> None:
+        for path in paths:
+            with suppress(FileNotFoundError):
+                self._log_dir.files.remove(path)
+
+    def in_background(self, work: Callable[..., None], *arguments: object) -> None:
+        """Work of a log that waits for the disk and must not wait for removals."""
+        self._start(LOG_WORK, None, work, *arguments)
+
+    def remove_in_background(self, work: Callable[..., None], *arguments: object) -> None:
+        """Removals run one after the other, in the order of the calls."""
+        if not self._is_stopped:
+            self._start(REMOVAL, self._thread, work, *arguments)
+
+    def remove_in_background_after(self, seconds: float, work: Callable[..., None], *arguments: object) -> None:
+        asyncio.get_running_loop().call_later(seconds, lambda: self.remove_in_background(work, *arguments))
+
+    def _start(self, name: str, executor: Executor | None, work: Callable[..., None], *arguments: object) -> None:
+        task = asyncio.create_task(_run(executor, work, *arguments), name=name)
+        self._tasks.add(task)
+        task.add_done_callback(self._removal_done)
+
+    def _removal_done(self, task: "asyncio.Task[None]") -> None:
+        self._tasks.discard(task)
+        if not task.cancelled() and task.exception() is not None:
+            log.error("could not remove files: %s; the next start tries again", task.exception())
+
+
+async def _run(executor: Executor | None, work: Callable[..., None], *arguments: object) -> None:
+    await asyncio.get_running_loop().run_in_executor(executor, work, *arguments)

@@ -1,0 +1,1 @@
+"""broker.reporting: what /metrics and health checks report of a broker."""

@@ -1,0 +1,1 @@
+"""broker.runtime: event loop, cooperative work, timers, shutdown steps."""

@@ -1,0 +1,1 @@
+"""cli.common: what commands share: arguments, output, errors, exit codes."""

@@ -1,0 +1,1 @@
+"""cli.sql: `headrace sql`."""

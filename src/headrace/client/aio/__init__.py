@@ -1,0 +1,1 @@
+"""client.aio: the asyncio client: requests, producers, consumers."""

@@ -1,0 +1,89 @@
+"""A broker's no, in one shape, whichever way it came: from our own requests or from librdkafka.
+
+Decides which codes pass by themselves, so that trying again helps.
+"""
+
+from typing import TYPE_CHECKING
+
+from headrace.model.errors import ErrorCode
+
+if TYPE_CHECKING:
+    from confluent_kafka import KafkaError
+
+# Kafka's retriable errors, as its own clients treat them. UNKNOWN_TOPIC_OR_PARTITION is not among them: our
+# clients ask whether a topic exists before they use it, so that a typo is told at once.
+RETRIABLE_CODES = frozenset(
+    {
+        ErrorCode.LEADER_NOT_AVAILABLE,
+        ErrorCode.NOT_LEADER_OR_FOLLOWER,
+        ErrorCode.REQUEST_TIMED_OUT,
+        ErrorCode.BROKER_NOT_AVAILABLE,
+        ErrorCode.REPLICA_NOT_AVAILABLE,
+        ErrorCode.NETWORK_EXCEPTION,
+        ErrorCode.COORDINATOR_LOAD_IN_PROGRESS,
+        ErrorCode.COORDINATOR_NOT_AVAILABLE,
+        ErrorCode.NOT_COORDINATOR,
+        ErrorCode.NOT_ENOUGH_REPLICAS,
+        ErrorCode.NOT_ENOUGH_REPLICAS_AFTER_APPEND,
+        ErrorCode.NOT_CONTROLLER,
+        ErrorCode.KAFKA_STORAGE_ERROR,
+        ErrorCode.FENCED_LEADER_EPOCH,
+        ErrorCode.UNKNOWN_LEADER_EPOCH,
+        ErrorCode.OFFSET_NOT_AVAILABLE,
+        ErrorCode.PREFERRED_LEADER_NOT_AVAILABLE,
+        ErrorCode.ELIGIBLE_LEADERS_NOT_AVAILABLE,
+        ErrorCode.UNSTABLE_OFFSET_COMMIT,
+        ErrorCode.THROTTLING_QUOTA_EXCEEDED,
+        ErrorCode.CONCURRENT_TRANSACTIONS,
+        ErrorCode.REBALANCE_IN_PROGRESS,
+    }
+)
+# Of requests that change something and would fail, or count twice, if they were carried out and sent again.
+RETRIABLE_UNSENT_CODES = RETRIABLE_CODES - {ErrorCode.REQUEST_TIMED_OUT, ErrorCode.NETWORK_EXCEPTION}
+
+
+class KafkaApiError(Exception):
+    """The broker's no, with its code. `passes`: trying again a little later can help."""
+
+    def __init__(self, code: int, message: str) -> None:
+        super().__init__(message)
+        self.code = ErrorCode(code) if code in ErrorCode._value2member_map_ else ErrorCode.UNKNOWN_SERVER_ERROR
+
+    @property
+    def passes(self) -> bool:
+        return self.code in RETRIABLE_CODES
+
+
+class PartitionDeleted(KafkaApiError):
+    """The topic was deleted or created again while a message waited. The message was not written; retry it.
+
+    The retry is sent to the new topic of that name, or rejected because there is none.
+    """
+
+    def __init__(self, topic: str) -> None:
+        message = f"{topic} was deleted or created again while the message waited for its partition"
+        super().__init__(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, message)
+
+    @property
+    def passes(self) -> bool:
+        return True
+
+
+class UnknownOutcomeError(Exception):
+    """No answer in time, or nobody to ask: what became of the request is not known. Trying again may help."""
+
+
+def from_kafka_error(error: "KafkaError") -> Exception:
+    """librdkafka's errors: positive codes are the broker's, negative ones its own."""
+    from confluent_kafka import KafkaError
+
+    code = error.code()
+    if code > 0 or code == ErrorCode.UNKNOWN_SERVER_ERROR:
+        return KafkaApiError(code, error.str())
+    own = {
+        KafkaError._UNKNOWN_TOPIC: ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
+        KafkaError._UNKNOWN_PARTITION: ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
+        KafkaError._INVALID_ARG: ErrorCode.INVALID_REQUEST,
+        KafkaError._FENCED: ErrorCode.PRODUCER_FENCED,
+    }.get(code)
+    return UnknownOutcomeError(error.str()) if own is None else KafkaApiError(own, error.str())

@@ -1,0 +1,1 @@
+"""client.reader: bounded and incremental reads of topics as Arrow batches. No Spark."""

@@ -1,0 +1,1 @@
+"""client.sync: the blocking client: requests, fetcher, producer, transactions."""

@@ -1,0 +1,1 @@
+"""config.keys: the tables of config keys."""

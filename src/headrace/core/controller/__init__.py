@@ -1,0 +1,1 @@
+"""core.controller: pure changes of cluster metadata: image and request in, records out."""

@@ -1,0 +1,111 @@
+"""What a leader may change about its partition by itself: who is in sync.
+
+A leader proposes, and the proposal counts once it is committed over the very state that it was made for: same leader,
+same leader epoch, same partition epoch. Who is to join must have the session that it fetched in, so that a fetch of an
+earlier life of that broker, late on the network, brings nobody in (KIP-903).
+"""
+
+from collections.abc import Mapping, Sequence
+from typing import NamedTuple
+from uuid import UUID
+
+from headrace.core.controller.leader_election import ElectionConfig, changed, with_isr
+from headrace.core.controller.partition_change import settled
+from headrace.core.controller.replication_control import RulesOf
+from headrace.core.image import records
+from headrace.core.image.metadata_image import MetadataImage
+from headrace.core.image.model import Decision, PartitionRegistration
+from headrace.model.errors import RequestError, UnknownTopicId
+
+
+class AlterPartitionItem(NamedTuple):
+    """The ISR that a leader wants for one of its partitions."""
+
+    topic_id: UUID
+    partition: int
+    leader_epoch: int
+    partition_epoch: int  # of the state that it was made for
+    isr: tuple[int, ...]
+    joining: Mapping[int, int]  # those who are new, and the broker epochs that they fetched with
+
+
+class IsrOutcome(NamedTuple):
+    """Of the proposals for one block: how many are good, and which can never be committed any more.
+
+    The rest was made for a state that is no more; what holds instead, the facts tell.
+    """
+
+    good: int
+    refused: tuple[AlterPartitionItem, ...]
+
+
+Block = tuple[UUID, int]
+
+
+def by_block(proposals: Sequence[AlterPartitionItem]) -> dict[Block, list[AlterPartitionItem]]:
+    """Proposals that change the same fact are committed together."""
+    blocks: dict[Block, list[AlterPartitionItem]] = {}
+    for proposal in proposals:
+        blocks.setdefault((proposal.topic_id, proposal.partition // records.PARTITIONS_PER_BLOCK), []).append(proposal)
+    return blocks
+
+
+def alter_partition(
+    wanted: Mapping[Block, Sequence[AlterPartitionItem]], image: MetadataImage, node_id: int, rules: RulesOf
+) -> dict[Block, Decision[IsrOutcome] | RequestError]:
+    decisions: dict[Block, Decision[IsrOutcome] | RequestError] = {}
+    for block, proposals in wanted.items():
+        topic_id, _ = block
+        name = image.topic_ids.get(topic_id)
+        if name is None:
+            decisions[block] = UnknownTopicId(f"the topic {topic_id} has been deleted")
+            continue
+        topic = image.topics[name]
+        topic_rules = rules(topic)
+        states = list(topic.partitions)
+        good: list[int] = []
+        refused: list[AlterPartitionItem] = []
+        guards: set[str] = set()
+        for proposal in proposals:
+            if not _is_for(proposal, states[proposal.partition], node_id):
+                continue
+            if not _may_join(proposal, image):
+                # Nor can an earlier try whose outcome nobody knows succeed: it compares the session that is no more.
+                refused.append(proposal)
+                continue
+            states[proposal.partition] = _next(states[proposal.partition], proposal, topic_rules)
+            # The registration, too: a broker that registers again may have lost what its earlier life fetched, while
+            # the session of that life lasts.
+            guards |= {key(broker) for broker in proposal.joining for key in (records.session_key, records.broker_key)}
+            good.append(proposal.partition)
+        writes = records.block_writes(topic_id, states, good)
+        outcome = IsrOutcome(len(good), tuple(refused))
+        decisions[block] = Decision(outcome, dict(writes), unchanged=tuple(sorted(guards)))
+    return decisions
+
+
+def _is_for(proposal: AlterPartitionItem, state: PartitionRegistration, node_id: int) -> bool:
+    return (
+        state.leader == node_id
+        and state.leader_epoch == proposal.leader_epoch
+        and state.partition_epoch == proposal.partition_epoch
+    )
+
+
+def _may_join(proposal: AlterPartitionItem, image: MetadataImage) -> bool:
+    return all(is_eligible(image, broker, epoch) for broker, epoch in proposal.joining.items())
+
+
+def is_eligible(image: MetadataImage, broker: int, epoch: int) -> bool:
+    """Whether the broker lives, in the life that it fetched with, does not shut down and has disk space."""
+    known = image.brokers.get(broker)
+    if known is None or not known.is_live or known.epoch != epoch:
+        return False
+    return not known.is_stopping and not known.is_full
+
+
+def _next(state: PartitionRegistration, proposal: AlterPartitionItem, rules: ElectionConfig) -> PartitionRegistration:
+    new = with_isr(state, proposal.isr, rules)
+    if new == state:  # the same ISR, proposed so that a stale ELR goes
+        new = changed(state, elr=())
+    return settled(new)._replace(partition_epoch=state.partition_epoch + 1)

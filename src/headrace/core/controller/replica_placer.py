@@ -1,0 +1,211 @@
+"""Places replicas of new partitions on brokers and racks.
+
+Which brokers hold a partition: leaders in turn, replicas on as many racks as there are.
+
+Pure arithmetic on broker ids and racks; knows nothing of topics or of which brokers are busy.
+
+How many partitions and replicas a topic gets, and on which brokers: the request's wish, checked.
+
+Decides nothing about names or configs, and knows no facts but the brokers and their racks. Brokers that are away
+get replicas only where too few are there: while one restarts, a topic of three replicas can still be created, and
+it is in sync with two of them.
+"""
+
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from itertools import chain, zip_longest
+from types import MappingProxyType
+from typing import NamedTuple
+
+from headrace.core.image.metadata_image import MetadataImage
+from headrace.core.image.model import BrokerRegistration, PartitionRegistration, TopicImage
+from headrace.model.errors import (
+    InvalidPartitions,
+    InvalidReplicaAssignment,
+    InvalidReplicationFactor,
+    RequestError,
+)
+
+
+def rack_or_host(rack: str | None, host: str | None) -> str | None:
+    """What fails together with a broker: its rack, and where none is named, the machine that it runs on."""
+    return rack if rack is not None or not host else f"host {host}"
+
+
+def place(
+    racks: Mapping[int, str | None], indexes: Sequence[int], replication_factor: int, start: int
+) -> list[tuple[int, ...]]:
+    """The replicas of each partition index, its first leader in front.
+
+    `racks` maps each broker to its rack; `start` shifts the turn, so that the first partitions of many topics
+    do not all meet on the first broker.
+    """
+    assert 1 <= replication_factor <= len(racks), "the caller has checked that there are enough brokers"
+    ring = rack_alternating(racks)
+    return [_replicas(ring, racks, start + index, replication_factor) for index in indexes]
+
+
+def rack_alternating(racks: Mapping[int, str | None]) -> list[int]:
+    """All brokers in an order that changes the rack at every step, as long as the racks allow it."""
+    brokers_of_rack: dict[str, list[int]] = {}
+    for broker in sorted(racks):
+        brokers_of_rack.setdefault(_rack_of(racks, broker), []).append(broker)
+    turns = zip_longest(*(brokers_of_rack[rack] for rack in sorted(brokers_of_rack)))
+    return [broker for broker in chain.from_iterable(turns) if broker is not None]
+
+
+def _replicas(
+    ring: Sequence[int], racks: Mapping[int, str | None], turn: int, replication_factor: int
+) -> tuple[int, ...]:
+    """The leader whose turn it is; then the nearest on the ring whose rack has no replica yet, then the rest."""
+    brokers = len(ring)
+    leader = turn % brokers
+    if replication_factor == 1:
+        return (ring[leader],)
+    # Every full turn looks for followers one place further, or each leader would always have the same ones.
+    shift = (turn // brokers) % (brokers - 1)
+    others = [ring[(leader + 1 + (shift + step) % (brokers - 1)) % brokers] for step in range(brokers - 1)]
+    taken = {_rack_of(racks, ring[leader])}
+    first_of_rack: list[int] = []
+    rest: list[int] = []
+    for broker in others:
+        rack = _rack_of(racks, broker)
+        (rest if rack in taken else first_of_rack).append(broker)
+        taken.add(rack)
+    return (ring[leader], *(first_of_rack + rest)[: replication_factor - 1])
+
+
+def _rack_of(racks: Mapping[int, str | None], broker: int) -> str:
+    """A broker that names no rack stands alone on its own: the NUL keeps it apart from every real name."""
+    rack = racks[broker]
+    return f"\0{broker:012d}" if rack is None else rack
+
+
+# As Kafka's controller: more would make one request hold up all others for too long.
+PARTITIONS_PER_REQUEST_MAX = 10_000
+# All blocks of a topic must fit into one commit of the metadata store, or it could not be deleted at once.
+PARTITIONS_PER_TOPIC_MAX = 10_000
+
+Racks = Mapping[int, str | None]
+Replicas = tuple[int, ...]
+
+
+class Candidates(NamedTuple):
+    """The brokers that may hold a replica, with their racks."""
+
+    there: Racks
+    away: Racks = MappingProxyType({})  # registered, and without a session just now
+
+    @classmethod
+    def of(cls, image: MetadataImage) -> "Candidates":
+        live = image.live_brokers()
+        racks = {node_id: _rack(one) for node_id, one in image.brokers.items()}
+        return cls(
+            {node_id: racks[node_id] for node_id in live},
+            {node_id: rack for node_id, rack in racks.items() if node_id not in live},
+        )
+
+
+def _rack(broker: BrokerRegistration) -> str | None:
+    return rack_or_host(broker.rack, broker.endpoints[0].host if broker.endpoints else None)
+
+
+def topic_replicas(
+    *,
+    partitions: int,
+    replication_factor: int,
+    counts_given: bool,
+    assignments: Mapping[int, Replicas] | None,
+    brokers: Candidates,
+    start: int,
+) -> list[Replicas]:
+    """The replicas of each partition of a new topic."""
+    if assignments:
+        if counts_given:
+            raise RequestError("give either the assignment or the numbers of partitions and replicas, not both")
+        return _explicit(assignments, brokers)
+    check_partition_count(partitions)
+    return _placed(brokers, range(partitions), replication_factor, start)
+
+
+def added_replicas(
+    topic: TopicImage,
+    *,
+    total: int,
+    assignments: Sequence[Replicas] | None,
+    brokers: Candidates,
+    start: int,
+) -> list[Replicas]:
+    """The replicas of each partition that a topic must get to have `total` of them."""
+    present = len(topic.partitions)
+    if total == present:
+        raise InvalidPartitions(f"topic {topic.name} already has {present} partitions")
+    if total < present:
+        raise InvalidPartitions(f"topic {topic.name} has {present} partitions; it cannot shrink to {total}, only grow")
+    check_partition_count(total)
+    if assignments is None:
+        return _placed(brokers, range(present, total), topic.replication_factor, start)
+    if len(assignments) != total - present:
+        raise InvalidReplicaAssignment(
+            f"{total - present} partitions are to be added, but {len(assignments)} have replicas assigned"
+        )
+    _check_explicit(assignments, topic.replication_factor, brokers)
+    return list(assignments)
+
+
+def new_partitions(
+    replicas: Iterable[Replicas], leader_epoch: int, away: Collection[int] = ()
+) -> tuple[PartitionRegistration, ...]:
+    """Partitions at their beginning: all that are there are in sync with nothing, and the first of them leads."""
+    states = []
+    for brokers in replicas:
+        isr = tuple(broker for broker in brokers if broker not in away)
+        states.append(PartitionRegistration(brokers, isr, isr[0], leader_epoch, 0))
+    return tuple(states)
+
+
+def check_partition_count(count: int) -> None:
+    if count < 1:
+        raise InvalidPartitions(f"a topic has at least one partition, not {count}")
+    if count > PARTITIONS_PER_TOPIC_MAX:
+        raise InvalidPartitions(f"a topic has at most {PARTITIONS_PER_TOPIC_MAX} partitions, not {count}")
+
+
+def _placed(brokers: Candidates, indexes: range, factor: int, start: int) -> list[Replicas]:
+    if factor < 1:
+        raise InvalidReplicationFactor(f"a partition has at least one replica, not {factor}")
+    there = len(brokers.there)
+    if there == 0:
+        raise InvalidReplicationFactor("no broker is there to lead a new partition; try again when one is")
+    if factor <= there:
+        return place(brokers.there, indexes, factor, start)
+    if factor > there + len(brokers.away):
+        missing = f" and {len(brokers.away)} away" if brokers.away else ""
+        raise InvalidReplicationFactor(f"{factor} replicas need as many brokers, and {there} are there{missing}")
+    rest = place(brokers.away, indexes, factor - there, start)
+    return [led + others for led, others in zip(place(brokers.there, indexes, there, start), rest, strict=True)]
+
+
+def _explicit(assignments: Mapping[int, Replicas], candidates: Candidates) -> list[Replicas]:
+    check_partition_count(len(assignments))
+    if sorted(assignments) != list(range(len(assignments))):
+        raise InvalidReplicaAssignment("the assigned partitions must be numbered from 0 without a gap")
+    in_order = [assignments[index] for index in range(len(assignments))]
+    _check_explicit(in_order, len(in_order[0]), candidates)
+    return in_order
+
+
+def _check_explicit(assignments: Sequence[Replicas], replication_factor: int, candidates: Candidates) -> None:
+    for brokers in assignments:
+        if not brokers:
+            raise InvalidReplicaAssignment("every assigned partition needs at least one broker")
+        if len(set(brokers)) != len(brokers):
+            raise InvalidReplicaAssignment(f"a broker cannot hold two replicas of one partition: {brokers}")
+        unknown = [one for one in brokers if one not in candidates.there and one not in candidates.away]
+        if unknown:
+            raise InvalidReplicaAssignment(f"no broker has the id {unknown[0]}")
+        if candidates.there.keys().isdisjoint(brokers):
+            raise InvalidReplicaAssignment(f"none of the brokers {brokers} is there to lead the partition")
+        if len(brokers) != replication_factor:
+            raise InvalidReplicaAssignment(
+                f"all partitions of a topic have the same number of replicas: {replication_factor}, not {len(brokers)}"
+            )

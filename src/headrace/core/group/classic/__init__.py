@@ -1,0 +1,1 @@
+"""core.group.classic: groups of the classic protocol."""

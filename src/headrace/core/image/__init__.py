@@ -1,0 +1,1 @@
+"""core.image: the cluster metadata in memory and its stored form."""

@@ -1,0 +1,1 @@
+"""metadata.sqlite: the metadata store in a SQLite file."""

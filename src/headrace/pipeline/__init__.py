@@ -1,0 +1,1 @@
+"""pipeline: pipeline definitions, state, supervision, progress, dead letters. No Spark."""

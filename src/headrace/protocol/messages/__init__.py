@@ -1,0 +1,1 @@
+"""protocol.messages: hand-written codecs, one file per API."""

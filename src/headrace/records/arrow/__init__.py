@@ -1,0 +1,1 @@
+"""records.arrow: record batches from and to Arrow columns."""

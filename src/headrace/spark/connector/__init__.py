@@ -1,0 +1,1 @@
+"""spark.connector: `format("headrace")`, source and sink, and `format("headrace-table")`."""

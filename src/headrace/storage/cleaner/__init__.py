@@ -1,0 +1,1 @@
+"""storage.cleaner: compaction of one log."""

@@ -1,0 +1,1 @@
+"""storage.directory: a data directory: its log directories, checkpoints and marker files."""

@@ -1,0 +1,1 @@
+"""storage.epoch: leader epochs of a log."""

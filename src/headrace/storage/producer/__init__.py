@@ -1,0 +1,1 @@
+"""storage.producer: states of idempotent and transactional producers."""

@@ -1,0 +1,1 @@
+"""storage.segment: segments, their indexes and checks."""

@@ -1,0 +1,1 @@
+"""testing.local: brokers, clusters and etcd as real processes."""

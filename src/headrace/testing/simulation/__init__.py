@@ -1,0 +1,1 @@
+"""testing.simulation: simulated clock, event loop, disk, network and metadata store."""
