@@ -1,1 +1,4 @@
-"""storage: keeps a partition's batches on disk and finds them again. Knows records; has never heard of requests."""
+"""Partition logs on disk: segments, indexes, producer states, recovery and compaction.
+
+Uses records; independent of requests.
+"""

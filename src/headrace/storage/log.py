@@ -1,10 +1,10 @@
-"""The log of one partition: segments, producer states and leader epochs, kept in step.
+"""The log of one partition: segments, producer states and leader epochs, updated together.
 
-Appends and lookups are synchronous and know nothing of requests. What is *on disk* is tracked apart from what was
-*written*: `unsynced` hands the files that need a sync to whoever does the syncing, `synced` takes the news back.
-Opening an existing folder is in `log_loader.py`, choosing what to delete in `log_retention.py`, compaction in
-`storage/cleaner/cleaner.py`, copying from a leader in `log_append.py`, reading in `log_read.py` and
-`timestamp_lookup.py`.
+Appends and lookups are synchronous and independent of requests. The log distinguishes records that are *written* from
+records that are *synced*: `unsynced` returns the files that need a sync, and `synced` reports that the sync has
+ended. Other modules open a log (`log_loader.py`), append coalesced and replicated batches (`log_append.py`), read
+(`log_read.py`, `timestamp_lookup.py`), truncate (`log_truncation.py`), select segments to delete (`log_retention.py`)
+and compact (`storage/cleaner/cleaner.py`).
 """
 
 import logging
@@ -40,8 +40,9 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-# Remembered ends of recent batches: readers at the tail and the watermark ask for exactly these, so that they need
-# no index lookup. More than the batches that can wait for one group commit, few enough for 10,000 partitions.
+# Positions of the ends of recent batches. Consumers at the log end and the high watermark request exactly these
+# offsets, so that they need no index lookup. More than the batches of one group commit, few enough for 10,000
+# partitions.
 RECENT_ENDS_MAX = 64
 
 
@@ -67,30 +68,30 @@ class Log:
         self.segments = segments
         self.log_start_offset = log_start_offset
         self.log_end_offset = segments[-1].next_offset
-        self.recovery_point = recovery_point  # everything below is on disk
+        self.recovery_point = recovery_point  # every record below is synced
         self.producers = producers
         self.epochs = epochs
         for segment in segments:
             segment.epochs = epochs
-        self.holes = holes or []  # ranges of offsets whose bytes are gone altogether
-        # Most logs never see a transaction; their readers need not look for aborted ones.
+        self.holes = holes or []  # unreadable offset ranges that have no bytes in any segment
+        # Most logs have no aborted transactions, so that their fetches skip the lookup.
         self.has_aborted = any(name.endswith(".txnindex") for name in files.list(directory))
         self._unsynced: list[Durable] = unsynced or []
-        self._rounds_out = 0  # syncs that somebody was asked for and has not told the outcome of
-        self._rounds_stale = 0  # those of them that are about bytes which were cut since
-        self.truncations = 0  # work on sealed segments that takes several steps must not go on behind one
-        self.has_changed = False  # since it was opened; an untouched log is closed without a write
+        self._rounds_out = 0  # syncs that were started by `unsynced` and have not been reported to `synced`
+        self._rounds_stale = 0  # those of them that began before the last truncation
+        self.truncations = 0  # stepwise work on inactive segments is discarded if this number has changed
+        self.has_changed = False  # since it was opened; an unchanged log is closed without a write
         self.tail_positions: dict[int, tuple[LogSegment, int]] = {}
         self.room = Preallocator()
         self._due_snapshots = DueSnapshots(files, directory)
         self.rebuilder: Rebuilder | None = None
-        self.mark: ReplicaMark | None = None  # says that the replica has records, behind the first that are synced
+        self.mark: ReplicaMark | None = None  # records that the replica has data, once the first records are synced
 
     @classmethod
     def create(
         cls, files: FileSystem, directory: str, config: LogConfig, *, now_ms: int, unsynced: list[Durable] | None = None
     ) -> "Log":
-        """An empty log. Nothing is on disk for sure before the first sync, which also waits for `unsynced`."""
+        """Creates an empty log. It is durable after the first sync, which includes `unsynced`."""
         files.make_dir(directory)
         first = LogSegment(
             files, directory, 0, index_interval_bytes=config.index_interval_bytes, create=True, now_ms=now_ms
@@ -108,7 +109,7 @@ class Log:
         )
 
     def rebuild_with(self, rebuilder: "Rebuilder") -> None:
-        """From here on, an event loop uses the log: indexes of large segments are rebuilt elsewhere."""
+        """Delegates index rebuilds of large segments to `rebuilder`. Called before an event loop uses the log."""
         self.rebuilder = rebuilder
         for segment in self.segments:
             segment.rebuilder = rebuilder
@@ -124,7 +125,7 @@ class Log:
     # Appending
 
     def append(self, batch: memoryview, header: BatchHeader, leader_epoch: int, now_ms: int) -> LogAppendInfo:
-        """Give a checked batch its offsets and write it, unless its producer has already written it."""
+        """Assigns offsets to a validated batch and writes it. A duplicate returns the offsets of its first append."""
         if header.producer_id >= 0:
             written_at = self.producers.check(header)
             if written_at is not None:
@@ -134,7 +135,7 @@ class Log:
     def append_for_producer(
         self, batch: memoryview, header: BatchHeader, leader_epoch: int, now_ms: int
     ) -> LogAppendInfo:
-        """A batch that a coordinator writes in a producer's transaction: it has no sequence, only an epoch."""
+        """Appends a batch that a coordinator writes in a producer's transaction. It has an epoch and no sequence."""
         self.producers.check_without_sequence(header)
         return self._write(batch, header, leader_epoch, now_ms)
 
@@ -148,7 +149,7 @@ class Log:
         uses_tv2: bool,
         newest_coordinator_epoch: int = COORDINATOR_EPOCH_MAX,
     ) -> LogAppendInfo:
-        """The end of a producer's transaction; it takes one offset."""
+        """Appends the marker that ends a producer's transaction. It takes one offset."""
         from headrace.records.control import build_marker_batch
 
         batch = memoryview(
@@ -185,16 +186,16 @@ class Log:
         return self.appended(segment, header)
 
     def begin_epoch(self, epoch: int, start_offset: int) -> None:
-        """The next batch is the first of this leader epoch.
+        """Adds the leader epoch that begins with the next batch.
 
-        Before the batch, because this can fail: an epoch without a batch is forgotten, a batch without its epoch is
-        not. The next sync brings the epoch to disk before the batch.
+        Called before the batch is written, because this can fail: the next epoch replaces one without records, but a
+        batch must not be in the log without its epoch. The next sync writes the epoch to disk before the batch.
         """
         self.flush_before_next(self.epochs.assign(epoch, start_offset))
         self.has_changed = True
 
     def write_marker(self, segment: LogSegment, batch: Bytes, header: BatchHeader, marker: "EndMarker") -> None:
-        """Write the marker and, for an abort, its `.txnindex` entry: both, or neither and a StorageError.
+        """Writes the marker and, for an abort, its `.txnindex` entry: both, or neither and raises StorageError.
 
         The entry is written first. An entry without its marker is removed here or by recovery; a marker without its
         entry would expose aborted records, and a retry would write a second marker at the same offset.
@@ -213,13 +214,13 @@ class Log:
         self.producers.applied_marker(header, aborted=not marker.commits, coordinator_epoch=marker.coordinator_epoch)
 
     def appended(self, segment: LogSegment, header: BatchHeader) -> LogAppendInfo:
-        """A batch is in the segment, and the producers' state includes it: the log ends behind it."""
+        """Advances the log end past a batch that the segment and the producer states include."""
         next_offset = segment.next_offset
         self.grown_to(next_offset, segment)
         return LogAppendInfo(header.base_offset, next_offset, duplicate=False)
 
     def grown_to(self, offset: int, segment: LogSegment) -> None:
-        """The segment holds more than before, and so the log does."""
+        """Sets the log end after an append to `segment`, and marks the segment's file as unsynced."""
         self.log_end_offset = offset
         self.has_changed = True
         ends = self.tail_positions
@@ -230,7 +231,7 @@ class Log:
             self._unsynced.append(segment.file)
 
     def segment_for(self, header: BatchHeader, now_ms: int) -> LogSegment:
-        """The active segment, or a new one if a batch does not belong there any more."""
+        """Returns the active segment; rolls a new one first if the batch does not fit or the segment is old enough."""
         active = self.segments[-1]
         config = self.config
         if not active.file.size or (
@@ -243,22 +244,22 @@ class Log:
         return self.roll(now_ms)
 
     def is_old_enough_to_roll(self, segment: LogSegment, timestamp: int, now_ms: int) -> bool:
-        """By the records' own time where they have one, so that replayed history rolls as it did when it was new."""
+        """Compares record timestamps where there are any, so that replayed history rolls as it did originally."""
         age = timestamp - segment.first_timestamp if segment.first_timestamp >= 0 else now_ms - segment.opened_ms
         limit_ms = self.config.segment_ms
         if self.config.compacts:
-            # What is to be compacted in time has to leave the active segment in time.
+            # Only inactive segments are compacted, so a record must leave the active segment within the compaction lag.
             limit_ms = min(limit_ms, self.config.max_compaction_lag_ms)
         if self.config.segment_jitter_ms:
-            # By chance, but the same chance whenever it is asked: the place of the segment decides.
+            # The jitter is derived from the segment's path, so that repeated calls return the same value.
             limit_ms -= crc32c(segment.path.encode()) % min(self.config.segment_jitter_ms, limit_ms)
         return age > limit_ms
 
     def roll(self, now_ms: int) -> LogSegment:
-        """Close the active segment and start one at the log's end.
+        """Closes the active segment and starts one at the log end.
 
-        The loop waits for no disk here: the next sync brings the new name there, before anything in the new segment
-        counts as written. A snapshot that a power loss tears is passed over for the one before.
+        The event loop waits for no disk here: the next sync includes the directory, before it reports anything in the
+        new segment as synced. Recovery skips a snapshot that a power loss has torn and uses the one before it.
         """
         self.active.seal()
         self.trim_preallocation()
@@ -270,7 +271,7 @@ class Log:
             create=True,
             now_ms=now_ms,
         )
-        # From here on nothing fails: an empty segment that is not in the log must not be left among longer ones.
+        # Nothing may fail from here on: an empty file that is not in `segments` would remain among longer segments.
         self._snapshot_after(self._seal_aborted())
         self._unsynced.append(DirectorySync(self.files, self.directory))
         fresh.epochs, fresh.rebuilder = self.epochs, self.rebuilder
@@ -278,7 +279,7 @@ class Log:
         return fresh
 
     def trim_preallocation(self) -> None:
-        """The file of the active segment ends where its batches do, durably with the next sync."""
+        """Truncates the preallocated tail of the active segment; durable with the next sync."""
         file = self.active.file
         if not file.trim_preallocation():
             return
@@ -287,16 +288,16 @@ class Log:
             self._unsynced.append(file)
 
     def _seal_aborted(self) -> list[Durable]:
-        """What has to be on disk before a producer snapshot at the end of the log is written.
+        """Closes the transaction indexes and returns those that must be synced before a producer snapshot is written.
 
-        The indexes of older segments are among them where recovery or a truncation has written them again.
+        They include the indexes of older segments that recovery or a truncation has rewritten.
         """
         return [unsynced for segment in self.segments for unsynced in segment.aborted.seal()]
 
     def _snapshot_after(self, aborted: list[Durable]) -> None:
-        """Write the producers' snapshot at the end of the log, not before these are on disk.
+        """Writes the producer snapshot at the log end, after `aborted` is synced.
 
-        A snapshot that waits for an index makes all later ones wait, because they vouch for the same index.
+        While a snapshot waits for an index, all later snapshots wait, because they depend on the same index.
         """
         if aborted or self._due_snapshots:
             due = self._due_snapshots.add(self.log_end_offset, self._snapshot())
@@ -320,17 +321,20 @@ class Log:
     # Syncing
 
     def flush_before_next(self, work: list[Durable]) -> None:
-        """Have the next sync wait for these too."""
+        """Adds `work` to the next sync, before the records."""
         self._unsynced = [*work, *self._unsynced]
 
     def take_unflushed(self) -> tuple[list[Durable], int]:
-        """As `unsynced`, for one of many syncs: the appends behind it may find room in the file."""
-        if self.segments:  # else it was abandoned since it became dirty
+        """Returns `unsynced` for one of many syncs. Preallocates a tail if small syncs are frequent."""
+        if self.segments:  # else the log was abandoned after it became dirty
             self.room.round_begins(self.active.base_offset, self.active.file, self.config.segment_bytes)
         return self.unsynced()
 
     def unsynced(self) -> tuple[list[Durable], int]:
-        """What to sync, and the offset that will be on disk once it is. Forgets it: the caller has it now."""
+        """Returns what to sync, and the offset below which every record is durable afterwards.
+
+        The caller owns the sync.
+        """
         work, self._unsynced = self._unsynced, []
         if self.mark is not None and self.log_end_offset > 0 and not self.mark.is_made:
             work.append(self.mark.begin())
@@ -338,7 +342,10 @@ class Log:
         return work, self.log_end_offset
 
     def synced(self, offset: int) -> bool:
-        """Outcomes come in the order of `unsynced`. False if the log was cut in between: it says nothing then."""
+        """Records the end of a sync, in the order of `unsynced`.
+
+        Returns False for a sync that began before a truncation.
+        """
         self._rounds_out -= 1
         if self._rounds_stale:
             self._rounds_stale -= 1
@@ -349,13 +356,16 @@ class Log:
         return True
 
     def truncate_unflushed(self) -> list[Durable]:
-        """After a failed sync: let go of what is not on disk for sure. Returns what makes that last, once synced.
+        """Drops records that are not known to be durable, after a failed sync.
 
-        The kernel has marked those pages as clean. The next start would find them in its cache, take them for
-        written, and lose them at the next power cut.
+        Returns what must be synced to keep them so.
+
+        The kernel has marked their pages as clean. The next start would read them from the page cache, treat them as
+        written, and lose them at the next power loss.
         """
         end = self.recovery_point
-        self.active.rebuilder = None  # the partition goes offline: its log is truncated now or not at all
+        # the partition goes offline, so the truncation must not be delayed by a rebuild in a thread
+        self.active.rebuilder = None
         while len(self.segments) > 1 and self.segments[-1].base_offset >= end:
             remove_segment_files(self.files, self.segments.pop())
         if self.active.next_offset > end:
@@ -363,11 +373,12 @@ class Log:
         self.log_end_offset = end
         self._unsynced, self.tail_positions = [], {}
         self._due_snapshots.clear()
-        # For good: else it could come back after a start that did not find it.
+        # The sync makes the truncation durable: otherwise the records could reappear after a start that did not have
+        # them.
         return [DirectorySync(self.files, self.directory), self.active.file]
 
     def write_unsynced_again(self) -> None:
-        """After a failed sync of records that are acknowledged: a sync after the next start brings them to disk.
+        """Rewrites acknowledged records after a failed sync, so that a sync after the next start writes them to disk.
 
         The kernel has marked their pages as clean, so that sync would succeed without writing them.
         """
@@ -375,7 +386,7 @@ class Log:
             if segment.next_offset > self.recovery_point:
                 segment.file.write_again()
 
-    # Reading: see log_read.py; finding by time: timestamp_lookup.py
+    # Reading: see `log_read.py`; lookup by timestamp: `timestamp_lookup.py`
 
     def read(self, offset: int, bytes_max: int, limit: int) -> FileRecords | None:
         return read(self, offset, bytes_max, limit)
@@ -383,13 +394,13 @@ class Log:
     def aborted_transactions(self, offset: int, records: FileRecords) -> list[AbortedTxn]:
         return aborted_transactions(self, offset, records)
 
-    # Shrinking
+    # Truncating
 
     def advance_log_start(self, offset: int) -> list[LogSegment]:
-        """Forget everything below `offset`; returns the segments that are now wholly below it, already let go.
+        """Advances the log start to `offset`. Returns the segments that are removed from the log.
 
-        Their files are removed by the caller, oldest first and off the loop: a crash in between leaves segments
-        below the checkpointed log start, which recovery removes.
+        The caller removes their files, oldest first and off the event loop. A crash in between leaves segments below
+        the checkpointed log start, which recovery removes.
         """
         self.log_start_offset = max(self.log_start_offset, min(offset, self.log_end_offset))
         self.epochs.truncate_from_start(self.log_start_offset)
@@ -401,9 +412,10 @@ class Log:
         return gone
 
     def release_former_segments(self) -> None:
-        """Keeps no reference to segments that have left the log: the last response that sends one closes its file.
+        """Drops the references to segments that have left the log: the last response that sends a file closes it.
 
-        The disk space of a file is free when it is closed, so that a log without appends must not keep any open.
+        The file system frees the space of a file when it is closed, so that a log without appends must not keep any
+        open.
         """
         segments = {id(segment) for segment in self.segments}
         self.tail_positions = {
@@ -418,7 +430,7 @@ class Log:
         ]
 
     def ends_at(self, offset: int) -> None:
-        """Its segments have been cut (`log_truncation.py`): what was known of the rest is forgotten."""
+        """Sets the log end after `log_truncation.py` has truncated the segments, and drops all state above it."""
         self.log_end_offset = offset
         self.truncations += 1
         self.recovery_point = min(self.recovery_point, offset)
@@ -426,26 +438,29 @@ class Log:
         self.tail_positions = {}
         self._due_snapshots.clear()
         self.release_former_segments()
-        self._unsynced = [*self._unsynced, self.active.file]  # so that what was cut stays cut
+        self._unsynced = [*self._unsynced, self.active.file]  # makes the truncation durable
         self._rounds_stale = max(self._rounds_out, 0)
 
     # Closing
 
     def checkpoint(self) -> None:
-        """Write down what makes the next start short. None of it is needed for correctness."""
+        """Persists the indexes of the active segment.
+
+        They make the next start faster; correctness does not depend on them.
+        """
         for segment in self.segments[-1:]:
             segment.persist_indexes()
 
     def abandon(self) -> None:
-        """The folder is being removed: hold on to no file, so that the last reply that sends one closes it."""
+        """Closes the log without a write, because its directory is being removed. Keeps no file open."""
         self.segments = []
         self.tail_positions = {}
         self._unsynced = []
         self._due_snapshots.clear()
-        self.mark = None  # a sync that begins later does not make the replica a held one again
+        self.mark = None  # so that a sync that begins later does not mark the replica as one with records again
 
     def close(self) -> None:
-        """Everything to disk; after this nothing needs recovery."""
+        """Syncs and closes the log. A log that was closed needs no recovery."""
         self.trim_preallocation()
         if self.has_changed:
             work, end = self.unsynced()
@@ -457,7 +472,8 @@ class Log:
                 item.sync()
             self.write_producer_snapshot()
         elif self.producers.idle_ms():
-            # Else a producer id never expires where every run of the broker is shorter than that takes.
+            # Otherwise the producer ids would never expire if each run of the broker is shorter than their expiration
+            # time.
             self.write_producer_snapshot(sync=False)
         self.epochs.flush()
         for segment in self.segments:

@@ -1,13 +1,10 @@
-"""Appending batches to a log: coalesced appends of a leader, verified batches of a follower.
+"""Appends batches to a log: coalesced appends of a leader, verified batches of a follower.
 
-Batches that come together are written together: one call of the kernel for many small ones.
+A coalesced append writes several data batches of one leader epoch with one system call. It applies only if the active
+segment takes all of them without being rolled. In every other case the caller appends the batches one by one.
 
-A run is data batches of one leader epoch, one behind the other, that the active segment takes without being rolled.
-Whatever is not that simple is left to whoever appends batches one by one.
-
-Batches that a follower has from its leader: appended as they are, at the leader's offsets.
-
-There may be gaps between them, from compaction. Their checksums have been checked.
+A follower appends the leader's batches unchanged, at the leader's offsets. Compaction may have left gaps between
+them. The caller has verified their checksums.
 """
 
 from collections.abc import Iterable, Sequence
@@ -24,9 +21,9 @@ from headrace.storage.segment.log_segment import LogSegment
 def append_batches_as_leader(
     log: Log, batches: Sequence[memoryview], headers: Sequence[BatchHeader], leader_epoch: int, now_ms: int
 ) -> list[BatchHeader] | None:
-    """Checked batches of one client get their offsets; returns their headers with them.
+    """Appends validated batches of one client with one write. Returns their headers with offsets.
 
-    None if they are not to be written in one go, and then nothing has happened.
+    Returns None, without a side effect, if the batches cannot be coalesced.
     """
     if not _follow_each_other(log, headers):
         return None
@@ -43,7 +40,7 @@ def append_batches_as_leader(
 
 
 def _follow_each_other(log: Log, headers: Sequence[BatchHeader]) -> bool:
-    """Whether nothing is to be looked up between two of them: nobody's sequences, or those of one producer in a row."""
+    """Returns whether one producer-state check covers all: no producer ids, or one producer's consecutive sequences."""
     first = headers[0]
     if first.producer_id < 0:
         return all(header.producer_id < 0 for header in headers)
@@ -56,7 +53,7 @@ def _follow_each_other(log: Log, headers: Sequence[BatchHeader]) -> bool:
 
 
 def takes_as_one(log: Log, headers: Sequence[BatchHeader], total_bytes: int, now_ms: int) -> bool:
-    """Whether the active segment would take them one after the other; it has one already that says how old it is."""
+    """Returns whether the non-empty active segment takes all of them without being rolled."""
     active, config, last = log.active, log.config, headers[-1].last_offset
     return (
         len(headers) > 1
@@ -69,7 +66,7 @@ def takes_as_one(log: Log, headers: Sequence[BatchHeader], total_bytes: int, now
 
 
 def append_as_one(log: Log, batches: Bytes, headers: Sequence[BatchHeader]) -> None:
-    """One write for all of them."""
+    """Writes all of them with one system call."""
     segment = log.active
     segment.append_all(batches, headers)
     for header in _worth_remembering(headers):
@@ -78,7 +75,7 @@ def append_as_one(log: Log, batches: Bytes, headers: Sequence[BatchHeader]) -> N
 
 
 def _worth_remembering(headers: Sequence[BatchHeader]) -> Iterable[BatchHeader]:
-    """What producers' states are to be told: of a producer without transactions the last few batches count alone."""
+    """Returns the batches that change the producer states: without transactions, only the last few of each producer."""
     counted: dict[int, int] = {}
     told: list[BatchHeader] = []
     for header in reversed(headers):
@@ -92,9 +89,9 @@ def _worth_remembering(headers: Sequence[BatchHeader]) -> Iterable[BatchHeader]:
 
 
 def append_batches_as_follower(log: Log, batches: memoryview, headers: Sequence[BatchHeader], now_ms: int) -> None:
-    """Data batches of one leader epoch, one behind the other: a single write, where one segment takes all of them.
+    """Appends data batches of one leader epoch, with a single write where one segment takes all of them.
 
-    Small batches are copied three times as fast as one by one.
+    A single write replicates small batches three times as fast as one write per batch.
     """
     if takes_as_one(log, headers, len(batches), now_ms):
         append_as_one(log, batches, headers)
@@ -107,15 +104,15 @@ def append_batches_as_follower(log: Log, batches: memoryview, headers: Sequence[
 
 
 def append_copy(log: Log, batch: memoryview, header: BatchHeader, now_ms: int) -> None:
-    """One batch, of whatever kind."""
+    """Appends one replicated data or control batch."""
     if header.base_offset < log.log_end_offset:
         raise OffsetOutOfRange(
             f"{log.directory} ends at {log.log_end_offset}: cannot append a batch from {header.base_offset} on"
         )
     segment = log.segment_for(header, now_ms)
     if header.leader_epoch > log.epochs.latest:
-        # From the end of this log: where the leader has compacted the first batches of the epoch, its first offset is
-        # not known. A replica with unreplicated records of the epoch before must not keep them.
+        # The epoch starts at the end of this log: if the leader has compacted the first batches of the epoch, its first
+        # offset is unknown. A replica with unreplicated records of the preceding epoch must not keep them.
         log.begin_epoch(header.leader_epoch, log.log_end_offset)
     if header.is_control:
         _append_control(log, segment, batch, header)

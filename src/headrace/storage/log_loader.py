@@ -1,14 +1,12 @@
-"""Opens a log: recovers its segments, leader epochs and producer states after a crash or a clean stop.
+"""Opens a log: recovers its segments, leader epochs and producer states after a crash or a clean shutdown.
 
-What a segment's index files say about it, where that fits its batches: saves reading all of them at a start.
+A segment whose index files match its batches is loaded without reading every batch.
 
-Opening a partition's folder: what can be trusted, what is checked, what is cut.
-
-Below the recovery point everything was on disk once: a batch that is bad there is corrupt. It is kept as a hole, logged
-as an error, and never truncated. Past it, a crash may have left half a write: the log ends before the first bad batch,
-and what was truncated is logged. After a power loss that may be any batch, because pages reach the disk in any order.
-After a process crash it can only be the last one: a bad batch with a valid one behind it is corrupt there, too. After a
-clean shutdown the recovery point is the end of the log.
+Below the recovery point every record was synced: a batch that is invalid there is corrupt. It becomes an unreadable
+offset range, is logged as an error, and is never truncated. Past the recovery point a crash may have left a partial
+write: the log is truncated at the first invalid batch, and the truncation is logged. After a power loss that may be
+any batch, because pages reach the disk in any order. After a process crash it can only be the last one: an invalid
+batch before a valid one is corrupt there, too. After a clean shutdown the recovery point is the end of the log.
 """
 
 import logging
@@ -41,7 +39,10 @@ from headrace.storage.segment.segment_verifier import (
 
 
 def load_indexes(segment: LogSegment) -> bool:
-    """From their files, with what they say about the segment; False where they do not fit the batches."""
+    """Loads the indexes and the segment's summary from the index files.
+
+    Returns False if they do not match the batches.
+    """
     if not (segment.offset_index.load() and segment.time_index.load()):
         return False
     last = segment.offset_index.last
@@ -59,7 +60,7 @@ def load_indexes(segment: LogSegment) -> bool:
 
 
 def _ascend(base_offset: int, tail: list[tuple[int, BatchHeader]]) -> bool:
-    """Whether the offsets do: no checksum covers the one that a batch begins with."""
+    """Returns whether the base offsets ascend: the checksum of a batch does not cover its base offset."""
     for _, header in tail:
         if header.base_offset < base_offset:
             return False
@@ -68,7 +69,7 @@ def _ascend(base_offset: int, tail: list[tuple[int, BatchHeader]]) -> bool:
 
 
 def _load_times(segment: LogSegment, tail: list[tuple[int, BatchHeader]]) -> bool:
-    """The highest timestamp, from the closing entry of the time index; usually of a batch at the end."""
+    """Sets the maximum timestamp from the last entry of the time index; its batch is usually at the end."""
     youngest = segment.time_index.last
     if youngest is not None:
         offset = segment.base_offset + youngest[1]
@@ -85,50 +86,50 @@ def _load_times(segment: LogSegment, tail: list[tuple[int, BatchHeader]]) -> boo
 
 log = logging.getLogger(__name__)
 
-# What a crash in the middle of replacing a file leaves behind; the file itself is the old one then.
+# Left by a crash during the replacement of a file; the file itself then has its old content.
 TEMPORARY_SUFFIX = ".tmp"
 TEMPORARY_FILES = {name + TEMPORARY_SUFFIX for name in (EPOCHS_FILE, METADATA_FILE)}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Checkpoint:
-    """What the log dir remembers of a partition from before."""
+    """Persisted recovery state of a partition in the log directory."""
 
     recovery_point: int = 0
     log_start_offset: int = 0
     clean: bool = False
-    same_boot_as_last_run: bool = True  # whether what the last process wrote without a sync is still there
-    is_kafkas: bool = False  # no headrace broker has used the directory: Kafka's compaction leaves gaps behind segments
+    same_boot_as_last_run: bool = True  # whether unsynced writes of the last process are still in the page cache
+    is_kafkas: bool = False  # no headrace broker has used the directory: Kafka's compaction leaves gaps after segments
 
 
 def open_log(files: FileSystem, directory: str, config: LogConfig, checkpoint: Checkpoint, *, now_ms: int) -> Log:
-    """The log in `directory`, ready for appends. What is found in it is on disk when this returns."""
+    """Opens the log in `directory` for appends. Its content is synced when this returns."""
     names_before = [] if checkpoint.clean else files.list(directory)
     opened = _open(files, directory, config, checkpoint, now_ms)
     names = _names_of(files, directory, checkpoint)
     if checkpoint.clean:
         opened.flush_before_next(names)
-        # The snapshot of the clean stop was corrupt, or spoke of an index that was: the next stop writes it again.
+        # The snapshot of the clean shutdown was corrupt, or referred to a corrupt index: the next stop writes it again.
         has_snapshot = files.exists(snapshot_path(directory, opened.log_end_offset))
         opened.has_changed = opened.log_end_offset > opened.log_start_offset and not has_snapshot
     elif opened.log_end_offset <= checkpoint.recovery_point:
-        opened.flush_before_next([*names, opened.active.file])  # half a write that was cut is cut for good
+        opened.flush_before_next([*names, opened.active.file])  # makes the truncation of a partial write durable
         opened.has_changed = True  # also if the log is closed before the next append
     else:
         _sync(opened, names, checkpoint)
     if opened.holes if checkpoint.clean else files.list(directory) != names_before:
-        files.sync_dir(directory)  # else a segment that was dropped could come back beside its successor
+        files.sync_dir(directory)  # otherwise a segment that was dropped could reappear next to its successor
     return opened
 
 
 def _names_of(files: FileSystem, directory: str, checkpoint: Checkpoint) -> list[Durable]:
-    """Names that the last process may have left without a sync: of segments, and of a folder that was never synced."""
+    """Returns directory entries that the last process may not have synced: of segments, and of a new directory."""
     names: list[Durable] = []
     if not checkpoint.clean or not checkpoint.recovery_point:
         names.append(DirectorySync(files, directory))
     epochs = f"{directory}/{EPOCHS_FILE}"
     if not checkpoint.clean and files.exists(epochs):
-        names.append(FileSync(files, epochs))  # the batches that it describes count from now on
+        names.append(FileSync(files, epochs))  # the batches that the file describes are served from now on
     if not checkpoint.recovery_point:
         names.append(DirectorySync(files, os.path.dirname(directory)))
         metadata = f"{directory}/{METADATA_FILE}"
@@ -138,7 +139,7 @@ def _names_of(files: FileSystem, directory: str, checkpoint: Checkpoint) -> list
 
 
 def _sync(opened: Log, names: list[Durable], checkpoint: Checkpoint) -> None:
-    """A process that was killed leaves what no disk has seen yet. From now on it is served, so it has to stay."""
+    """Syncs what a crashed process has written without a sync. It is served from now on, so it must be durable."""
     for name in names:
         name.sync()
     for segment in opened.segments:
@@ -146,8 +147,8 @@ def _sync(opened: Log, names: list[Durable], checkpoint: Checkpoint) -> None:
             try:
                 segment.file.sync()
             except StorageError:
-                # The pages that were not written are clean now. The next start would find them, and its sync would
-                # succeed without writing them.
+                # The unwritten pages are marked as clean. The next start would read them, and its sync would succeed
+                # without writing them.
                 segment.file.write_again()
                 raise
 
@@ -198,11 +199,11 @@ def _open(files: FileSystem, directory: str, config: LogConfig, checkpoint: Chec
 
 
 def _empty_log(files: FileSystem, directory: str, config: LogConfig, checkpoint: Checkpoint, now_ms: int) -> Log:
-    # Offsets that were handed out once are never handed out again, even when their bytes are lost.
+    # Assigned offsets are never assigned again, even if their records are lost.
     base = max(checkpoint.recovery_point, checkpoint.log_start_offset)
     lost = CorruptRange(0, 0, checkpoint.log_start_offset, base, "its segments are missing")
     fresh = _segment_after(files, directory, base, config, now_ms)
-    remove_snapshots(files, directory, after=-1)  # of records that are gone: they must not describe the next ones
+    remove_snapshots(files, directory, after=-1)  # Snapshots of lost records must not describe the next ones.
     return Log(
         files,
         directory,
@@ -223,7 +224,7 @@ def _segment_after(files: FileSystem, directory: str, base: int, config: LogConf
 
 
 def _sweep_and_list(files: FileSystem, directory: str) -> list[int]:
-    """Base offsets of the segments, ascending; interrupted work is completed or undone first."""
+    """Returns the base offsets of the segments, ascending, after interrupted swaps were completed or rolled back."""
     finish_swaps(files, directory)
     names = files.list(directory)
     found = {name: parsed for name in names if (parsed := parse_file_name(name)) is not None}
@@ -232,16 +233,16 @@ def _sweep_and_list(files: FileSystem, directory: str) -> list[int]:
             files.remove(f"{directory}/{name}")
     bases = {one.offset for one in found.values() if one.kind == ".log"}
     for name, one in found.items():
-        # An interrupted removal leaves indexes without their log: the next segment of that name would go on with them.
+        # An interrupted removal leaves indexes without their log. The next segment of that name would use them.
         if one.kind in INDEX_SUFFIXES and one.offset not in bases:
             files.remove(f"{directory}/{name}")
     return sorted(bases)
 
 
 def _without_deleted(files: FileSystem, directory: str, bases: list[int], log_start: int) -> list[int]:
-    """Removes segments below the log start before anything is concluded from them.
+    """Removes segments below the log start before the remaining ones are checked for gaps.
 
-    One that could not be removed before may be all that is left in front of a gap.
+    A segment whose removal failed earlier may be the only one left before a gap.
     """
     kept = []
     for base, following in zip_longest(bases, bases[1:]):
@@ -265,7 +266,7 @@ def _remove_files_of(files: FileSystem, directory: str, base_offset: int) -> Non
 def _load_segments(
     files: FileSystem, segments: list[LogSegment], checkpoint: Checkpoint, *, may_have_gaps: bool
 ) -> list[LogSegment]:
-    """Each segment trusted or checked; ends early, dropping what follows, where the log turns out to end."""
+    """Loads each segment by its indexes or by a check of its batches; drops what follows a truncated segment."""
     for number, segment in enumerate(segments):
         following = segments[number + 1].base_offset if number + 1 < len(segments) else None
         if checkpoint.clean or (following is not None and following <= checkpoint.recovery_point):
@@ -288,10 +289,10 @@ def _load_segments(
 
 
 def _trust(segment: LogSegment, checkpoint: Checkpoint, following: int | None, *, may_have_gaps: bool) -> None:
-    """Take the index files at their word where they fit the log file; otherwise look at every batch.
+    """Loads the index files if they match the log file; otherwise checks every batch.
 
-    A segment ends where the next one begins, the last one at the recovery point of a clean shutdown; only what Kafka
-    compacted may end earlier.
+    A segment ends where the next one begins, the last one at the recovery point of a clean shutdown. Only a segment
+    that Kafka compacted may end earlier.
     """
     end = following if following is not None else checkpoint.recovery_point or UNKNOWN
     if not segment.size and end in (UNKNOWN, segment.base_offset):
@@ -321,9 +322,10 @@ def _loads(segment: LogSegment) -> bool:
 
 
 def _doubt_first_batches(opened: Log) -> None:
-    """The only batch of a segment had no neighbour to confirm its leader epoch, and the epochs were not confirmed yet.
+    """Discards the check of batches that are alone in their segment and contradict the leader epochs.
 
-    Where the two differ now, whoever wants to read the batch has it checked again.
+    No neighboring batch confirmed their leader epoch, and they were checked before the epochs were confirmed. A
+    fetch checks them again.
     """
     for segment in opened.segments:
         header = header_at(segment.file, 0) if segment.checked else None
@@ -339,7 +341,7 @@ def _drop_after(files: FileSystem, segments: list[LogSegment], number: int) -> N
 
 
 def _lost_tail(last: LogSegment, checkpoint: Checkpoint) -> CorruptRange | None:
-    """Offsets that were on disk once and are not any more: somebody shortened the file."""
+    """Returns the offsets that were synced and are missing because the file was shortened; None if there are none."""
     reached = max(checkpoint.recovery_point, checkpoint.log_start_offset)
     if last.next_offset >= reached:
         return None

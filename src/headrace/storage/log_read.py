@@ -1,4 +1,4 @@
-"""Reading a log: which bytes of which file hold the offsets that somebody asks for."""
+"""Reads a log: finds the file and the byte range of requested offsets."""
 
 from bisect import bisect_right
 from typing import TYPE_CHECKING
@@ -11,15 +11,15 @@ from headrace.storage.segment.transaction_index import AbortedTxn
 if TYPE_CHECKING:
     from headrace.storage.log import Log
 
-# A read checks so much at once, and returns what it has checked. Small batches cost most: 4 MiB of batches of 110 bytes
-# took 0.7 s on a loaded machine. Checking all that a fetch may get could take the session of a broker.
+# A read checks at most this many bytes and returns what it has checked. Small batches cost most: 4 MiB of batches of
+# 110 bytes took 0.7 s on a loaded machine. Checking all that a fetch may return could expire the session of a broker.
 CHECK_BYTES_MAX = 1024 * 1024
 
 
 def read(log: "Log", offset: int, bytes_max: int, limit: int) -> FileRecords | None:
-    """Whole batches from the one that holds `offset`, below the offset `limit`; at least one batch.
+    """Returns whole batches from the one that holds `offset`, below the offset `limit`; at least one batch.
 
-    None when there is nothing between the two.
+    Returns None if there is none below `limit`. Raises OffsetOutOfRange.
     """
     if offset < log.log_start_offset or offset > log.log_end_offset:
         raise OffsetOutOfRange(
@@ -38,10 +38,10 @@ def read(log: "Log", offset: int, bytes_max: int, limit: int) -> FileRecords | N
 
 
 def read_again(log: "Log", offset: int, bytes_max: int, found: FileRecords | None) -> FileRecords | None:
-    """Up to the end of the log, from batches that are checked again; `found` is what a reader has rejected.
+    """Reads up to the log end and checks the batches again, after a reader has rejected `found`.
 
-    Offset, leader epoch and length of a batch are outside its checksum: bits of them that have changed since the append
-    show when they are compared with the batches around them.
+    Offset, leader epoch and length of a batch are outside of its checksum. Bits of them that have changed since the
+    append are detected by a comparison with the neighboring batches.
     """
     first = max(bisect_right(log.segments, offset, key=lambda segment: segment.base_offset) - 1, 0)
     for segment in log.segments[first:]:
@@ -53,7 +53,7 @@ def read_again(log: "Log", offset: int, bytes_max: int, found: FileRecords | Non
 
 
 def _place_of(log: "Log", offset: int) -> tuple[int, int]:
-    """Number of the segment and position in it from which to read `offset`."""
+    """Returns the number of the segment and the position in it from which to read `offset`."""
     recent = log.tail_positions.get(offset)
     if recent is not None and recent[0] is log.segments[-1] and not recent[0].is_in_hole(recent[1]):
         return len(log.segments) - 1, recent[1]
@@ -62,7 +62,7 @@ def _place_of(log: "Log", offset: int) -> tuple[int, int]:
             raise CorruptLog(f"{log.directory}: offset {offset} is lost: {hole.reason}")
     number = max(bisect_right(log.segments, offset, key=lambda segment: segment.base_offset) - 1, 0)
     segment = log.segments[number]
-    position = segment.translate_offset(offset)  # first: the search may be what finds the damage
+    position = segment.translate_offset(offset)  # before the checks below: the search may detect the corruption
     damaged = segment.hole_at(offset)
     if damaged is not None:
         raise CorruptLog(f"{segment.path}: offset {offset} cannot be read: {damaged.reason}")
@@ -94,7 +94,7 @@ def _slice(segment: LogSegment, position: int, end: int, offset: int, bytes_max:
 
 
 def aborted_transactions(log: "Log", offset: int, records: FileRecords) -> list[AbortedTxn]:
-    """Those whose records a reader of the slice must leave out."""
+    """Returns the aborted transactions whose records a `read_committed` consumer of the slice must skip."""
     if not log.has_aborted:
         return []
     segment = next(one for one in log.segments if one.file is records.file)

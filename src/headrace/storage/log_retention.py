@@ -1,8 +1,7 @@
-"""Which segments of a log have had their time: by age, by size, by where the log begins.
+"""Selects the segments to delete: by age, by size, and below the log start offset. Pure; performs no I/O.
 
-Decides only, from facts that it is handed; the log lets the segments go and somebody else removes the files.
-Segments go from the oldest on, because a log has no holes; and never past the high watermark, because what is
-not replicated cannot be old. Age and size remove nothing that the topic's archive is still to have.
+Segments are deleted from the oldest on, because a log is contiguous, and never past the high watermark, because
+records that are not replicated must be kept. Age and size delete no record that the topic's archive still lacks.
 """
 
 from collections.abc import Sequence
@@ -14,7 +13,7 @@ NO_LIMIT = -1
 
 
 class SegmentSummary(Protocol):
-    """What a segment tells about itself."""
+    """Properties of a segment that retention compares."""
 
     @property
     def base_offset(self) -> int: ...
@@ -24,17 +23,17 @@ class SegmentSummary(Protocol):
 
     @property
     def max_timestamp(self) -> int:
-        """Of its records; negative when none of them has one."""
+        """Highest timestamp of its records; negative if none of them has one."""
 
     @property
     def modified_ms(self) -> int:
-        """When its file was last written to."""
+        """Last write to its file, in milliseconds."""
 
 
 class DeletableSegments(NamedTuple):
-    """The first `segments` of the log go, so that it begins at `log_start_offset`.
+    """The first `segments` of the log are deleted, so that it begins at `log_start_offset`.
 
-    If that is all of them, the active one is among them and a new one has to be rolled first.
+    If that is all of them, the active segment is included and the caller rolls a new one first.
     """
 
     segments: int
@@ -55,7 +54,7 @@ def expired_segments(
     now_ms: int,
     archived_to: int | None = None,
 ) -> DeletableSegments:
-    """What may go now, and the rule that lets the most of it go."""
+    """Returns the longest deletable segment prefix and the retention rule that selected it."""
     removable = _below_watermark(segments, log_end_offset, high_watermark)
     verdicts = [(_before_log_start(segments, removable, log_start_offset), "it lies before the log's start")]
     if config.deletes:
@@ -71,7 +70,7 @@ def expired_segments(
 
 
 def _below_watermark(segments: Sequence[SegmentSummary], log_end_offset: int, high_watermark: int) -> int:
-    """How many of the oldest segments lie wholly below the watermark. An empty active one always stays."""
+    """Returns how many of the oldest segments lie wholly below the high watermark. Excludes an empty active segment."""
     ends = [segment.base_offset for segment in segments[1:]] + [log_end_offset]
     count = next((number for number, end in enumerate(ends) if end > high_watermark), len(ends))
     return count - 1 if count == len(segments) and not segments[-1].size else count
@@ -85,7 +84,7 @@ def _before_log_start(segments: Sequence[SegmentSummary], removable: int, log_st
 
 
 def _over_size(segments: Sequence[SegmentSummary], removable: int, retention_bytes: int) -> int:
-    """Only as many as leave at least `retention_bytes`: the limit is what is kept, not what is never passed."""
+    """Returns the most segments whose deletion leaves at least `retention_bytes`, as in Kafka."""
     if retention_bytes == NO_LIMIT:
         return 0
     excess = sum(segment.size for segment in segments) - retention_bytes
@@ -106,5 +105,5 @@ def _too_old(segments: Sequence[SegmentSummary], removable: int, retention_ms: i
 
 
 def _youngest_ms(segment: SegmentSummary) -> int:
-    # Records without a timestamp count from the last append, as in Kafka: none of them is removed too early.
+    # Records without a timestamp age from the last append, as in Kafka, so that none is deleted too early.
     return segment.max_timestamp if segment.max_timestamp >= 0 else segment.modified_ms

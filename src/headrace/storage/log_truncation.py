@@ -1,11 +1,11 @@
-"""Truncating a log that turned out to differ from its leader's, and starting one over at another offset.
+"""Truncates a log that diverges from its leader's, or restarts it at another offset.
 
-The caller has made sure before that no checkpoint on disk remembers more than will be left: recovery takes what is
-missing below the recovery point for damage.
+Precondition: no checkpoint on disk has a recovery point above the new end. Recovery would treat the records that are
+missing below it as corruption.
 
-The producers at the new end are found before anything is truncated, by reading up to a whole segment: `replay` may run
-in a thread. What changes the log is short and waits for no disk. The caller syncs the directory between the steps of a
-truncation, off the event loop; the next sync of the log includes the directory in any case.
+The producer states at the new end are rebuilt before anything is truncated, by reading up to a whole segment:
+`replay` may run in a thread. The change of the log is short and waits for no disk. The caller syncs the directory
+between the steps of a truncation, off the event loop; the next sync of the log includes the directory in any case.
 """
 
 from collections.abc import Callable
@@ -26,24 +26,25 @@ LetGo = Callable[[FileSystem, LogSegment], None]  # removes the files of a segme
 
 
 class _Point(NamedTuple):
-    """Where a log ends after a step of its truncation."""
+    """Log end after one step of a truncation."""
 
-    segments: list[LogSegment]  # that stay
+    segments: list[LogSegment]  # segments that are kept
     position: int  # in the last of them
     end_offset: int
 
 
 class Truncation:
-    """One step towards a log that ends at an offset; a batch that holds the offset goes as a whole.
+    """One step of a truncation to `end_offset`; a batch that contains the offset is removed as a whole.
 
-    Made on the event loop; then `replay` in a thread; then, on the loop and if it still `fits` its log, `apply`.
+    Created on the event loop. Then `replay` runs in a thread. Then, on the loop and if `fits` returns True, `apply`.
     Unless it `is_last`, the caller syncs the directory and makes the next step.
     """
 
     def __init__(self, log: Log, end_offset: int) -> None:
         self._log = log
         self._anew_at = end_offset if end_offset <= log.log_start_offset and end_offset < log.log_end_offset else None
-        # Whole segments go first: else one of them could come back after a power loss beside a shorter predecessor.
+        # Whole segments are removed in a step of their own: otherwise one of them could reappear after a power loss,
+        # next to a shorter predecessor.
         kept = [one for one in log.segments if one is log.segments[0] or one.base_offset <= end_offset]
         self.is_last = self._anew_at is not None or len(kept) == len(log.segments)
         self._point: _Point | None = None
@@ -55,10 +56,10 @@ class Truncation:
         self._states = ProducerStateManager()
         self._indexes: list[tuple[ReplayedIndex, PreparedIndex]] = []
         self._new_holes: NewHoles | None = None
-        self._read = self._state()  # behind `_cut_point`, which may have rebuilt an index
+        self._read = self._state()  # after `_cut_point`, which may have rebuilt an index
 
     def replay(self) -> None:
-        """Reads the producers at the end of this step, and writes files that nothing looks for yet."""
+        """Rebuilds the producer states at the end of this step. The files that it writes are not in use yet."""
         if self._point is None:
             return
         try:
@@ -72,7 +73,10 @@ class Truncation:
             self._indexes.append((index, prepared))
 
     def fits(self) -> bool:
-        """Whether the log is still the one that was read. If not, or if it turned out to be corrupt, begin again."""
+        """Returns whether the log is unchanged since it was read.
+
+        If not, or if it is corrupt, the caller begins again.
+        """
         news = self._new_holes
         if news is not None:
             for hole in news.holes:
@@ -81,7 +85,7 @@ class Truncation:
         return news is None and self._read == self._state()
 
     def apply(self, now_ms: int, let_go: LetGo = remove_segment_files) -> None:
-        """`let_go` gets each segment that goes, the last one first."""
+        """Applies the step. Calls `let_go` with each removed segment, the last one first."""
         log = self._log
         if self._anew_at is not None:
             restart_log_at(log, self._anew_at, now_ms, let_go)
@@ -96,21 +100,21 @@ class Truncation:
         if log.active.next_offset > end:
             log.active.truncate(position, end)
         log.epochs.truncate_from_end(end)
-        remove_snapshots(log.files, log.directory, after=end)  # they speak of batches that are gone
+        remove_snapshots(log.files, log.directory, after=end)  # they describe batches that were removed
         _settle(log, end, self._states)
 
     def _state(self) -> tuple[object, ...]:
-        """What the replay relies on: the same segments, with the same batches to read."""
+        """Returns what the replay depends on: the segments and the readable batches."""
         log = self._log
         return [*log.segments], log.log_start_offset, log.log_end_offset, [*holes_in(log)]
 
 
 def _cut_point(segment: LogSegment, end_offset: int) -> tuple[int, int]:
-    """Position and offset of the batch boundary at which to truncate."""
+    """Returns position and offset of the batch boundary at which to truncate."""
     if segment.next_offset <= end_offset:
         return segment.size, segment.next_offset
     hole = segment.hole_at(end_offset)
-    if hole is not None:  # its header may say anything
+    if hole is not None:  # the header may be corrupt
         return hole.position, hole.base_offset
     position = segment.translate_offset(end_offset) if end_offset > segment.base_offset else 0
     header = header_at(segment.file, position)
@@ -118,7 +122,10 @@ def _cut_point(segment: LogSegment, end_offset: int) -> tuple[int, int]:
 
 
 def truncate_log(log: Log, end_offset: int, now_ms: int, let_go: LetGo = remove_segment_files) -> None:
-    """A truncation in one go, where nothing else happens meanwhile and no power is lost between its steps."""
+    """Truncates in one call.
+
+    For callers without concurrent operations, where no power loss can occur between the steps.
+    """
     is_over = False
     while not is_over:
         step = Truncation(log, end_offset)
@@ -129,10 +136,10 @@ def truncate_log(log: Log, end_offset: int, now_ms: int, let_go: LetGo = remove_
 
 
 def restart_log_at(log: Log, offset: int, now_ms: int, let_go: LetGo = remove_segment_files) -> None:
-    """Nothing of what was there counts any more: an empty log that begins at `offset`."""
+    """Removes all segments and starts an empty log at `offset`."""
     while log.segments:
         let_go(log.files, log.segments.pop())
-    # Also the one that a clean stop left past all segments: recovery would take it for a snapshot of the new records.
+    # Includes the snapshot of a clean shutdown past all segments, which recovery would apply to the new records.
     remove_snapshots(log.files, log.directory, after=-1)
     fresh = LogSegment(
         log.files,
@@ -154,6 +161,6 @@ def _settle(log: Log, end: int, producers: ProducerStateManager) -> None:
     log.holes = [hole for hole in log.holes if hole.next_offset <= end]
     log.producers = producers
     log.ends_at(end)
-    # Segments and snapshots of what was cut are gone. None may come back beside other records: before those count, that
-    # is on disk.
+    # Removed segments and snapshots must not reappear next to new records. The next sync makes the removal durable
+    # before it reports those records as synced.
     log.flush_before_next([DirectorySync(log.files, log.directory)])

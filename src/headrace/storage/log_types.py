@@ -1,4 +1,4 @@
-"""What a log answers with."""
+"""Result types of a log."""
 
 from typing import NamedTuple
 
@@ -6,19 +6,20 @@ from headrace.storage.io.file_system import File
 
 
 class FileRecords(NamedTuple):
-    """Whole batches as they lie in a file: what a Fetch answers with, without reading them."""
+    """Whole batches in a file. A Fetch response sends them without reading them."""
 
     file: File
     position: int
     length: int
-    checked_bytes: int = 0  # that were read and checked for it, because this process had not read them before
+    # bytes that were read and checked for this read, because this process had not read them before
+    checked_bytes: int = 0
 
     def read(self) -> bytes:
         return self.file.read(self.position, self.length)
 
 
 class Producer(NamedTuple):
-    """Who writes: an id, and the epoch that fences its predecessors."""
+    """A producer id, and the epoch that fences earlier instances."""
 
     producer_id: int
     epoch: int

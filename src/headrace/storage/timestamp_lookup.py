@@ -1,8 +1,8 @@
-"""Finding records of a log by their time: through the time indexes, then record by record in one batch.
+"""Finds records by timestamp: with the time indexes, then record by record in one batch.
 
-A look-up is a task (`storage/io/stepwise.py`). Indexes and headers are read on the event loop, in short steps. Records
-are decompressed and walked off the loop, on bytes that were read before: one batch can hold a million records. Between
-two steps the log may change; a look-up whose place in the log is no longer there begins again.
+A lookup is a task (`storage/io/stepwise.py`). It reads indexes and headers on the event loop, in short steps. It
+decompresses and scans records off the loop, from bytes that were read before: one batch can hold a million records.
+The log may change between two steps; a lookup whose batch is no longer in the log starts again.
 """
 
 from bisect import bisect_right
@@ -17,19 +17,20 @@ from headrace.storage.log_types import TimestampAndOffset
 from headrace.storage.segment.index_rebuild import IndexRebuilding
 from headrace.storage.segment.log_segment import LogSegment
 
-# In one step: a few milliseconds of work. An index finds the batch within far less, unless times run backwards.
+# Per step: a few milliseconds of work. With the index, a lookup needs far fewer unless timestamps descend.
 HEADERS_PER_STEP = 500
-BYTES_PER_STEP = 1024 * 1024  # are read and checked if this process has not read them before
-# A retention, compaction or truncation interrupts a look-up. Each is rare, so that many in a row are an error.
+BYTES_PER_STEP = 1024 * 1024  # that are read and checked because this process has not read them before
+# Retention, compaction and truncation interrupt a lookup. Each is rare, so that many interruptions in a row are an
+# error.
 ATTEMPTS_MAX = 10
 
 
 class _LogChanged(Exception):
-    """The batch that a look-up has reached is no longer in the log."""
+    """The batch that a lookup has reached is no longer in the log."""
 
 
 def offset_at_or_after(log: Log, timestamp: int) -> Task[TimestampAndOffset | None]:
-    """The first record that is at least as young as `timestamp`; raises LookupInterrupted if the log keeps changing."""
+    """Returns the first record with at least `timestamp`. Raises LookupInterrupted if the log keeps changing."""
     for _ in range(ATTEMPTS_MAX):
         try:
             return (yield from _first_record(log, timestamp))
@@ -39,7 +40,7 @@ def offset_at_or_after(log: Log, timestamp: int) -> Task[TimestampAndOffset | No
 
 
 def offset_of_max_timestamp(log: Log) -> Task[TimestampAndOffset | None]:
-    """The record with the highest timestamp, the first of them if several share it. Raises LookupInterrupted."""
+    """Returns the first record with the highest timestamp. Raises LookupInterrupted if the log keeps changing."""
     for _ in range(ATTEMPTS_MAX):
         try:
             return (yield from _youngest_record(log))
@@ -57,7 +58,7 @@ def _first_record(log: Log, timestamp: int) -> Task[TimestampAndOffset | None]:
         try:
             found = yield from _first_in(log, segment, timestamp)
         except CorruptLog:
-            segment.reindex()  # finds out where the damage begins and ends
+            segment.reindex()  # finds where the corruption begins and ends
             found = yield from _first_in(log, segment, timestamp)
         if found is not None:
             return found
@@ -87,9 +88,9 @@ def _first_in(log: Log, segment: LogSegment, timestamp: int) -> Task[TimestampAn
 
 
 def _walk(log: Log, segment: LogSegment, position: int, timestamp: int) -> tuple[int, BatchHeader, bool] | None:
-    """The next batch that may have the record, or the last one of this step; None at the end of the segment."""
+    """Returns the next batch that may have the record, or the last one of this step; None at the end of the segment."""
     for number, (at, header) in enumerate(segment.headers(position), start=1):
-        # Where it is bad, the damage is known now; whoever reads from here meets it.
+        # An invalid batch is recorded as unreadable here. A read from this position reports it.
         is_old = header.max_timestamp < timestamp or header.last_offset < log.log_start_offset
         if _is_good(segment, at, header) and not is_old:
             return at, header, True
@@ -114,7 +115,10 @@ def _youngest_record(log: Log) -> Task[TimestampAndOffset | None]:
 
 
 def _check_unchanged(log: Log, segment: LogSegment, position: int, header: BatchHeader) -> None:
-    """Raise unless the batch is where it was. The header has the checksum of the records, so it tells batches apart."""
+    """Raises _LogChanged unless the batch is at `position`.
+
+    Its header has the checksum of its records, so it identifies it.
+    """
     if segment in log.segments:
         data = segment.file.read(position, HEADER_BYTES)
         if len(data) == HEADER_BYTES and parse_header(data) == header:
@@ -123,7 +127,7 @@ def _check_unchanged(log: Log, segment: LogSegment, position: int, header: Batch
 
 
 def _found(log: Log, offset: int, timestamp: int) -> TimestampAndOffset:
-    """With the epoch that the log's history gives it: the one in a batch's header has no checksum."""
+    """Takes the leader epoch from the epoch cache: the checksum of a batch does not cover the epoch in its header."""
     return TimestampAndOffset(offset, timestamp, log.epochs.epoch_of(offset))
 
 
@@ -133,9 +137,9 @@ def _is_good(segment: LogSegment, position: int, header: BatchHeader) -> bool:
 
 
 def time_of_batch_at(log: Log, offset: int) -> int | None:
-    """The time of the first record of the batch that holds `offset`; None where it cannot be told.
+    """Returns the first timestamp of the batch that contains `offset`; None if it cannot be determined.
 
-    Reads one header and checks nothing: good enough for somebody who wants to know about how old it is.
+    Reads one header and verifies no checksum: sufficient for an approximate age.
     """
     number = bisect_right(log.segments, offset, key=lambda segment: segment.base_offset) - 1
     if number < 0 or offset < log.log_start_offset:

@@ -1,1 +1,1 @@
-"""storage.cleaner: compaction of one log."""
+"""Compaction of one log."""

@@ -1,7 +1,7 @@
-"""The batches of a sealed segment, one after the other, checked; and their records, a slice at a time.
+"""Reads the batches of an inactive segment in order, verified, and their records in slices.
 
-For work that reads whole segments in the background. Damage is an error here, never something to step over:
-a copy of a damaged batch would have a right checksum and wrong records.
+For background work that reads whole segments. Corruption is an error here and is never skipped: a copy of a corrupt
+batch would have a valid checksum and wrong records.
 """
 
 from collections.abc import Iterator
@@ -15,12 +15,13 @@ from headrace.records.record import FORMAT_VERSION, Placed, iter_record_spans, r
 from headrace.storage.io.stepwise import Task, off_loop
 from headrace.storage.segment.log_segment import LogSegment
 
-# One read: large enough that the call is not what costs, small enough to take a quarter of a millisecond.
+# Per read: large enough to amortize the system call, small enough to take a quarter of a millisecond.
 READ_BYTES = 256 * 1024
-# A record costs 1.7 µs to walk over and to judge, on a slow core twice that: a slice of them takes 1 ms, and two that
-# meet in one step 2. With what else has its turn, that stays below the 5 ms that a request may be held up.
+# Scanning and filtering a record takes 1.7 µs, on a slow core twice that: a slice takes 1 ms, and two slices in one
+# step take 2 ms. Together with the other handlers of an event-loop iteration this stays below 5 ms, the bound for
+# request delay.
 RECORDS_PER_SLICE = 400
-# Longer calls into a codec leave the loop: 32 KiB take gzip 2 ms, and most batches are smaller.
+# Longer codec calls run off the event loop: 32 KiB take gzip 2 ms, and most batches are smaller.
 CODEC_BYTES_ON_LOOP_MAX = 32 * 1024
 
 
@@ -42,7 +43,7 @@ class BatchReader:
         self._chunk_at = 0
 
     def next(self) -> FoundBatch | None:
-        """None at the end of the file."""
+        """Returns the next batch, or None at the end of the file. Raises CorruptLog."""
         left = self._segment.size - self._position
         if left <= 0:
             return None
@@ -54,7 +55,7 @@ class BatchReader:
             raise self._damage("no batch header")
         batch = self._bytes(total)
         if batch_crc(batch) != header.crc:
-            self._segment.check(self._position, self._position + 1)  # notes the hole
+            self._segment.check(self._position, self._position + 1)  # records the unreadable offset range
             raise self._damage("the checksum is wrong")
         self._position += total
         return FoundBatch(batch, header, total == left)
@@ -71,7 +72,7 @@ class BatchReader:
 
 
 def is_small(batch: memoryview, header: BatchHeader) -> bool:
-    """Small enough to be taken apart, or put together, without leaving the loop."""
+    """Returns whether the batch is small enough to be decoded or encoded on the event loop."""
     return len(batch) <= CODEC_BYTES_ON_LOOP_MAX and header.record_count <= RECORDS_PER_SLICE
 
 
@@ -88,7 +89,7 @@ def plain_records(batch: memoryview, header: BatchHeader) -> Task[bytes]:
 
 
 def records_in_slices(section: bytes, header: BatchHeader) -> Iterator[list[Placed]]:
-    """The records in lists of at most RECORDS_PER_SLICE: after a full one, others may have their turn."""
+    """Yields the records in lists of at most RECORDS_PER_SLICE. After a full one, the caller may end its step."""
     walk = iter_record_spans(section, header)
     try:
         while records := list(islice(walk, RECORDS_PER_SLICE)):

@@ -1,9 +1,9 @@
-"""Compaction: one round over a log, after which of each key only the last record stays.
+"""Compaction of one log: afterwards only the last record of each key is kept.
 
-First a walk over the dirty part notes where each key was last seen; then all segments up to there are copied
-without the records that a later one of their key replaces (`record_filter.py`), and the copies are swapped in
-(`storage/segment/segment_replacement.py`). Everything happens in steps of a few milliseconds
-(`storage/io/stepwise.py`), while the log is in use. Which log, and when, is decided by whoever asks `log_to_clean.py`.
+The first pass over the dirty part maps each key to its last offset. The second pass copies all segments up to there
+without the superseded records (`record_filter.py`), and swaps the copies in
+(`storage/segment/segment_replacement.py`). Both run in steps of a few milliseconds (`storage/io/stepwise.py`), while
+the log is in use. The caller selects the log and the time (`log_to_clean.py`).
 """
 
 from collections.abc import Iterator, Sequence
@@ -28,15 +28,18 @@ from headrace.storage.segment.log_segment import LogSegment
 from headrace.storage.segment.segment_replacement import NewSegment, ReplacedSegment, refuse_unfinished_swap, swap_in
 from headrace.storage.segment.transaction_index import NO_ENTRIES, AbortedTxn
 
-# Work is counted, not timed, so that every run takes the same steps. In units of a record, 1.7 µs: a batch costs
-# 10 µs besides its records, a KiB read, checked and written about 1 µs.
+# Work is counted, not timed, so that every run takes the same steps. The unit is a record, 1.7 µs: a batch costs 10 µs
+# besides its records, and a KiB read, verified and written about 1 µs.
 UNITS_PER_SLICE = RECORDS_PER_SLICE
 UNITS_PER_BATCH = 8
 BYTES_PER_UNIT = 1024
 
 
 class Cleaned(NamedTuple):
-    """What a round has done. `cleaned_to` is for the cleaner checkpoint; the replaced segments go after a while."""
+    """Result of a compaction.
+
+    `cleaned_to` goes to the cleaner checkpoint; the caller removes the replaced segments later.
+    """
 
     cleaned_to: int
     bytes_before: int
@@ -45,7 +48,7 @@ class Cleaned(NamedTuple):
 
 
 class Cleaner:
-    """One round over one log. `cleaned` tells how far it has come, at any time."""
+    """One compaction of one log. `cleaned` has its progress at any time."""
 
     def __init__(self, log: Log, dirty: LogToClean, *, now_ms: int, key_map_bytes_max: int = KEY_MAP_BYTES_MAX) -> None:
         self._log = log
@@ -65,7 +68,7 @@ class Cleaner:
         self.cleaned = Cleaned(dirty.first_dirty, 0, 0, [])
 
     def run(self) -> Task[Cleaned]:
-        """The round, a step at a time. It ends early, with `cleaned_to` as it was, if segments leave the log."""
+        """Runs the compaction as a task. Ends early, with `cleaned_to` unchanged, if segments leave the log."""
         refuse_unfinished_swap(self._log.files, self._log.directory)
         yield from self._check_indexes()
         yield from self._map_dirty_keys()
@@ -76,14 +79,17 @@ class Cleaner:
         return self.cleaned
 
     def _pause_after(self, header: BatchHeader) -> Iterator[Step]:
-        """A step, when enough has been done since the last one."""
+        """Yields a step if enough work was done since the last one."""
         self._units += UNITS_PER_BATCH + header.record_count + header.total_bytes // BYTES_PER_UNIT
         if self._units >= UNITS_PER_SLICE:
             self._units = 0
             yield None
 
     def _check_indexes(self) -> Task[None]:
-        """What is removed by a damaged index is gone for good: CorruptLog before anything changes."""
+        """Raises CorruptLog for a corrupt transaction index before anything changes.
+
+        Records that are removed because of a corrupt index cannot be restored.
+        """
         for segment in self._log.segments[:-1]:
             if segment.aborted.sum != NO_ENTRIES:
                 try:
@@ -92,7 +98,7 @@ class Cleaner:
                     if segment in self._log.segments:
                         raise
 
-    # ── where each key was last seen ──
+    # ── First pass: the last offset of each key ──
 
     def _map_dirty_keys(self) -> Task[None]:
         first_dirty, end = self._dirty.first_dirty, self._dirty.end
@@ -107,10 +113,10 @@ class Cleaner:
                     return
                 yield from self._pause_after(found.header)
         if segments:
-            self._keys.latest = end - 1  # whatever gap is left up to here, there is no record in it
+            self._keys.latest = end - 1  # no record is in a gap between the last batch and `end`
 
     def _map_batch(self, found: FoundBatch, transactions: CleanedTransactionMetadata) -> Task[bool]:
-        """False when the map is full."""
+        """Adds the keys of a batch. Returns False if the map is full."""
         batch, header, _ = found
         if header.is_control:
             transactions.marker(header, marker_of(batch, header))
@@ -128,13 +134,13 @@ class Cleaner:
         return True
 
     def _aborted_between(self, first_offset: int, upper_bound: int) -> Task[list[AbortedTxn]]:
-        """From the indexes of the segments that hold the markers, which may lie past the bound."""
+        """Returns entries from the indexes of the segments that contain the markers, which may be past the bound."""
         aborted: list[AbortedTxn] = []
         for segment in list(self._log.segments):
             if segment.next_offset <= first_offset:
                 continue
             if segment not in self._log.segments:
-                continue  # the log's start has moved past it, and its index has another name
+                continue  # retention has removed the segment from the log and renamed its index
             found, complete = segment.aborted.between(first_offset, upper_bound)
             aborted += found
             if complete:
@@ -142,14 +148,14 @@ class Cleaner:
             yield None
         return aborted
 
-    # ── copying what stays ──
+    # ── Second pass: copying the records that are kept ──
 
     def _clean_up_to(self, end: int) -> Task[bool]:
         config = self._log.config
         segments = [segment for segment in self._log.segments if segment.base_offset < end]
         groups = merge_groups(segments, segment_bytes=config.segment_bytes, index_bytes=config.segment_index_bytes)
         for group in groups:
-            # Group by group, so that the aborted transactions of a long log are never all in memory.
+            # One group at a time, so that the aborted transactions of a long log are never all in memory.
             aborted = yield from self._aborted_between(group[0].base_offset, group[-1].next_offset)
             self._transactions.expect(aborted)
             if not (yield from self._clean_group(group)):
@@ -157,7 +163,7 @@ class Cleaner:
         return True
 
     def _clean_group(self, group: Sequence[LogSegment]) -> Task[bool]:
-        """False if its segments have left the log meanwhile."""
+        """Compacts one group. Returns False if its segments have left the log."""
         log = self._log
         new = NewSegment(
             log.files,
@@ -186,7 +192,9 @@ class Cleaner:
         return True
 
     def _remove_outdated_snapshots(self, end: int) -> None:
-        """Those below `end` speak of transactions whose markers may go now: recovery would take them for open.
+        """Removes snapshots below `end`.
+
+        Recovery would treat their transactions as open when their markers are compacted.
 
         Durable with the first sync of the swap. The newest one stays: without any, recovery reads all batches.
         """
@@ -195,7 +203,7 @@ class Cleaner:
             remove_snapshots(log.files, log.directory, before=end)
 
     def _copy(self, group: Sequence[LogSegment], new: NewSegment) -> Task[bool]:
-        """Write what stays of the group into the new segment; whether that is less than there was."""
+        """Writes the records of the group that are kept into the new segment. Returns whether any were removed."""
         changed = False
         for segment in group:
             reader = BatchReader(segment)

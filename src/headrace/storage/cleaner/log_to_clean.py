@@ -1,9 +1,8 @@
-"""What of a compacted log can be cleaned now, whether that is worth the work, and which segments merge.
+"""Selects the part of a log to compact, its priority, and the segments to merge. Pure; performs no I/O.
 
-Decides only, from facts that it is handed. The log up to `first_dirty` was cleaned before and has one record a
-key; from there to `end` keys repeat. Never cleanable: the active segment; what a reader of committed data may not
-see yet, so that an open transaction bounds it; what `min.compaction.lag.ms` protects; a damaged segment and all
-behind it.
+The log up to `first_dirty` was compacted before and has one record per key; keys repeat from there to `end`. Excluded
+are the active segment, offsets past the last stable offset (an open transaction bounds them), what
+`min.compaction.lag.ms` protects, and a corrupt segment with everything after it.
 """
 
 from collections.abc import Sequence
@@ -14,7 +13,7 @@ from typing import TypeVar
 from headrace.config.values import LogConfig
 from headrace.storage.segment.log_segment import RELATIVE_OFFSET_MAX, LogSegment
 
-# Swapping a segment in renames about five files a merged segment, in one step of the loop: 64 of them take 3 ms.
+# A swap renames about five files per merged segment, in one step of the event loop: 64 segments take 3 ms.
 GROUP_SEGMENTS_MAX = 64
 
 AnySegment = TypeVar("AnySegment", bound=LogSegment)
@@ -22,13 +21,13 @@ AnySegment = TypeVar("AnySegment", bound=LogSegment)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LogToClean:
-    """The dirty part of a log that may be cleaned, and how pressing that is."""
+    """The dirty part of a log that may be compacted, and its priority."""
 
     first_dirty: int
     end: int
     dirty_bytes: int
     clean_bytes: int
-    overdue_ms: int  # how much longer than max.compaction.lag.ms its oldest record has waited
+    overdue_ms: int  # how far its oldest record exceeds max.compaction.lag.ms
 
     @property
     def dirty_ratio(self) -> float:
@@ -50,13 +49,13 @@ def cleanable(
     config: LogConfig,
     now_ms: int,
 ) -> LogToClean:
-    """`cleaned_to` is the checkpoint of the last round.
+    """Returns the part to compact. `cleaned_to` is the checkpoint of the last compaction.
 
-    `stable_offset` is the last stable offset, and never past what is on disk: a segment that still waits for its
-    sync must not be closed under whoever syncs it.
+    `stable_offset` is the last stable offset, and never past the recovery point: a segment must not be closed while
+    its sync is pending.
     """
     if not log_start_offset <= cleaned_to <= segments[-1].next_offset:
-        cleaned_to = log_start_offset  # the log is not the one that the checkpoint speaks of: all of it is dirty
+        cleaned_to = log_start_offset  # the checkpoint is of another log: all of this one is dirty
     first_dirty = cleaned_to
     end = _end_of_cleanable(segments, first_dirty, stable_offset, config, now_ms)
     below = [segment for segment in segments[:-1] if segment.base_offset < end]
@@ -73,7 +72,10 @@ def cleanable(
 def _end_of_cleanable(
     segments: Sequence[LogSegment], first_dirty: int, stable_offset: int, config: LogConfig, now_ms: int
 ) -> int:
-    """The first offset that may not be cleaned: always the base of a segment, since segments are cleaned whole."""
+    """Returns the first offset that must not be compacted.
+
+    It is always the base of a segment, because segments are compacted as a whole.
+    """
     youngest_ms = now_ms - config.min_compaction_lag_ms
     for segment, following in pairwise(segments):
         is_dirty = following.base_offset > first_dirty
@@ -93,7 +95,7 @@ def _overdue_ms(segments: Sequence[LogSegment], first_dirty: int, lag_max_ms: in
 
 
 def merge_groups(segments: Sequence[AnySegment], *, segment_bytes: int, index_bytes: int) -> list[list[AnySegment]]:
-    """Neighbours that fit together into one segment, so that compaction does not leave a thousand small ones."""
+    """Groups neighboring segments that fit into one, so that compaction does not leave many small ones."""
     groups: list[list[AnySegment]] = []
     for segment in segments:
         if groups and _fits(groups[-1], segment, segment_bytes, index_bytes):

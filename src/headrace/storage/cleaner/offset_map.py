@@ -1,23 +1,23 @@
-"""The offset of the last record of each key, for the dirty part of a log, within a fixed memory.
+"""Maps each key in the dirty part of a log to the offset of its last record, in bounded memory.
 
-Holds the keys themselves: two different keys are never taken for one, whatever they hash to. When the memory is
-full the caller cleans up to where the map reaches and comes back for the rest.
+Stores the keys themselves, so that a hash collision cannot drop a record. When the memory is full, the caller
+compacts up to the last offset in the map and continues in the next run.
 """
 
 from collections.abc import Iterator
 
 MIB = 1024 * 1024
 
-# As Kafka's log.cleaner.dedupe.buffer.size. A round costs a rewrite of the whole log, so fewer, larger rounds are
-# better; 128 MiB hold 900,000 keys of 16 bytes, and one log at a time is cleaned in a process.
+# As Kafka's log.cleaner.dedupe.buffer.size. Each run rewrites the whole log, so fewer, larger runs are better. 128 MiB
+# hold 900,000 keys of 16 bytes, and a process compacts one log at a time.
 KEY_MAP_BYTES_MAX = 128 * MIB
 
-# What an entry takes besides the bytes of its key: measured 112 bytes (object heads, offset, hash table), up to
-# 130 just after a table has grown.
+# Memory of an entry besides the bytes of its key: measured 112 bytes (object headers, offset, hash table), up to 130
+# right after a table has grown.
 ENTRY_BYTES = 128
 
-# One big table would stop the loop for 10 ms whenever it grows and for 20 ms when it is dropped; a thousand
-# small ones do both in pieces of 0.1 ms.
+# One large table would block the event loop for 10 ms when it grows and for 20 ms when it is freed. A thousand small
+# ones do both in pieces of 0.1 ms.
 SHARDS = 1024
 _MASK = SHARDS - 1
 SHARDS_PER_SLICE = 32
@@ -30,18 +30,18 @@ class OffsetMap:
         self._room = bytes_max
         self._count = 0
         self._shards: list[dict[bytes, int]] = [{} for _ in range(SHARDS)]
-        # The last offset that the map speaks of: records past it are kept, whatever their key.
+        # Last offset that the map covers: records past it are kept, whatever their key.
         self.latest = -1
 
     def __len__(self) -> int:
         return self._count
 
     def put(self, key: bytes, offset: int) -> bool:
-        """Remember the offset; False, and nothing remembered, when there is no room for another key."""
+        """Maps the key to the offset. Returns False, without a change, if the memory has no space for another key."""
         shard = self._shards[hash(key) & _MASK]
         if key not in shard:
             cost = len(key) + ENTRY_BYTES
-            # The first key always goes in: a round that cleans one key still comes to an end some day.
+            # The first key is always added, so that every run makes progress.
             if cost > self._room and self._count:
                 return False
             self._room -= cost
@@ -51,11 +51,11 @@ class OffsetMap:
         return True
 
     def get(self, key: bytes) -> int:
-        """Where the key was last seen, -1 if it was not."""
+        """Returns the last offset of the key, -1 if it has none."""
         return self._shards[hash(key) & _MASK].get(key, -1)
 
     def clear(self) -> Iterator[None]:
-        """Let go of everything, a slice at a time. The map is of no use afterwards."""
+        """Frees the map, a slice per step. It must not be used afterwards."""
         while self._shards:
             del self._shards[-SHARDS_PER_SLICE:]
             yield None

@@ -1,19 +1,16 @@
-"""Which records and batches compaction keeps, and what it remembers of transactions.
+"""Selects the records and batches that compaction keeps, and tracks transactions for it.
 
-Transactions as compaction walks past them: whose records were aborted, and which markers have outlived theirs.
+A marker is kept as long as a batch of its transaction: without it, a consumer would return aborted records as
+committed ones, or wait forever for the end of the transaction. A marker without batches of its transaction is removed
+only after the delete horizon, so that a consumer that has read part of the transaction still reads it.
 
-A marker stays as long as a batch of its transaction does: without it a reader would take aborted records for
-committed ones, or wait for an end that never comes. It is told apart here, and removed by the cleaner only after
-the delete horizon, so that a reader that is in the middle of the transaction still meets it.
+A batch is kept in full, with some of its records, as a header without records, or not at all. These are kept longer
+than the last record of their key, because consumers and producers may still need them:
 
-What compaction leaves of one batch: all of it, some of its records, its bare header, or nothing.
-
-What a reader who is on the way through the log could still need stays a while longer than its key's last record:
-
-- tombstones, and markers that have outlived their transactions, until the delete horizon that their batch is given
-  when they are first met (KIP-534), so that nobody reads a value and misses its deletion;
-- the last batch of each producer, if need be without records: it carries the sequence that comes next;
-- the last batch of each segment, likewise: it carries the offset at which the segment ends.
+- tombstones, and markers without batches of their transactions, until the delete horizon that their batch gets when
+  they are first compacted (KIP-534), so that a consumer that has read a value also reads its deletion;
+- the last batch of each producer, if need be without records: it has the last sequence;
+- the last batch of each segment, likewise: it has the offset at which the segment ends.
 """
 
 from collections.abc import Callable, Iterable
@@ -41,7 +38,7 @@ from headrace.storage.segment.transaction_index import AbortedTxn
 
 
 class CleanedTransactionMetadata:
-    """Fed with every batch in log order, and with the aborted transactions before the batches they speak of."""
+    """Receives every batch in log order, and the aborted transactions before their batches."""
 
     def __init__(self) -> None:
         self._coming: list[tuple[int, AbortedTxn]] = []  # a heap by first offset
@@ -50,12 +47,12 @@ class CleanedTransactionMetadata:
         self._committed_with_data: set[int] = set()
 
     def expect(self, aborted: Iterable[AbortedTxn]) -> None:
-        """One that is expected twice, because it spans what is asked for separately, is still one."""
+        """Adds aborted transactions. Adding one twice has no effect, so that the ranges of two calls may overlap."""
         for txn in aborted:
             heappush(self._coming, (txn.first_offset, txn))
 
     def data_batch(self, header: BatchHeader) -> bool:
-        """Whether the batch belongs to a transaction that was aborted, so that nobody needs its records."""
+        """Returns whether the batch belongs to an aborted transaction, so that its records are not needed."""
         self._reach(header.last_offset)
         if not header.is_transactional:
             return False
@@ -66,9 +63,11 @@ class CleanedTransactionMetadata:
         return False
 
     def marker(self, header: BatchHeader, marker: EndMarker | None) -> tuple[bool, AbortedTxn | None]:
-        """Whether the marker has outlived its transaction; if not, and that was aborted, its index entry.
+        """Returns whether no batch of the marker's transaction is left.
 
-        None stands for a control batch without a marker: emptied before, or of a kind that ends nothing.
+        If one is left and the transaction was aborted, also returns its index entry.
+
+        None stands for a control batch without a marker: emptied before, or of a type that ends no transaction.
         """
         self._reach(header.last_offset)
         if marker is None:
@@ -93,7 +92,7 @@ TIMESTAMP_MAX = 2**63 - 1
 
 
 class BatchFilter:
-    """Fed with every batch of a log in order, up to where cleaning goes."""
+    """Receives every batch of a log in order, up to the end of the compaction."""
 
     def __init__(
         self,
@@ -118,7 +117,10 @@ class BatchFilter:
         ends_segment: bool,
         keep_aborted: Callable[[AbortedTxn], None],
     ) -> Task[Bytes | None]:
-        """The bytes that stay, `batch` itself if they all do. `keep_aborted` takes what the new index needs."""
+        """Returns the bytes to keep, `batch` itself if that is all.
+
+        Passes entries of the new index to `keep_aborted`.
+        """
         keep_empty = ends_segment or self._is_last_of_producer(header)
         if header.is_control:
             return self._filter_marker(batch, header, keep_empty, keep_aborted)
@@ -137,7 +139,7 @@ class BatchFilter:
             return False
         if entry.batches:
             return header.last_offset == entry.last_data_offset
-        # Nothing but a marker is known of this epoch: it is what fences the epochs before.
+        # This epoch has only a marker, which fences the epochs before.
         return header.is_control and header.producer_epoch == entry.epoch
 
     def _filter_marker(
@@ -196,7 +198,7 @@ class BatchFilter:
 
 
 def _rebuilt(header: BatchHeader, kept: dict[int, bytes]) -> Task[Bytes]:
-    """Deltas are relative to a base that stays, so the records are copied as they are."""
+    """Rebuilds a batch. Deltas are relative to the unchanged base, so the records are copied unchanged."""
     header = header._replace(record_count=len(kept))
     section = b"".join(kept.values())
     if header.codec == Codec.NONE or len(section) <= CODEC_BYTES_ON_LOOP_MAX:

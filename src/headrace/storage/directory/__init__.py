@@ -1,1 +1,1 @@
-"""storage.directory: a data directory: its log directories, checkpoints and marker files."""
+"""A data directory: partition directories, checkpoints and marker files."""

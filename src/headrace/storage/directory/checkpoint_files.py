@@ -1,15 +1,16 @@
-"""The small files beside the partitions: offsets of all of them, how the last stop went, whose disk it is.
+"""Formats of the checkpoint and marker files of a data directory.
 
-    recovery-point-offset-checkpoint       below it everything is on disk
-    log-start-offset-checkpoint            where each log begins after DeleteRecords or retention
+    recovery-point-offset-checkpoint       every record below is synced
+    log-start-offset-checkpoint            log start offsets, after DeleteRecords or retention
     replication-offset-checkpoint          high watermarks
-    cleaner-offset-checkpoint              up to where compaction has come
-    .kafka_cleanshutdown                   there after a clean stop, gone while we run
-    .headrace_boot                         in which run of the machine the last process was; Kafka knows no such file
-    .headrace_registrations                how often the broker has registered or stopped with it; Kafka has none
+    cleaner-offset-checkpoint              offsets up to which logs are compacted
+    .kafka_cleanshutdown                   exists after a clean shutdown, until the next start
+    .headrace_boot                         boot id of the host under the last process; Kafka has no such file
+    .headrace_registrations                count of the broker's registrations and clean stops with it; Kafka has none
     meta.properties                        cluster, node and directory id
 
-Decides only the bytes, which are Kafka's but for one; a file is always replaced as a whole.
+All formats but that of `.headrace_boot` and `.headrace_registrations` are Kafka's. A file is always replaced as a
+whole.
 """
 
 from collections.abc import Iterable, Mapping
@@ -38,9 +39,9 @@ NO_BROKER_EPOCH = -1
 
 
 def read_rows(files: FileSystem, path: str, columns: int, *, has_checksum: bool = True) -> list[list[str]]:
-    """The rows of a checkpoint: a line with the version, one with the count, then a line a row.
+    """Returns the rows of a checkpoint file: a line with the version, one with the count, then one line per row.
 
-    Without a checksum among the rows, the last one is only taken for whole if its line has an end.
+    Unless a row has a checksum, raises CorruptLog if the last line has no line feed.
     """
     try:
         text = files.read(path).decode()
@@ -70,7 +71,7 @@ def write_rows(files: FileSystem, path: str, rows: Iterable[str], *, sync: bool 
 
 
 def read_offsets(files: FileSystem, path: str) -> dict[TopicPartition, int]:
-    """No file means that no partition has got so far."""
+    """Returns the offsets in a checkpoint file; empty if there is no file. Raises CorruptLog."""
     try:
         return {
             TopicPartition(topic, int(partition)): int(offset)
@@ -84,7 +85,7 @@ def write_offsets(files: FileSystem, path: str, offsets: Mapping[TopicPartition,
     write_rows(files, path, (f"{topic} {partition} {offset}" for (topic, partition), offset in offsets.items()))
 
 
-# ── clean stop ──
+# ── Clean shutdown ──
 
 
 def mark_clean_shutdown(files: FileSystem, directory: str, broker_epoch: int = NO_BROKER_EPOCH) -> None:
@@ -93,14 +94,14 @@ def mark_clean_shutdown(files: FileSystem, directory: str, broker_epoch: int = N
 
 
 def clean_shutdown_epoch(files: FileSystem, directory: str) -> int | None:
-    """The broker epoch of the clean stop, NO_BROKER_EPOCH if it is not told; None after an unclean one."""
+    """Returns the broker epoch of the clean shutdown, NO_BROKER_EPOCH if unknown; None after an unclean one."""
     try:
         data = files.read(f"{directory}/{CLEAN_SHUTDOWN}")
     except FileNotFoundError:
         return None
     import json
 
-    # That the file is there is what counts: older brokers leave it empty.
+    # The existence of the file marks the clean shutdown: older versions leave it empty.
     try:
         content = json.loads(data)
     except ValueError:
@@ -110,14 +111,14 @@ def clean_shutdown_epoch(files: FileSystem, directory: str) -> int | None:
 
 
 def clear_clean_shutdown(files: FileSystem, directory: str) -> None:
-    """Removes the mark durably: from here on a stop is unclean until `mark_clean_shutdown`."""
+    """Removes the mark durably. From here on a stop is unclean until `mark_clean_shutdown`."""
     with suppress(FileNotFoundError):
         files.remove(f"{directory}/{CLEAN_SHUTDOWN}")
     files.sync_dir(directory)
 
 
 def boot_before(files: FileSystem, directory: str) -> str:
-    """In which run of the machine the last process was that wrote here; empty if that is not known."""
+    """Returns the boot id of the host under the last process that wrote here; empty if unknown."""
     try:
         return files.read(f"{directory}/{BOOT}").decode(errors="replace")
     except FileNotFoundError:
@@ -129,7 +130,10 @@ def write_boot(files: FileSystem, directory: str, boot_id: str) -> None:
 
 
 def read_registrations(files: FileSystem, directory: str) -> int:
-    """How often a broker has registered or stopped cleanly with this directory; 0 if earlier versions wrote it."""
+    """Returns the count of registrations and clean stops with this directory.
+
+    Returns 0 if only earlier versions have written it.
+    """
     path = f"{directory}/{REGISTRATIONS}"
     try:
         return int(files.read(path).decode())
@@ -180,7 +184,7 @@ def write_meta_properties(files: FileSystem, directory: str, meta: MetaPropertie
     files.replace(f"{directory}/{META_PROPERTIES}", text.encode())
 
 
-# What a Java properties file reads as something else than itself within a value.
+# Characters that need an escape in a value of a Java properties file.
 _ESCAPES = str.maketrans({"\\": "\\\\", ":": "\\:", "=": "\\=", "#": "\\#", "!": "\\!", " ": "\\ "})
 
 
@@ -189,7 +193,7 @@ def _escaped(value: str) -> str:
 
 
 def _properties(text: str) -> Iterable[tuple[str, str]]:
-    """The `name=value` lines of a Java properties file, as far as this file uses that format."""
+    """Yields the `name=value` pairs of a Java properties file, as far as this file uses that format."""
     for line in text.splitlines():
         line = line.strip()
         if not line or line[0] in "#!":

@@ -1,4 +1,4 @@
-"""One process per data directory, held by the operating system so that a crash lets go."""
+"""File lock that admits one process per data directory. The operating system releases it when the process ends."""
 
 import fcntl
 import os

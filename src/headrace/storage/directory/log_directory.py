@@ -1,18 +1,18 @@
-"""A data directory: the partition folders in it, and the checkpoint files that speak of all of them.
+"""A data directory: its partition directories, and the checkpoint files for all of them.
 
-meta.properties                       which cluster and which node this directory belongs to
-.lock                                 held while a process uses it
-recovery-point-offset-checkpoint      below these offsets everything is on disk
-log-start-offset-checkpoint           below these offsets everything is deleted
+meta.properties                       cluster and node that own this directory
+.lock                                 locked while a process uses it
+recovery-point-offset-checkpoint      records below these offsets are synced
+log-start-offset-checkpoint           records below these offsets are deleted
 replication-offset-checkpoint         high watermarks
 .kafka_cleanshutdown                  the last process closed every log
-.headrace_boot                        in which run of the machine it was
+.headrace_boot                        boot id of the host under the last process
 .headrace_registrations               how often the broker has registered, or stopped cleanly, with this directory
-.headrace_replicas                    which replicas have had records in this directory
+.headrace_replicas                    replicas that have had records in this directory
 .headrace_unsynced                    topics with records that may have been acknowledged before they were synced
 <topic>-<partition>/                  a partition
-<topic>-<partition>.<uuid>-delete/    a partition on its way out
-<topic>-<partition>.<uuid>-stray/     a partition that no topic claims; see `stray_directories.py`
+<topic>-<partition>.<uuid>-delete/    a partition that is being deleted
+<topic>-<partition>.<uuid>-stray/     a partition without a topic in the metadata; see `stray_directories.py`
 """
 
 import logging
@@ -47,13 +47,13 @@ log = logging.getLogger(__name__)
 
 LOCK = ".lock"
 _PARTITION_NAME = re.compile(r"([A-Za-z0-9._-]+)-(0|[1-9][0-9]*)")
-# The row that tells a checkpoint as it was written from one with a flipped bit: a log start that is wrong by a digit
-# would delete records. No topic can have this name, and Kafka passes over rows of topics that it does not know.
+# Row with the checksum of a checkpoint: a flipped digit in a log start offset would delete records. No topic can have
+# this name, and Kafka skips rows of unknown topics.
 CHECKSUM_ROW = TopicPartition("#crc32c", 0)
 
 
 class _Unwritten:
-    """Counts changes in memory against those that are durable. A write covers the changes made before it began."""
+    """Counts changes in memory and those that are durable. A write covers the changes made before it began."""
 
     def __init__(self) -> None:
         self._made = self._durable = 0
@@ -78,11 +78,11 @@ class LogDirectory:
         self.files = files
         self.path = path.rstrip("/")
         files.make_dir(self.path)
-        self.may_preallocate: Callable[[int], bool] = always  # asked by every log before it takes room ahead
-        self._writing = threading.Lock()  # checkpoints are written from several threads, each file as a whole
+        self.may_preallocate: Callable[[int], bool] = always  # called by every log before it preallocates
+        self._writing = threading.Lock()  # serializes the threads that write checkpoints, each file as a whole
         self._lowered = _Unwritten()  # rows that were removed or lowered
-        self._renamed = _Unwritten()  # directories
-        self.strays = StrayTotals(0, 0)  # as of the last look at them
+        self._renamed = _Unwritten()  # directories that were renamed
+        self.strays = StrayTotals(0, 0)  # as of the last scan
         self._recovery_points = self._read(checkpoint_files.RECOVERY_POINTS)
         self._log_starts = self._read(checkpoint_files.LOG_STARTS)
         self._cleaned = self._read(checkpoint_files.CLEANED)
@@ -99,17 +99,17 @@ class LogDirectory:
         self.is_recovered = self.was_clean or self.same_boot_as_last_run  # whether `end_recovery` has nothing to do
         self.unsynced_topics = UnsyncedTopics(files, self.path)
         self.acked_unsynced_before = self.unsynced_topics.as_recorded()  # by the last process
-        # What a process that was killed left unsynced becomes durable: the next start must read what this one read.
+        # Makes durable what a crashed process left unsynced: the next start must read what this one reads.
         files.sync_dir(self.path)
 
     def _named(self, name: str) -> str:
         return f"{self.path}/{name}"
 
     def claim(self, cluster_id: str, node_id: int, directory_id: UUID) -> UUID:
-        """Make sure that the directory is ours; returns its id. A directory of another node is refused."""
+        """Claims the directory for this node and returns its id. Raises StorageError if it belongs to another node."""
         meta = checkpoint_files.read_meta_properties(self.files, self.path)
         if meta is None:
-            # The directory's own name is an entry in the one above it.
+            # The name of this directory is an entry of its parent.
             self.files.sync_dir(os.path.dirname(self.path) or ".")
             fresh = checkpoint_files.MetaProperties(cluster_id, node_id, directory_id)
             checkpoint_files.write_meta_properties(self.files, self.path, fresh)
@@ -118,12 +118,12 @@ class LogDirectory:
         return meta.directory_id or directory_id
 
     def directory_id(self, fresh: UUID) -> UUID:
-        """The id that this directory has, or will have: `fresh`."""
+        """Returns the id of this directory, or `fresh` if it has none yet."""
         meta = checkpoint_files.read_meta_properties(self.files, self.path)
         return fresh if meta is None else meta.directory_id or fresh
 
     def check_owner(self, cluster_id: str, node_id: int) -> None:
-        """Raise if the directory is another node's; one that nobody has claimed is anybody's."""
+        """Raises StorageError if the directory belongs to another node; a directory without an owner is accepted."""
         meta = checkpoint_files.read_meta_properties(self.files, self.path)
         if meta is not None and (meta.node_id != node_id or cluster_id not in ("", meta.cluster_id)):
             raise StorageError(
@@ -131,10 +131,10 @@ class LogDirectory:
                 f"{cluster_id or 'a new cluster'}; use another data directory"
             )
 
-    # Partition folders
+    # Partition directories
 
     def folders(self) -> Iterator[tuple[TopicPartition, UUID | None]]:
-        """What has the name of a partition, with the topic id that it was made for; see also `is_partition`."""
+        """Yields every directory with the name of a partition, and its topic id; see also `is_partition`."""
         for name in self.files.list(self.path):
             found = _PARTITION_NAME.fullmatch(name)
             if found is not None:
@@ -142,11 +142,14 @@ class LogDirectory:
                 yield partition, self.topic_id_of(partition)
 
     def is_partition(self, name: TopicPartition) -> bool:
-        """Whether the directory of this name was made for a partition; raises StorageError if it cannot be read."""
+        """Returns whether the directory of this name was created for a partition.
+
+        Raises StorageError if it cannot be read.
+        """
         return holds_partition(self.files.list(self._named(str(name))))
 
     def has_segments(self, name: TopicPartition) -> bool:
-        """Whether the partition has a directory with a segment; true also if the disk cannot tell."""
+        """Returns whether the partition's directory has a segment; True also if the directory cannot be read."""
         directory = self._named(str(name))
         try:
             return self.files.exists(directory) and has_segment(self.files.list(directory))
@@ -154,11 +157,11 @@ class LogDirectory:
             return True
 
     def was_named(self, name: TopicPartition) -> bool:
-        """Whether a checkpoint had an offset above 0 for the partition when this process began."""
+        """Returns whether a checkpoint had an offset above 0 for the partition when this process began."""
         return name in self._named_before
 
     def topic_id_of(self, partition: TopicPartition) -> UUID | None:
-        """The topic id that the directory was made for; None if it cannot be read."""
+        """Returns the topic id of the partition's directory; None if it cannot be read."""
         try:
             return read_topic_id(self.files, self._named(str(partition)))
         except StorageError as damage:
@@ -169,10 +172,12 @@ class LogDirectory:
         write_topic_id(self.files, self._named(str(partition)), topic_id, sync=sync)
 
     def create(self, partition: TopicPartition, topic_id: UUID, config: LogConfig, *, now_ms: int) -> Log:
-        """An empty partition. The first commit syncs its files and names: ten thousand folders cost no fsync now.
+        """Creates an empty partition.
 
-        Raises StorageError if the name is in use: its checkpoint rows describe what is there. They are removed before
-        the directory is made, because a process that was killed in between would leave both.
+        The first commit syncs its files and names: ten thousand of them need no fsync here.
+
+        Raises StorageError if the directory exists: its checkpoint rows describe its content. The rows of the name
+        are removed before the directory is created, because a crash in between would leave both.
         """
         directory = self._named(str(partition))
         if self.files.exists(directory):
@@ -200,9 +205,9 @@ class LogDirectory:
         return opened
 
     def set_aside(self, partition: TopicPartition, unique: UUID, suffix: str) -> str:
-        """Rename the folder so that its name is free; returns the new path.
+        """Renames the partition directory so that its name is free; returns the new path.
 
-        The rename is the deletion's commit, and is durable after `flush_forgotten_checkpoints`.
+        The rename commits the deletion, and is durable after `flush_forgotten_checkpoints`.
         """
         aside = self._named(str(AsideName(partition, unique, suffix)))
         self.files.rename(self._named(str(partition)), aside)
@@ -211,24 +216,28 @@ class LogDirectory:
         return aside
 
     def forget(self, partitions: Iterable[TopicPartition]) -> None:
-        """Partitions of these names are about to be created; `flush_forgotten_checkpoints` makes it durable."""
+        """Removes the checkpoint rows of partitions that will be created.
+
+        The change is durable after `flush_forgotten_checkpoints`.
+        """
         for partition in partitions:
             self._forget(partition)
 
     def lower(self, partition: TopicPartition, offset: int) -> None:
-        """The partition's log will end at `offset`: no checkpoint may exceed it once `flush_forgotten_checkpoints`
-        returns.
+        """Lowers the partition's checkpoint rows to `offset`, its new log end.
 
-        A row above the end would be taken for a statement about the records that are appended there next: for records
-        that were synced, deleted, compacted or committed.
+        The change is durable after `flush_forgotten_checkpoints`.
+
+        A row above the log end would apply to the records that are appended next: it would mark them as synced,
+        deleted, compacted or committed.
         """
         for offsets in self._checkpoints:
             self._lower(offsets, partition, offset)
 
     def opened_to(self, partition: TopicPartition, end_offset: int) -> None:
-        """The partition was opened, and ends there: rows above describe records that the log no longer has.
+        """Lowers rows above the end of a log that was opened: they describe records that the log no longer has.
 
-        A recovery point or log start above the end stays. It says which offsets were used before.
+        A recovery point or log start above the end is kept. It states which offsets were assigned before.
         """
         self._lower(self._watermarks, partition, end_offset)
         self._lower(self._cleaned, partition, end_offset)
@@ -240,7 +249,7 @@ class LogDirectory:
 
     @property
     def is_settled(self) -> bool:
-        """Whether `flush_forgotten_checkpoints` has nothing to do."""
+        """Returns whether `flush_forgotten_checkpoints` has nothing to do."""
         return not (self._lowered or self._renamed) and self.replicas.is_settled
 
     def _forget(self, partition: TopicPartition) -> None:
@@ -254,11 +263,12 @@ class LogDirectory:
             self._forget(partition)
 
     def flush_forgotten_checkpoints(self) -> None:
-        """Returns when no checkpoint on disk has a row that was forgotten or lowered before the call.
+        """Writes the checkpoints. Afterwards none on disk has a row that was removed or lowered before the call.
 
-        A row names no topic id. It belongs to the directory of its name, because the row of a former directory is
+        A row has no topic id. It belongs to the directory of its name, because the row of a former directory is
         durably removed before a directory of that name is created.
-        Waits for the disk: while the broker serves, called in a thread, once for all partitions of a change.
+
+        Blocks on the disk: a serving broker calls it in a thread, once for all partitions of a change.
         """
         if self._renamed:
             begun = self._renamed.begin_write()
@@ -275,7 +285,7 @@ class LogDirectory:
             self.replicas.write()
 
     def set_aside_before(self) -> list[str]:
-        """Folders that an earlier process meant to remove and did not get to."""
+        """Returns the directories whose deletion an earlier process did not complete."""
         names = [parse_aside_name(name) for name in self.files.list(self.path)]
         return [self._named(str(name)) for name in names if name is not None and name.suffix == DELETE_SUFFIX]
 
@@ -284,7 +294,7 @@ class LogDirectory:
     def note(self, partition: TopicPartition, partition_log: Log) -> None:
         self._recovery_points[partition] = partition_log.recovery_point
         if partition_log.log_start_offset > 0:
-            # Also where a segment begins there: the files below it are removed later, and may come back after a crash.
+            # Also if a segment begins there: the files below it are removed later, and may reappear after a crash.
             self._log_starts[partition] = partition_log.log_start_offset
 
     def write_recovery_points(self) -> None:
@@ -294,10 +304,10 @@ class LogDirectory:
         self._write(checkpoint_files.LOG_STARTS, self._log_starts)
 
     def write_log_starts_on_full_disk(self) -> None:
-        """As `write_log_starts`, in the space of the high watermark checkpoint, which is written again afterwards.
+        """As `write_log_starts`, in the disk space of the high watermark checkpoint, which is rewritten afterwards.
 
-        Log starts cannot be learned from the logs: without them a crash would bring deleted records back. A high
-        watermark can, and the next interval or stop writes it if it does not fit now.
+        Log starts cannot be derived from the logs: without them a crash would restore deleted records. A high
+        watermark can be derived, and is written at the next interval or stop if the disk is full now.
         """
         with suppress(FileNotFoundError):
             self.files.remove(self._named(checkpoint_files.HIGH_WATERMARKS))
@@ -317,11 +327,11 @@ class LogDirectory:
         return dict(self._watermarks)
 
     def high_watermark_of(self, partition: TopicPartition) -> int:
-        """As far as it was known at the last checkpoint; the log may end below."""
+        """Returns the high watermark of the last checkpoint; the log may end below."""
         return self._watermarks.get(partition, 0)
 
     def cleaned_to(self, partition: TopicPartition) -> int:
-        """Up to where compaction has been."""
+        """Returns the offset up to which the partition is compacted."""
         return self._cleaned.get(partition, 0)
 
     def note_cleaned(self, partition: TopicPartition, offset: int) -> None:
@@ -332,11 +342,11 @@ class LogDirectory:
 
     def _write(self, name: str, offsets: Mapping[TopicPartition, int]) -> None:
         with self._writing:
-            rows = dict(offsets)  # in one step: the loop may go on changing them
+            rows = dict(offsets)  # copied in one step: the event loop may change the original concurrently
             checkpoint_files.write_offsets(self.files, self._named(name), {**rows, CHECKSUM_ROW: _checksum(rows)})
 
     def _read(self, name: str) -> dict[TopicPartition, int]:
-        """The rows, or none of them if one cannot be trusted: what they save is work, and what they hide is found."""
+        """Returns the rows, or none if one is corrupt: recovery derives what they contain, at the cost of more work."""
         try:
             rows = checkpoint_files.read_offsets(self.files, self._named(name))
             told = rows.pop(CHECKSUM_ROW, None)
@@ -349,15 +359,18 @@ class LogDirectory:
 
     @property
     def same_boot_as_last_run(self) -> bool:
-        """Whether also what the last process had not synced is here: it was killed, perhaps, but the machine ran on."""
+        """Returns whether unsynced writes of the last process are still there.
+
+        The process may have crashed, but the host kept running.
+        """
         return self._boot_before != "" and self._boot_before == self.files.boot_id()
 
     @property
     def incarnation(self) -> str:
-        """Of two processes with the same incarnation, the earlier one is dead; empty if that cannot be known.
+        """Id of this start: of two processes with the same incarnation, the earlier one has ended. Empty if unknown.
 
-        Both held the lock of this very directory, on this host, since it booted. A copy of the directory has another
-        lock file, and a copy of the whole disk is used by a host with another boot id.
+        Both locked this directory, on this host, since it booted. A copy of the directory has another lock file, and
+        a copy of the disk is used by a host with another boot id.
         """
         boot, lock = self.files.boot_id(), self.files.identity(self._named(LOCK))
         return f"{boot} {lock}" if boot and lock else ""
@@ -370,10 +383,10 @@ class LogDirectory:
             return 0
 
     def count_registration(self, known: int) -> int:
-        """Raise the count in this directory above `known`, the count in the metadata; returns the count on disk.
+        """Raises the count in this directory above `known`, the count in the metadata; returns the count on disk.
 
-        Call before the registration with that count is committed. A count below the metadata's then means that an
-        older copy has replaced this directory; a count above it means that a start failed before its commit.
+        Called before the registration with that count is committed. A count below the metadata's then means that an
+        older copy has replaced this directory. A count above it means that a start failed before its commit.
         """
         count = max(self.registrations, known) + 1
         try:
@@ -386,22 +399,24 @@ class LogDirectory:
         return self.registrations
 
     def begin_writing(self) -> None:
-        """Call once, before the first change of a partition: from here on a stop is unclean unless `mark_clean` ran.
+        """Clears the clean shutdown mark. Called once, before the first change of a partition.
 
-        Not before the registration is committed: a start that fails until then leaves the directory as it was, clean
-        or unclean. Afterwards the cluster knows what an unclean stop may have lost. After a clean stop, the boot id is
-        written first. A crash between the two writes would otherwise pass for a host restart that lost unsynced
-        records.
+        Called after the registration is committed: a start that fails until then leaves the directory as it was,
+        clean or unclean. Afterwards the metadata records what an unclean stop may have lost. After a clean shutdown,
+        the boot id is written first. A crash between the two writes would otherwise look like a host restart that
+        lost unsynced records.
         """
         if self.was_clean and not self.same_boot_as_last_run:
             self._write_boot()
         checkpoint_files.clear_clean_shutdown(self.files, self.path)
 
     def end_recovery(self) -> None:
-        """Call when every log has been opened: recovery has synced what it left. Only the first call has an effect.
+        """Records the end of recovery.
 
-        A process that is killed earlier leaves logs as the host restart before it left them. The next start must not
-        expect their unsynced records, nor take half a write in them for corruption.
+        Called when every log has been opened and synced. Repeated calls have no effect.
+
+        A process that crashes earlier leaves logs as the host restart before it left them. The next start must not
+        expect their unsynced records, nor treat a partial write in them as corruption.
         """
         if not self.is_recovered:
             self._write_boot()
@@ -415,7 +430,7 @@ class LogDirectory:
             log.warning("Boot id not written; a crash before the next restart counts as a host restart: %s", error)
 
     def mark_clean(self) -> None:
-        """Every log is closed: the next start trusts what it finds."""
+        """Writes the clean shutdown mark. Called when every log is closed; the next start skips recovery."""
         self.write_recovery_points()
         self.write_log_starts()
         checkpoint_files.mark_clean_shutdown(self.files, self.path)

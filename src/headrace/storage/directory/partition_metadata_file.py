@@ -1,6 +1,7 @@
-"""The `partition.metadata` file: which topic, by id, a partition's folder belongs to.
+"""The `partition.metadata` file: the topic id of a partition directory.
 
-A topic deleted and created again has the same name and another id; this file tells their folders apart.
+A topic that was deleted and created again has the same name and another id. The file distinguishes their directories.
+
 Also the text form of ids in all of Kafka's files: base64 of the 16 bytes, URL alphabet, no padding.
 """
 
@@ -21,7 +22,7 @@ _SEGMENT = re.compile(r"[0-9]{20}\.log")
 
 
 def holds_partition(names: Iterable[str]) -> bool:
-    """Whether a directory with files of these names was made for a partition: it has its metadata or a segment."""
+    """Returns whether a directory with these files was created for a partition: it has its metadata or a segment."""
     return any(name == FILE_NAME or _SEGMENT.fullmatch(name) for name in names)
 
 
@@ -34,7 +35,7 @@ def uuid_to_text(uuid: UUID) -> str:
 
 
 def uuid_from_text(text: str) -> UUID:
-    """ValueError for anything that `uuid_to_text` would not write."""
+    """Parses an id. Raises ValueError for every text that `uuid_to_text` does not write."""
     uuid = UUID(bytes=urlsafe_b64decode(text + "=="))
     if uuid_to_text(uuid) != text:
         raise ValueError(f"{text!r} is not an id in base64")
@@ -42,7 +43,7 @@ def uuid_from_text(text: str) -> UUID:
 
 
 def read_topic_id(files: FileSystem, directory: str) -> UUID | None:
-    """None for a folder that has no such file yet."""
+    """Returns the topic id of a directory; None if it has no such file yet."""
     path = f"{directory}/{FILE_NAME}"
     try:
         data = files.read(path)
@@ -68,7 +69,7 @@ def _parse(text: str) -> UUID:
         raise ValueError("it has no two lines")
     version_name, _, version = lines[0].partition(":")
     id_name, _, topic_id = lines[1].partition(":")
-    # A later version may add lines after these two, never change them.
+    # A later version may add lines after these two, but not change them.
     if version_name != "version" or id_name != "topic_id" or int(version) < VERSION:
         raise ValueError(f"it begins with {lines[:2]}")
     return uuid_from_text(topic_id.strip())

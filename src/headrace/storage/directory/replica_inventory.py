@@ -1,13 +1,14 @@
 """The replicas that have had records on this disk: `.headrace_replicas`.
 
-A partition directory is not synced before the first record in it, so a start that finds none cannot tell a new replica
-from a lost one. This file can: a replica is in it, durably, before its first synced record counts. Rows name topic ids,
-so that a later topic of the same name inherits none. A replica is forgotten before its log is emptied on purpose.
+A partition directory is not synced before its first record, so that a start that finds none cannot distinguish a new
+replica from a lost one. This file can: it contains a replica, durably, before the first synced record of the replica
+is acknowledged. Rows have topic ids, so that a later topic of the same name inherits none. A replica is removed from
+the file before its log is emptied on purpose.
 
-Before a start creates anything in place of lost files, the file says LOST. A start that is killed afterwards leaves
-that for the next one, until the replica begins a new log that follows its leader.
+Before a start creates anything in place of lost files, it writes LOST. The row stays after a crash of that start,
+until the replica begins a new log that follows its leader.
 
-Rows are appended, the last row of a replica counts. A new replica among ten thousand costs one sync of one row.
+Rows are appended, and the last row of a replica is valid. A new replica among ten thousand costs one sync of one row.
 """
 
 import logging
@@ -34,30 +35,30 @@ class ReplicaId(NamedTuple):
 
 class Known(Enum):
     HELD = "held"  # it has had records on this disk
-    LOST = "lost"  # and its files are gone
-    GONE = "gone"  # it has none any more, on purpose
+    LOST = "lost"  # and its files are missing
+    GONE = "gone"  # its records were removed on purpose
 
 
 class ReplicaInventory:
-    """Thread-safe. `note` and `forget` do not wait for the disk; `write` and `rewrite` do."""
+    """Thread-safe. `note` and `forget` do not block on the disk; `write` and `rewrite` do."""
 
     def __init__(self, files: FileSystem, directory: str) -> None:
         self._files = files
         self._path = f"{directory}/{FILE_NAME}"
-        self._lock = threading.Lock()  # of what follows
+        self._lock = threading.Lock()  # guards the fields below
         self._writing = threading.Lock()
-        self._wanted: set[ReplicaId] = set()  # those with a mark in a sync that is under way
-        self.was_recorded = files.exists(self._path)  # not by a version that knew no such file
+        self._wanted: set[ReplicaId] = set()  # those with a mark in a sync that is in flight
+        self.was_recorded = files.exists(self._path)  # False if only versions without this file have used the directory
         found = _decode(files.read(self._path)) if self.was_recorded else _Found({}, False, False)
         self._rows, self.was_corrupt = found.rows, found.is_corrupt
         if self.was_corrupt:
             log.error("%s is corrupt; every replica without files counts as lost", self._path)
         self._may_append = self.was_recorded and found.is_whole
-        self._written = dict(self._rows)  # as far as the file has been rewritten
+        self._written = dict(self._rows)  # as of the last rewrite of the file
         self._unwritten: dict[ReplicaId, Known] = {}
 
     def is_held(self, replica: ReplicaId) -> bool:
-        """Whether the file says so, durably."""
+        """Returns whether the file durably contains the replica as HELD."""
         return self._rows.get(replica) is Known.HELD and replica not in self._unwritten
 
     def is_lost(self, replica: ReplicaId) -> bool:
@@ -67,7 +68,7 @@ class ReplicaInventory:
         return ReplicaMark(self, replica)
 
     def note(self, replica: ReplicaId, known: Known) -> None:
-        """Durable after `write`."""
+        """Changes the state of a replica; durable after `write`."""
         with self._lock:
             self._note(replica, known)
 
@@ -76,7 +77,7 @@ class ReplicaInventory:
             self._rows[replica] = self._unwritten[replica] = known
 
     def forget(self, replica: ReplicaId) -> None:
-        """Its log is about to be emptied, or it is no replica of this broker any more. Durable after `write`."""
+        """Removes a replica whose log will be emptied, or that left this broker. Durable after `write`."""
         with self._lock:
             self._wanted.discard(replica)
             self._note(replica, Known.GONE)
@@ -86,7 +87,7 @@ class ReplicaInventory:
             self._wanted.add(replica)
 
     def add_wanted(self, replica: ReplicaId) -> None:
-        """Returns when the replica is held, durably; it is not if it was forgotten since it was wanted."""
+        """Adds a wanted replica durably, unless it was removed since `want`. Blocks on the disk."""
         with self._lock:
             if replica not in self._wanted:
                 return
@@ -98,12 +99,12 @@ class ReplicaInventory:
 
     @property
     def is_settled(self) -> bool:
-        """Whether everything that was forgotten is off the disk."""
+        """Returns whether every removal is on disk."""
         with self._lock:
             return Known.GONE not in self._unwritten.values()
 
     def write(self) -> None:
-        """Returns when everything that was noted before the call is on disk."""
+        """Writes all changes made before the call. Blocks on the disk."""
         with self._writing:
             with self._lock:
                 rows, everything = dict(self._unwritten), dict(self._rows)
@@ -122,7 +123,7 @@ class ReplicaInventory:
                     del self._unwritten[replica]
 
     def rewrite(self, keep: Callable[[ReplicaId], bool]) -> None:
-        """At a start: the file without rows that count for nothing, if it has any; and with what was noted."""
+        """Rewrites the file at a start: without obsolete rows, if it has any, and with all changes."""
         with self._writing:
             with self._lock:
                 for replica, known in list(self._rows.items()):
@@ -134,7 +135,7 @@ class ReplicaInventory:
             self._were_written(rows)
 
     def _append(self, rows: Mapping[ReplicaId, Known]) -> None:
-        self._may_append = False  # after a failure, nothing is appended behind half a row
+        self._may_append = False  # after a failure, nothing is appended after a partial row
         file = self._files.open(self._path)
         try:
             file.append(_encoded(rows.items()))
@@ -149,7 +150,7 @@ class ReplicaInventory:
 
 
 class ReplicaMark:
-    """Takes part in a sync of the replica's log behind its records; may be called from another thread."""
+    """Adds the replica after the records of a sync. May be called from another thread."""
 
     __slots__ = ("_replica", "_replicas")
 
@@ -176,12 +177,12 @@ def _encoded(rows: Iterable[tuple[ReplicaId, Known]]) -> bytes:
 
 class _Found(NamedTuple):
     rows: dict[ReplicaId, Known]
-    is_whole: bool  # a row may be appended
+    is_whole: bool  # whether a row may be appended
     is_corrupt: bool
 
 
 def _decode(data: bytes) -> _Found:
-    """A crash may leave part of the last row. A bad row elsewhere is corrupt."""
+    """Parses the file. A crash may leave part of the last row. An invalid row elsewhere is corrupt."""
     rows: dict[ReplicaId, Known] = {}
     *lines, rest = data.split(b"\n")
     has_bad_row = False

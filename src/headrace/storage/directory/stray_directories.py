@@ -1,11 +1,9 @@
-"""Partition directories that were renamed (`-stray`, `-delete`): their names and what they hold.
+"""Partition directories that were renamed (`-stray`, `-delete`): their names and their content.
 
-Names of partition directories that were renamed so that their name is free: `<topic>-<partition>.<uuid>-<state>`.
-
-A file name has at most 255 bytes and a topic name up to 249, so that a long topic name is shortened. It only helps
-operators to recognize the directory; the topic id is in `partition.metadata`.
-
-The `-stray` directories in a data directory: what they hold, and since when they are strays.
+They are renamed to `<topic>-<partition>.<uuid>-<state>`, so that the original name is free. A file name has at most
+255 bytes and a topic name up to 249, so that a long topic name is shortened. The name only helps operators to
+recognize the directory; the topic id is in `partition.metadata`. Each stray directory also records since when it is
+one.
 """
 
 import logging
@@ -39,7 +37,7 @@ class AsideName(NamedTuple):
 
 
 def parse_aside_name(name: str) -> AsideName | None:
-    """None for a name that no partition directory gets."""
+    """Parses a name. Returns None for one that no partition directory gets."""
     found = _ASIDE.fullmatch(name)
     if found is None:
         return None
@@ -49,7 +47,7 @@ def parse_aside_name(name: str) -> AsideName | None:
 
 log = logging.getLogger(__name__)
 
-# In each stray directory: when it was first seen there, in ms. Directories of earlier versions have none yet.
+# In each stray directory: when a start first found it, in ms. Directories of earlier versions have none yet.
 SINCE_FILE = ".headrace_stray"
 
 
@@ -59,20 +57,20 @@ class StrayTotals(NamedTuple):
 
 
 class Stray(NamedTuple):
-    """`topic_id` and `newest_epoch` are None where they cannot be read."""
+    """A stray directory. `topic_id` and `newest_epoch` are None if they cannot be read."""
 
     path: str
     name: AsideName
     topic_id: UUID | None
     newest_epoch: int | None
-    is_partition: bool  # whether it was made for one
+    is_partition: bool  # whether it was created for a partition
     has_records: bool
     size_bytes: int
     since_ms: int
 
 
 def find_strays(files: FileSystem, data_dir: str, now_ms: int) -> list[Stray]:
-    """All of them. One that is seen for the first time is marked with `now_ms`. Waits for the disk."""
+    """Returns all stray directories. Records `now_ms` in those that are new. Blocks on the disk."""
     found = []
     for name in files.list(data_dir):
         aside = parse_aside_name(name)
@@ -122,7 +120,7 @@ def _newest_epoch(files: FileSystem, path: str) -> int | None:
 
 
 def _since_ms(files: FileSystem, path: str, now_ms: int) -> int:
-    """A time that is damaged, or that the clock has not reached, starts over."""
+    """Returns the recorded time; writes `now_ms` if there is none, or one that is corrupt or in the future."""
     try:
         since_ms = int(files.read(f"{path}/{SINCE_FILE}"))
         if 0 < since_ms <= now_ms:

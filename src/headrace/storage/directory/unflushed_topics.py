@@ -1,8 +1,8 @@
 """The topics whose records this directory may have acknowledged before they were synced: `.headrace_unsynced`.
 
-A replica that comes back after a host crash is judged by this file, not by the `flush.policy` of that moment: the
-policy may have changed since the records were acknowledged. A topic is in the file, durably, before its first record is
-acknowledged under `flush.policy=replicated`. It leaves the file once every such record is synced.
+Recovery of a replica after a host crash depends on this file, not on the current `flush.policy`: the policy may have
+changed since the records were acknowledged. A topic is in the file, durably, before its first record is acknowledged
+under `flush.policy=replicated`. It is removed from the file once every such record is synced.
 """
 
 import logging
@@ -22,13 +22,13 @@ FILE_NAME = ".headrace_unsynced"
 
 
 class UnsyncedTopics:
-    """`add` and `write` wait for the disk; `in` and `remove` do not. Thread-safe."""
+    """Set of topic ids. Thread-safe. `add` and `write` block on the disk; `in` and `remove` do not."""
 
     def __init__(self, files: FileSystem, directory: str) -> None:
         self._files = files
         self._path = f"{directory}/{FILE_NAME}"
         self._writing = threading.Lock()
-        self.is_recorded = files.exists(self._path)  # not by a version that knew no such file
+        self.is_recorded = files.exists(self._path)  # False if only versions without this file have used the directory
         self.was_corrupt = False
         self._topic_ids: set[UUID] = set()
         if self.is_recorded:
@@ -39,9 +39,9 @@ class UnsyncedTopics:
                 log.error("%s; after a host crash, every topic counts as acknowledged before it was synced", error)
 
     def as_recorded(self) -> Callable[[UUID], bool | None]:
-        """Whether records of a topic may have been acknowledged before they were synced; None if not recorded.
+        """Returns a test whether records of a topic may have been acknowledged unsynced; it returns None if unknown.
 
-        What is added or removed later does not change the result.
+        Later changes do not affect the result.
         """
         if not self.is_recorded:
             return lambda _: None
@@ -54,14 +54,17 @@ class UnsyncedTopics:
         return frozenset(self._topic_ids)
 
     def add(self, topic_ids: Iterable[UUID]) -> None:
-        """Returns when the topics are in the file; `in` is true only from then on."""
+        """Adds the topics durably. `in` is True only after the write."""
         added = set(topic_ids)
         with self._writing:
             self._write(self._topic_ids | added)
             self._topic_ids.update(added)
 
     def remove(self, topic_ids: Iterable[UUID]) -> None:
-        """Durable after `write`. A topic that stays in the file is judged too strictly, which is safe."""
+        """Removes the topics, durably after `write`.
+
+        A topic that stays in the file makes recovery stricter, which is safe.
+        """
         self._topic_ids.difference_update(topic_ids)
 
     def write(self) -> None:

@@ -1,1 +1,1 @@
-"""storage.epoch: leader epochs of a log."""
+"""Leader epochs of a log."""

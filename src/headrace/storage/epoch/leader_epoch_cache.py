@@ -1,11 +1,11 @@
-"""At which offset each leader epoch began, so that a follower finds where its log parts from the leader's.
+"""Leader epoch cache: the start offset of each leader epoch, with which a follower finds where its log diverges.
 
-Kept in `leader-epoch-checkpoint`, one row an epoch. Decides nothing about leadership; knows no batch.
+Stored in `leader-epoch-checkpoint`, one row per epoch. Independent of batches and of leader election.
 
-A new epoch is in its file when `assign` returns, so it survives a process crash. It survives a power loss after the
-next sync of the log, which includes what `assign` returns: no batch of the epoch is acknowledged before. Appends run on
-the event loop, which waits for no fsync. Rows that truncation removes are written later, by `flush`: an opened log
-truncates to its real start and end again, so a row too many does no harm.
+A new epoch is in its file when `assign` returns, so that it survives a process crash. It survives a power loss after
+the next sync of the log, which includes what `assign` returns: no batch of the epoch is acknowledged before. Appends
+run on the event loop, which waits for no fsync. Rows that truncation removes are removed from the file later, by
+`flush`: opening a log truncates the cache to its actual start and end again, so that a surplus row is harmless.
 """
 
 from bisect import bisect_left, bisect_right
@@ -20,7 +20,7 @@ UNKNOWN_OFFSET = -1
 
 
 class LeaderEpochFileCache:
-    """Epochs and their first offsets, both strictly ascending. `latest` is NO_EPOCH while there is none."""
+    """Epochs and their start offsets, both strictly ascending. `latest` is NO_EPOCH if there is none."""
 
     __slots__ = ("_directory", "_dirty", "_epochs", "_files", "_path", "_starts", "latest")
 
@@ -48,21 +48,24 @@ class LeaderEpochFileCache:
         return list(zip(self._epochs, self._starts, strict=True))
 
     def assign(self, epoch: int, start_offset: int) -> list[Durable]:
-        """Batches from `start_offset` on are of this epoch. Written once an epoch; returns what needs a sync then."""
+        """Starts an epoch at `start_offset` and writes the file.
+
+        Returns what must be synced; empty if the epoch is not new.
+        """
         before = self._epochs[:], self._starts[:], self.latest
         if not self._assign(epoch, start_offset):
             return []
         try:
             self._write(sync=False)
         except StorageError:
-            self._epochs, self._starts, self.latest = before  # else the next append would not write it again
+            self._epochs, self._starts, self.latest = before  # otherwise the next append would not retry the write
             raise
         return [FileSync(self._files, self._path), DirectorySync(self._files, self._directory)]
 
     def _assign(self, epoch: int, start_offset: int) -> bool:
         if self._epochs and epoch == self.latest and start_offset >= self._starts[-1]:
             return False
-        # An epoch that wrote nothing, or rows of a log that was cut since, give way: both columns ascend.
+        # Removes epochs without records, and rows of a truncated log: both columns ascend.
         keep = min(bisect_left(self._epochs, epoch), bisect_left(self._starts, start_offset))
         del self._epochs[keep:]
         del self._starts[keep:]
@@ -72,15 +75,15 @@ class LeaderEpochFileCache:
         return True
 
     def epoch_of(self, offset: int) -> int:
-        """The epoch of the batch at this offset; NO_EPOCH before the first known one."""
+        """Returns the epoch of the batch at this offset; NO_EPOCH before the first known one."""
         number = bisect_right(self._starts, offset)
         return self._epochs[number - 1] if number else NO_EPOCH
 
     def end_offset_for(self, epoch: int, log_end: int) -> tuple[int, int]:
-        """The largest known epoch not above the asked one, and where it ends.
+        """Returns the largest known epoch that is at most `epoch`, and its end offset.
 
-        A smaller epoch than all known gets itself and the start of the first: its data is gone from the log,
-        and the asker goes on from there.
+        An epoch below all known ones is returned with the start offset of the first: its records are no longer in the
+        log, and the follower continues from there.
         """
         if epoch == NO_EPOCH or not self._epochs:
             return NO_EPOCH, UNKNOWN_OFFSET
@@ -91,7 +94,7 @@ class LeaderEpochFileCache:
         return known, self._starts[following]
 
     def truncate_from_end(self, end_offset: int) -> None:
-        """The log ends here now: epochs that began here or later have written nothing."""
+        """Removes the epochs that begin at or after the new log end: they have no records."""
         keep = bisect_left(self._starts, end_offset)
         if keep == len(self._starts):
             return
@@ -101,7 +104,7 @@ class LeaderEpochFileCache:
         self._dirty = True
 
     def truncate_from_start(self, start_offset: int) -> None:
-        """The log begins here now: the epoch that was current at this offset becomes the first."""
+        """Truncates to the new log start: the epoch that is current at this offset becomes the first."""
         past = bisect_right(self._starts, start_offset)
         if past == 0 or (past == 1 and self._starts[0] == start_offset):
             return
@@ -111,7 +114,7 @@ class LeaderEpochFileCache:
         self._dirty = True
 
     def flush(self) -> None:
-        """Write what truncation changed, if it changed anything."""
+        """Writes the file if truncation changed the rows."""
         if self._dirty:
             self._write()
 

@@ -1,7 +1,7 @@
-"""Do the leader epochs in their file fit the batches? If not, the batches know better: each carries its own.
+"""Checks the leader epoch file against the batches of a log, and rebuilds it from them if they differ.
 
-The file has no checksum. A row that is wrong by a digit would send a client to an offset where its history never
-parted from ours.
+Each batch has its epoch in the header. The file has no checksum. A wrong digit in a row would make a follower
+truncate at an offset where the logs do not diverge.
 """
 
 import logging
@@ -20,11 +20,11 @@ from headrace.storage.segment.segment_verifier import UNKNOWN
 
 log = logging.getLogger(__name__)
 
-NEAR_END_BYTES = 1024 * 1024  # of a segment: where its last two batches are looked for
+NEAR_END_BYTES = 1024 * 1024  # of a segment: where its last two batches are searched
 
 
 def read_epochs(files: FileSystem, directory: str) -> LeaderEpochFileCache | None:
-    """What the file says; None if it cannot be read."""
+    """Reads the file; returns None if it is corrupt."""
     try:
         return LeaderEpochFileCache(files, directory)
     except CorruptLog as damage:
@@ -41,7 +41,7 @@ def confirmed_epochs(
     *,
     unsynced_from: int | None = None,
 ) -> LeaderEpochFileCache:
-    """The epochs of a log whose segments are open; their file is written anew if it does not fit.
+    """Returns the epochs of a log whose segments are open; rewrites the file if it does not match.
 
     `unsynced_from` is the recovery point, after a power loss: a batch from there on may be on disk although the file
     with its epoch was not synced yet.
@@ -56,14 +56,14 @@ def confirmed_epochs(
 
 
 def _fit(epochs: LeaderEpochFileCache, segments: Sequence[LogSegment], log_start: int) -> bool:
-    """Whether no batch contradicts the file. Looks at both sides of every first offset, and at the end of the log.
+    """Returns whether no batch contradicts the file. Checks both sides of every start offset, and the end of the log.
 
     An epoch without a batch is no contradiction: compaction may have removed all of its records.
     """
     log_end = segments[-1].next_offset
     last_epoch = next((segment.last_epoch for segment in reversed(segments) if segment.size), UNKNOWN)
     if epochs.entries() == [(last_epoch, log_start)] and segments[0].first_epoch == last_epoch:
-        return True  # by far the most common case, without another look at the files
+        return True  # by far the most common case, which needs no read
     rows = [(epoch, max(start, log_start)) for epoch, start in epochs.entries() if start < log_end]
     rows = [row for row, following in zip_longest(rows, rows[1:]) if following is None or following[1] > row[1]]
     if log_end > log_start and (not rows or rows[0][1] > log_start):
@@ -82,28 +82,32 @@ def _fit(epochs: LeaderEpochFileCache, segments: Sequence[LogSegment], log_start
 
 
 def _one_agrees(epochs: LeaderEpochFileCache, headers: Sequence[BatchHeader]) -> bool:
-    """Of two batches one may be damaged: the epoch in a batch has no checksum."""
+    """Returns whether a batch agrees. One of two batches may be corrupt: no checksum covers the epoch in a header."""
     return not headers or any(header.leader_epoch == epochs.epoch_of(header.base_offset) for header in headers)
 
 
 def _holds_earlier_offset(segments: Sequence[LogSegment], start: int, epoch: int) -> bool:
-    """Whether the last batch before `start` is of `epoch` already."""
+    """Returns whether the last batch before `start` already has `epoch`."""
     before = next(_headers_from(segments, start - 1), None)
     return before is not None and before.base_offset < start and before.leader_epoch == epoch
 
 
 def _is_behind(epochs: LeaderEpochFileCache, segments: Sequence[LogSegment], log_start: int) -> bool:
-    """Whether a batch that recovery has just accepted is of an epoch that the file has not heard of."""
+    """Returns whether recovery has accepted a batch with an epoch that is missing in the file."""
     if segments[-1].next_offset <= log_start:
         return False  # all records are deleted, and recovery has truncated their epochs
     if not any(segment.checked and segment.last_epoch > epochs.latest for segment in segments):
         return False
-    # The epoch of a batch has no checksum, and is in the file before the batch is: one batch proves nothing.
+    # No checksum covers the epoch of a batch, and an epoch is written to the file before its first batch: one batch is
+    # no proof.
     return all(epoch > epochs.latest for epoch in _epochs_of(_last_headers(segments)))
 
 
 def _add_unsynced(epochs: LeaderEpochFileCache, segments: Sequence[LogSegment], unsynced_from: int) -> None:
-    """Adds the epochs of the last batches that recovery accepted: without them they would count as corrupt later."""
+    """Adds the epochs of the last batches that recovery accepted.
+
+    Without them, later checks would reject the batches.
+    """
     for epoch, start in list(_from_batches([one for one in segments if one.next_offset > unsynced_from])):
         if epoch > epochs.latest and start >= unsynced_from:
             for durable in epochs.assign(epoch, start):
@@ -138,15 +142,15 @@ def _headers_of(segment: LogSegment, position: int) -> Iterator[BatchHeader]:
 
 
 def _from_batches(segments: Sequence[LogSegment]) -> Iterator[tuple[int, int]]:
-    """Each epoch from the end of the batches of the one before.
+    """Yields each epoch, with the end of the preceding epoch's batches as its start offset.
 
-    Compaction may have removed the first batches of an epoch. A start that is too low makes a follower truncate records
-    that it fetches again; with one that is too high it would keep records that the leader never had.
+    Compaction may have removed the first batches of an epoch. A start offset that is too low makes a follower
+    truncate records that it fetches again. With one that is too high it would keep records that the leader never had.
     """
     latest, doubtful, end = NO_EPOCH, None, segments[0].base_offset if segments else 0
     for segment in segments:
         for header in _headers_of(segment, 0):
-            # An epoch above that of the next batch is damage.
+            # An epoch above that of the next batch is corrupt.
             if doubtful is not None and doubtful.leader_epoch <= header.leader_epoch:
                 latest = doubtful.leader_epoch
                 yield latest, end

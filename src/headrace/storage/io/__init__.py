@@ -1,1 +1,1 @@
-"""storage.io: the file system port and what works on files: preallocation, io_uring, stepwise work."""
+"""File system interface and file utilities: preallocation, io_uring, stepwise tasks."""

@@ -1,7 +1,7 @@
-"""Files as a port: everything that storage asks of a disk, so that memory or a faulty disk can stand in.
+"""File system interface. Storage accesses disks only through it, so that tests can use memory or a faulty disk.
 
-OsFileSystem, on a real file system, is here; MemoryFiles in `memory_file_system.py`; one with faults to order is in
-`headrace.testing`.
+`OsFileSystem`, for a real file system, is here; `MemoryFiles` is in `memory_file_system.py`; a file system with
+injected faults is in `headrace.testing`.
 """
 
 import errno
@@ -16,13 +16,14 @@ Bytes = bytes | bytearray | memoryview
 
 NO_SPACE_ERRNOS = {errno.ENOSPC, errno.EDQUOT}
 NO_RESOURCES = {errno.EMFILE, errno.ENFILE, errno.ENOMEM}
-# What room is filled with. Read as the length of a batch, it is more than any room has: so whoever reads a log, Kafka's
-# tools among them, takes it for half a batch, with which a log may end. Zeros are no length, and an error to them.
+# Byte that fills a preallocated tail. Read as the length of a batch, it exceeds any preallocated tail: Kafka's tools
+# and other readers treat the tail as a partial batch, with which a log may end. Zeros are an invalid length, an error
+# to them.
 PREALLOCATION_FILL = 0x01
-BOOT_ID = "/proc/sys/kernel/random/boot_id"  # Linux makes a new one each time it starts
+BOOT_ID = "/proc/sys/kernel/random/boot_id"  # changes with each boot of Linux
 
 
-REWRITE_BYTES = 1024 * 1024  # a read and a write at a time: bounds the memory
+REWRITE_BYTES = 1024 * 1024  # per read and write: bounds the memory
 
 
 def room_of(length: int) -> bytes:
@@ -31,35 +32,36 @@ def room_of(length: int) -> bytes:
 
 @runtime_checkable
 class File(Protocol):
-    """One open file that grows at its end. `size` counts what was appended, without asking the disk."""
+    """An open file that grows at its end.
+
+    `size` is the length of what was appended; reading it needs no system call.
+    """
 
     size: int
-    preallocated_end: int  # up to where bytes wait to be overwritten; there is no room unless that is behind `size`
+    preallocated_end: int  # end of the preallocated tail; there is no tail unless it is above `size`
 
     def append(self, data: Bytes) -> None:
-        """All of it, or an error and the file as it was."""
+        """Appends all of `data`, or raises StorageError and leaves the file unchanged."""
 
     def read(self, position: int, length: int) -> bytes:
-        """Fewer bytes only at the end of the file."""
+        """Returns `length` bytes, or fewer at the end of the file."""
 
     def truncate(self, size: int) -> None: ...
 
     def preallocate_tail(self, end: int) -> None:
-        """Have the file reach up to there, with PREALLOCATION_FILL behind what was appended; as far as the disk has
-        room.
-        """
+        """Extends the file up to `end` with PREALLOCATION_FILL, or as far as the free disk space allows."""
 
     def trim_preallocation(self) -> bool:
-        """The file ends where its content does. Whether that changed it: then it needs a sync."""
+        """Truncates the preallocated tail. Returns whether the file has changed and needs a sync."""
 
     def sync(self) -> None:
-        """Returns when what was appended is on disk. May be called from another thread."""
+        """Blocks until what was appended is on disk. May be called from another thread."""
 
     def write_again(self) -> None:
-        """Writes the content over itself after a failed sync, so that a later sync brings it to disk."""
+        """Rewrites the content after a failed sync, so that a later sync writes it to disk."""
 
     def modified_ms(self) -> int:
-        """When it was last written to, in wall-clock time."""
+        """Returns the wall-clock time of the last write."""
 
     def fileno(self) -> int: ...
 
@@ -72,9 +74,11 @@ class FileSystem(Protocol):
     def read(self, path: str) -> bytes: ...
 
     def replace(self, path: str, data: bytes, *, sync: bool = True) -> None:
-        """The whole content at once: after a crash there is the old or the new, never a mixture.
+        """Replaces the whole content atomically.
 
-        Without `sync`, what a power loss leaves is anybody's guess until the file and its directory are synced.
+        After a crash the file has the old or the new content, never a mixture.
+
+        Without `sync`, the content after a power loss is undefined until the file and its directory are synced.
         """
 
     def rename(self, old: str, new: str) -> None: ...
@@ -82,9 +86,10 @@ class FileSystem(Protocol):
     def remove(self, path: str) -> None: ...
 
     def exists(self, path: str) -> bool:
-        """True also for a symbolic link whose target is missing: its disk may not be mounted.
+        """Returns True also for a symbolic link whose target is missing: its disk may not be mounted.
 
-        Raises StorageError if the disk cannot tell: a missing index means that nothing was aborted.
+        Raises StorageError if the file system reports an error: a missing index would mean that no transaction was
+        aborted.
         """
 
     def list(self, directory: str) -> list[str]: ...
@@ -98,20 +103,20 @@ class FileSystem(Protocol):
     def free_bytes(self, path: str) -> int: ...
 
     def total_bytes(self, path: str) -> int:
-        """The size of the file system, used or not."""
+        """Returns the size of the file system, used or not."""
 
     def boot_id(self) -> str:
-        """Another one whenever what was written and not synced may be lost; empty if nobody can tell.
+        """Returns an id that changes whenever unsynced writes may have been lost; empty if that cannot be determined.
 
-        A process that is killed leaves what it wrote with the kernel. Only with the machine does that go.
+        Writes of a crashed process remain in the page cache. Only a reboot of the host loses them.
         """
 
     def identity(self, path: str) -> str:
-        """Tells a file of this host from every copy of it; empty if that is unknown."""
+        """Returns an id that distinguishes a file of this host from every copy of it; empty if it is unknown."""
 
 
 class Durable(Protocol):
-    """Something that can be waited for until it is on disk."""
+    """Something that can be synced to disk."""
 
     def sync(self) -> None: ...
 
@@ -130,7 +135,7 @@ class FileSync:
 
 
 class DirectorySync:
-    """An entry in a directory that the disk may not know of yet."""
+    """A directory with an entry that may not be on disk yet."""
 
     def __init__(self, files: FileSystem, directory: str) -> None:
         self._files = files
@@ -157,7 +162,10 @@ def _sync_errors(path: str) -> Iterator[None]:
 
 
 def as_sync_error(error: OSError, path: str) -> StorageError:
-    """A sync that fails is never DiskFull: the kernel has dropped the pages, so no retry can bring them to disk."""
+    """Returns a StorageError, never DiskFull.
+
+    The kernel has dropped the pages, so that a retry cannot write them to disk.
+    """
     return StorageError(f"cannot sync {path}: {error.strerror}")
 
 
@@ -172,7 +180,7 @@ def as_storage_error(error: OSError, path: str) -> StorageError:
 
 
 class OsFile:
-    """A File over a descriptor of the operating system."""
+    """A File on a descriptor of the operating system."""
 
     __slots__ = ("_descriptor", "path", "preallocated_end", "size")
 
@@ -196,7 +204,7 @@ class OsFile:
         self.size += length
 
     def _write_rest(self, data: memoryview, position: int, written: int) -> None:
-        """After a short write: the next one goes on, or says why it cannot."""
+        """Completes a short write. The next write continues, or raises the reason why it cannot."""
         while written < len(data):
             count = os.pwrite(self._descriptor, data[written:], position + written)
             if not count:
@@ -204,7 +212,7 @@ class OsFile:
             written += count
 
     def _forget_partial_write(self) -> None:
-        # Half a batch past the end would be cut at recovery; cutting it now keeps size and disk in agreement.
+        # Recovery would truncate the partial batch. Truncating it now keeps `size` and the file consistent.
         self.preallocated_end = 0
         try:
             os.ftruncate(self._descriptor, self.size)
@@ -221,7 +229,7 @@ class OsFile:
         return data
 
     def _read_rest(self, data: bytes, position: int, length: int) -> bytes:
-        """After a short read within the file. It must not pass for the end, where recovery would truncate the log."""
+        """Completes a short read within the file. Recovery would treat it as the end of the log and truncate there."""
         while len(data) < length:
             more = os.pread(self._descriptor, length - len(data), position + len(data))
             if not more:
@@ -237,7 +245,7 @@ class OsFile:
     def preallocate_tail(self, end: int) -> None:
         start = max(self.size, self.preallocated_end)
         if end > start:
-            # Whatever is wrong with the disk, whoever appends will hear of it.
+            # If the disk has a fault, the next append reports it.
             with suppress(OSError):
                 self.preallocated_end = start + os.pwrite(self._descriptor, room_of(end - start), start)
 
@@ -266,20 +274,21 @@ class OsFile:
         return self._descriptor
 
     def close(self) -> None:
-        # The kernel releases the descriptor also where close reports an error: another file may get its number.
+        # The kernel releases the descriptor also if close reports an error: the number may be reused for another file.
         descriptor, self._descriptor = self._descriptor, -1
         if descriptor >= 0:
             with _disk_errors(self.path):
                 os.close(descriptor)
 
     def __del__(self) -> None:
-        # A reply on its way may still read a segment that retention has removed: the last user closes the file.
+        # A response that is being sent may still read a segment that retention has removed: the last reference closes
+        # the file.
         with suppress(StorageError):
             OsFile.close(self)
 
 
 class OsFileSystem:
-    """The file system. A new name is durable once its directory has been synced."""
+    """The host's file system. A new name is durable once its directory has been synced."""
 
     def open(self, path: str, *, create: bool = False) -> File:
         flags = os.O_RDWR | os.O_CLOEXEC | (os.O_CREAT if create else 0)
@@ -297,7 +306,7 @@ class OsFileSystem:
                 file.write(data)
                 file.flush()
                 if sync:
-                    os.fsync(file.fileno())  # may be tried again: that writes the whole file again
+                    os.fsync(file.fileno())  # may be retried, because the retry writes the whole file again
             os.rename(temporary, path)
         if sync:
             self.sync_dir(os.path.dirname(path))
@@ -328,7 +337,7 @@ class OsFileSystem:
             os.makedirs(path, exist_ok=True)
 
     def remove_tree(self, path: str) -> None:
-        """Follows no symbolic link: one that stands in the place of the directory is removed itself."""
+        """Removes a directory tree. Follows no symbolic link: a link at `path` is removed itself."""
         with _disk_errors(path):
             if os.path.islink(path):
                 os.unlink(path)
@@ -375,7 +384,7 @@ class OsFileSystem:
 
 
 def write_synced(files: FileSystem, path: str, data: bytes) -> None:
-    """Writes and syncs a file whose name does not count yet. May run in a thread."""
+    """Writes and syncs a file whose name is not in use yet. May run in a thread."""
     file = files.open(path, create=True)
     try:
         file.truncate(0)

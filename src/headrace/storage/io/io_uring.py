@@ -1,11 +1,11 @@
-"""Syncs that the kernel does by itself: io_uring, as much of it as fdatasync takes.
+"""Asynchronous fdatasync through io_uring; implements only the subset that this needs.
 
-The program writes what it wants into one ring that it shares with the kernel, the kernel writes what has become of it
-into another. No thread of ours waits for the disk in between: nobody has to be woken up, and get hold of the
-interpreter, between the disk's answer and the loop. docs/adr/0025 has what that gives.
+The process writes submissions into a ring that it shares with the kernel, and the kernel writes completions into
+another one. No thread waits for the disk in between, so that no thread has to be woken up and to acquire the GIL
+between the completion and the event loop. docs/adr/0025 has the measurements.
 
-By hand, because none of the libraries on PyPI has wheels for everything we run on, and because one operation of sixty
-is all we need. The layout is that of `include/uapi/linux/io_uring.h`, which is the same on every machine.
+Implemented here, because no library on PyPI has wheels for all supported platforms, and because only one of sixty
+operations is needed. The layout is that of `include/uapi/linux/io_uring.h`, which is the same on every architecture.
 """
 
 import ctypes
@@ -15,32 +15,35 @@ import os
 import struct
 import sys
 
-ENTRIES = 256  # syncs under way at a time; 40 KiB for both rings, and more than the kernel's workers do at once
+ENTRIES = 256  # syncs in flight; 40 KiB for both rings, and more than the kernel's workers run at once
 
-_SETUP, _ENTER = 425, 426  # numbers of the system calls, on every architecture but alpha
+_SETUP, _ENTER = 425, 426  # system call numbers, the same on every architecture but alpha
 _WAIT_FOR_COMPLETIONS = 1  # IORING_ENTER_GETEVENTS
-_ONE_MAPPING = 1  # IORING_FEAT_SINGLE_MMAP, since Linux 5.4: one mapping has both rings
+_ONE_MAPPING = 1  # IORING_FEAT_SINGLE_MMAP, since Linux 5.4: one mapping contains both rings
 _OFFSET_OF_ENTRIES = 0x1000_0000  # IORING_OFF_SQES: where the mapping with the entries begins
 
-# io_uring_params: sq_entries, cq_entries, flags, sq_thread_cpu, sq_thread_idle, features, wq_fd, resv[3]; then where
-# the fields of both rings are: head, tail, ring_mask, ring_entries, flags, dropped, array, resv1, user_addr, and
+# io_uring_params: sq_entries, cq_entries, flags, sq_thread_cpu, sq_thread_idle, features, wq_fd, resv[3]; then the
+# offsets of the fields of both rings: head, tail, ring_mask, ring_entries, flags, dropped, array, resv1, user_addr, and
 # head, tail, ring_mask, ring_entries, overflow, cqes, flags, resv1, user_addr.
 _PARAMETERS = struct.Struct("=10I 8IQ 8IQ")
-# io_uring_sqe: opcode, flags, ioprio, fd, off, addr, len, fsync_flags, user_data, and what other operations need.
+# io_uring_sqe: opcode, flags, ioprio, fd, off, addr, len, fsync_flags, user_data, and fields of other operations.
 _ENTRY = struct.Struct("=BBHiQQIIQ24x")
 _FSYNC, _DATA_ONLY = 3, 1  # IORING_OP_FSYNC, IORING_FSYNC_DATASYNC
 # io_uring_cqe: user_data, res, flags.
 _COMPLETION = struct.Struct("=QiI")
 _WORD = 4
-_COUNTER = 0xFFFF_FFFF  # heads and tails count on and on, in 32 bits
+_COUNTER = 0xFFFF_FFFF  # heads and tails are free-running 32-bit counters
 
-# A submission takes microseconds: giving the interpreter away for it, and waiting to get it back, would take longer.
+# PyDLL keeps the GIL: a submission takes microseconds, less than releasing and reacquiring the GIL.
 _submitting = ctypes.PyDLL(None, use_errno=True).syscall
 _waiting = ctypes.CDLL(None, use_errno=True).syscall
 
 
 class IoUringFsync:
-    """For one thread. OSError where the kernel is too old for it, or does not let us."""
+    """Submits fdatasync and collects completions.
+
+    Not thread-safe. Raises OSError if the kernel does not support or permit it.
+    """
 
     def __init__(self, entries: int = ENTRIES) -> None:
         if sys.platform != "linux":
@@ -70,7 +73,7 @@ class IoUringFsync:
         self._submission_mask = self._words[mask]
         self._completion_head, self._completion_tail, mask = (at // _WORD for at in completion_ring[:3])
         self._completion_mask = self._words[mask]
-        for index in range(self.capacity):  # the ring refers to entries by number: the first to the first, and so on
+        for index in range(self.capacity):  # the ring refers to entries by index: slot i always uses entry i
             self._words[array // _WORD + index] = index
 
     def _mapped(self, size: int, offset: int) -> mmap.mmap:
@@ -83,7 +86,10 @@ class IoUringFsync:
         )
 
     def _try_out(self) -> None:
-        """Some sandboxes have the calls and not what they are for: better to know now than at the first commit."""
+        """Runs one sync.
+
+        Some sandboxes have the system calls without the function: detected here, not at the first commit.
+        """
         trial = os.memfd_create("headrace-sync-trial")
         try:
             self.push(trial, 1)
@@ -96,13 +102,13 @@ class IoUringFsync:
             os.close(trial)
 
     def fileno(self) -> int:
-        """Readable as long as there are completions."""
+        """Returns the ring's descriptor, which is readable while there are completions."""
         return self._descriptor
 
     def push(self, descriptor: int, ticket: int) -> None:
-        """Sync this file with the next `submit`. Whoever pushes sees that no more than `capacity` are under way.
+        """Queues an fdatasync for the next `submit`. The caller keeps at most `capacity` of them in flight.
 
-        The descriptor must stay open until the completion is there: the kernel may look at it only when it begins.
+        The descriptor must stay open until the completion arrives: the kernel may use it only when the sync begins.
         """
         tail = self._words[self._submission_tail]
         at = (tail & self._submission_mask) * _ENTRY.size
@@ -110,23 +116,26 @@ class IoUringFsync:
         self._words[self._submission_tail] = (tail + 1) & _COUNTER
 
     def submit(self) -> int:
-        """How many of those that were pushed have begun; the last ones have not, and are forgotten."""
+        """Submits what was pushed.
+
+        Returns how many syncs have begun; the last ones, which have not, are removed from the ring.
+        """
         head, tail = self._words[self._submission_head], self._words[self._submission_tail]
         pushed = (tail - head) & _COUNTER
         begun: int = _submitting(_ENTER, self._descriptor, pushed, 0, 0, None, 0)
         if begun == pushed:
             return pushed
-        # Short of memory. The kernel looks at the tail in this call alone, so it can be taken back.
+        # The kernel is short of memory. It reads the tail only during this call, so that the tail can be reset.
         self._words[self._submission_tail] = self._words[self._submission_head]
         return max(0, begun)
 
     def completions(self) -> list[tuple[int, int]]:
-        """Tickets with what fdatasync returned for them: 0, or a negative error number."""
+        """Returns tickets with the results of fdatasync: 0, or a negative error number."""
         head, tail = self._words[self._completion_head], self._words[self._completion_tail]
         found = []
         for back in range((tail - head) & _COUNTER, 0, -1):
-            # Reckoned from the tail, for processors that read ahead: nothing can be read by an address that depends on
-            # the tail before the tail is, and what it covers has been written then.
+            # Indexed from the tail, for processors that read ahead: the address of an entry depends on the tail, so
+            # that no entry is read before the tail is, and the kernel has written the entries by then.
             at = self._cqes + ((tail - back) & self._completion_mask) * _COMPLETION.size
             ticket, result, _ = _COMPLETION.unpack_from(self._rings, at)
             found.append((ticket, result))
@@ -134,7 +143,7 @@ class IoUringFsync:
         return found
 
     def wait(self) -> None:
-        """Returns when there is a completion; there must be one to come."""
+        """Blocks until there is a completion. At least one sync must be in flight."""
         while _waiting(_ENTER, self._descriptor, 0, 1, _WAIT_FOR_COMPLETIONS, None, 0) < 0:
             if ctypes.get_errno() != errno.EINTR:
                 raise _last_error("io_uring_enter")

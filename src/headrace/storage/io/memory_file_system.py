@@ -1,4 +1,4 @@
-"""Files in memory: nothing touches the disk, and `sendfile` works all the same."""
+"""File system in memory, on memfd files: writes nothing to disk, and supports `sendfile`."""
 
 import os
 import threading
@@ -8,26 +8,26 @@ from headrace.storage.io.file_system import File, OsFile, as_storage_error
 
 
 class MemoryFile(OsFile):
-    """A memfd. Closing it keeps the bytes, as closing a file on disk does; they go when nobody holds it."""
+    """A memfd. `close` keeps the bytes, as closing a file on disk does; the last reference frees them."""
 
     __slots__ = ()
 
     def sync(self) -> None:
-        """Memory has nothing to wait for."""
+        """Does nothing: memory needs no sync."""
 
     def write_again(self) -> None:
-        """No sync of memory fails."""
+        """Does nothing: a sync of memory does not fail."""
 
     def preallocate_tail(self, end: int) -> None:
-        """Nothing is gained by it where nothing is synced."""
+        """Does nothing: preallocation only makes syncs faster."""
 
     def close(self) -> None:
-        """The descriptor is the file: it goes when the last holder of this object goes."""
+        """Does nothing: the descriptor is the file, and is closed with the last reference to this object."""
 
 
 def _new_file(path: str) -> MemoryFile:
     try:
-        # The kernel takes a label of 249 bytes at most.
+        # The kernel accepts names of at most 249 bytes.
         return MemoryFile(os.memfd_create(os.path.basename(path)[:200]), path)
     except OSError as error:
         raise as_storage_error(error, path) from error
@@ -36,20 +36,20 @@ def _new_file(path: str) -> MemoryFile:
 class MemoryFiles:
     """A file system that ends with its process: the same code on memfd files.
 
-    What is only ever replaced as a whole (checkpoints and the like) is kept as plain bytes: a descriptor for each
-    would make ten thousand partitions cost forty thousand descriptors.
+    Files that are only replaced as a whole (checkpoints and the like) are plain bytes: with a descriptor for each of
+    them, ten thousand partitions would need forty thousand descriptors.
     """
 
-    # Memory has no statvfs; the reserve check of the disk is answered with "plenty", retention bounds the rest.
+    # Memory has no statvfs: the check of the disk reserve always passes, and retention bounds the memory.
     FREE_BYTES = 1 << 60
 
     def __init__(self) -> None:
         self._dirs: dict[str, dict[str, MemoryFile | bytes]] = {}
-        # The loop and threads use the directories at once. No call waits for anything while it holds the lock.
+        # The event loop and threads use the directories concurrently. No call blocks while it holds the lock.
         self._lock = threading.Lock()
 
     def _entry(self, path: str) -> MemoryFile | bytes:
-        """With the lock held."""
+        """Returns the entry at `path`. The caller holds the lock."""
         folder, name = os.path.split(path)
         try:
             return self._dirs[folder][name]
@@ -113,13 +113,13 @@ class MemoryFiles:
         with self._lock:
             removed = [name for name in self._dirs if name == path or name.startswith(path + "/")]
             folders = [self._dirs.pop(folder) for folder in removed]
-        del folders  # closes the files, without the lock
+        del folders  # closes the files, outside of the lock
 
     def sync_dir(self, path: str) -> None:
-        """A directory in memory is never behind."""
+        """Does nothing: a directory in memory needs no sync."""
 
     def boot_id(self) -> str:
-        return ""  # nothing of it outlives the process
+        return ""  # no content survives the process
 
     def identity(self, path: str) -> str:
         return ""

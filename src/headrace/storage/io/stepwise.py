@@ -1,9 +1,8 @@
-"""Long work in short steps, for a loop that has other things to do.
+"""Stepwise tasks: long work on an event loop in steps of a few milliseconds.
 
-A task is an iterator. Between two of its steps a few milliseconds of work have happened, and whoever drives it may
-do something else. A step that is an `OffLoop` is work that would hold up the loop all by itself: waiting for the
-disk, or crunching a big piece in C. The driver calls it on another thread and then goes on; one that does not
-bother only waits longer:
+A task is an iterator. Between two of its steps the driver may run other work. A step that is an `OffLoop` would block
+the event loop: it waits for the disk, or processes much data in C. The driver calls it on another thread and then
+resumes the task. A driver that ignores such a step is correct; the task then runs it inline:
 
     for step in task:
         if step is not None:
@@ -17,7 +16,7 @@ Result = TypeVar("Result")
 
 
 class OffLoop(Generic[Result]):
-    """Work to be called by the driver. What it returns or raises is met by the task, not by the driver."""
+    """Work that the driver calls. Its result or exception is delivered to the task, not to the driver."""
 
     __slots__ = ("_error", "_result", "_work")
 
@@ -47,14 +46,14 @@ Task = Generator[Step, None, Result]
 
 
 def off_loop(work: Callable[[], Result]) -> Task[Result]:
-    """`value = yield from off_loop(work)` within a task."""
+    """Runs `work` off the loop: `value = yield from off_loop(work)` within a task."""
     step: OffLoop[Result] = OffLoop(work)
     yield step  # type: ignore[misc]  # the driver calls it and never looks at the result
     return step.result()
 
 
 def run_through(task: Task[Result]) -> Result:
-    """All steps at once, for those who have nothing else to do."""
+    """Runs all steps inline and returns the result. For threads without an event loop."""
     while True:
         try:
             step = next(task)

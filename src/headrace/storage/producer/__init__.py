@@ -1,1 +1,1 @@
-"""storage.producer: states of idempotent and transactional producers."""
+"""States of idempotent and transactional producers."""

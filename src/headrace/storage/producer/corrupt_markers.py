@@ -1,8 +1,8 @@
-"""Transaction markers that cannot be read: what the bytes that are left prove, and what an operator has to know.
+"""Corrects transaction markers with one flipped bit, and reports transactions whose marker may be unreadable.
 
-A marker has a fixed length and takes one offset. If one bit of it has flipped, the CRC tells which: two different
-contents of this length with valid checksums differ in at least six bits, so no other marker is within one bit. The
-marker then decides about its transaction as if it could be read. It is not served and not written again.
+A marker has a fixed length and takes one offset. If one bit of it has flipped, the CRC identifies the bit: two
+different contents of this length with valid checksums differ in at least six bits, so that no other marker is within
+one bit. The corrected marker ends its transaction as if it were readable. It is not served, and not rewritten.
 """
 
 import logging
@@ -32,14 +32,14 @@ def _marker_bytes() -> int:
 
 
 def corrected_marker(segment: LogSegment, hole: CorruptRange) -> "tuple[BatchHeader, EndMarker] | None":
-    """The marker that stood in the hole, if a single flipped bit makes it unreadable."""
+    """Returns the marker in the corrupt range, if a single flipped bit makes it unreadable; else None."""
     size = _marker_bytes()
     if (hole.end - hole.position, hole.next_offset - hole.base_offset) != (size, 1):
         return None
     batch = bytearray(segment.file.read(hole.position, size))
     if len(batch) < size:
         return None
-    # What no checksum covers follows from where the batch stands. These bytes count as the flipped ones if they differ.
+    # The position of the batch determines the bytes without a checksum. If they differ, they count as the flipped ones.
     expected = hole.base_offset.to_bytes(_OFFSET_BYTES) + (size - LENGTH_OVERHEAD).to_bytes(_LENGTH_END - _OFFSET_BYTES)
     batch[:_LENGTH_END] = expected
     batch[_MAGIC_AT] = FORMAT_VERSION
@@ -74,11 +74,11 @@ class DoubtfulTransaction(NamedTuple):
     producer_id: int
     epoch: int
     first_offset: int
-    lost: list[CorruptRange]  # the ranges behind its first record
+    lost: list[CorruptRange]  # the ranges after its first record
 
 
 def doubtful_transactions(segments: Iterable[LogSegment], states: ProducerStateManager) -> list[DoubtfulTransaction]:
-    """Returns them in the order of their first offsets."""
+    """Returns the doubtful transactions in the order of their first offsets."""
     holes = [hole for segment in segments for hole in segment.holes]
     found = []
     for entry in states.active() if holes else ():

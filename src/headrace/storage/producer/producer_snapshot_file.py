@@ -1,22 +1,7 @@
-"""Producer snapshot files (`.snapshot`): format, headrace's appendix, and when they are written.
+"""Producer snapshot files (`.snapshot`): their format, headrace's appendix, and when they are written.
 
-Kafka's reader stops behind the rows and passes over the rest; snapshots that Kafka wrote have none.
-
-    uint32  0x48524150, "HRAP"
-    int32   number of indexes
-    indexes int64   base offset of a segment
-            int32   number of entries in its .txnindex below the offset of the snapshot
-            uint32  crc32c of these entries
-    int32   number of idle producers
-    idle    int64   producer id
-            int64   how long it had appended nothing, in ms
-
-A segment that is not listed has no aborted transactions: so a missing index is told from one that never was.
-
-The `.snapshot` files: what is known of every idempotent producer up to the offset in the file's name.
-
-Decides the bytes, and which of the files are worth keeping; what the rows mean is `producer_state_manager.py`'s
-business. The layout is Kafka's:
+A snapshot has the state of every idempotent producer up to the offset in the file's name. The rows are defined in
+`producer_state_manager.py`. The format is Kafka's:
 
     int16   version (1)
     uint32  crc32c of everything after it
@@ -30,18 +15,30 @@ business. The layout is Kafka's:
             int32   epoch of the coordinator that wrote the last marker, -1 if none did
             int64   first offset of the open transaction, -1 if none is open
 
-Kafka writes one row a producer, for the last batch. Here every remembered batch gets a row, oldest first:
-Kafka's reader lets a later row of a producer replace the earlier, so it sees what it would have written
-itself, while our own restart forgets none of the batches that a client may still send again. Behind the rows
-stands an appendix that Kafka's reader passes over (`producer_snapshot_file.py`).
+Kafka writes one row per producer, for the last batch. headrace writes a row for every remembered batch, oldest first.
+In Kafka's reader a later row of a producer replaces the earlier one, so that it reads the row that Kafka would have
+written. After a restart headrace has every batch that a client may retry.
 
-Recovery reads markers only from a snapshot on, so the index below it has to be durable first. The event loop waits for
-no fsync: the index is part of the log's next sync, and the snapshot is written when that sync has succeeded. A snapshot
-that a crash prevents costs recovery some reading: it uses the one before.
+The rows are followed by an appendix, which Kafka's reader skips. Snapshots that Kafka wrote have none:
 
-Compaction changes them.
+    uint32  0x48524150, "HRAP"
+    int32   number of indexes
+    indexes int64   base offset of a segment
+            int32   number of entries in its .txnindex below the offset of the snapshot
+            uint32  crc32c of these entries
+    int32   number of idle producers
+    idle    int64   producer id
+            int64   how long it had appended nothing, in ms
 
-Without this, the next start after a crash would find other entries than were written, and read the batches again.
+A segment that is not listed has no aborted transactions. This distinguishes a missing index from one that never
+existed.
+
+Recovery reads markers only from a snapshot on, so the index below it has to be durable first. The event loop waits
+for no fsync: the index is part of the log's next sync, and the snapshot is written after that sync has succeeded.
+Without a snapshot that a crash prevented, recovery uses the one before it and reads more batches.
+
+Compaction changes the indexes, and then updates their checksums in the newest snapshot (`vouch_for_indexes`).
+Otherwise the next start after a crash would find entries that do not match, and read the batches again.
 """
 
 import logging
@@ -79,7 +76,7 @@ def encode_appendix(appendix: Appendix) -> bytes:
 
 
 def decode_appendix(data: memoryview) -> Appendix | None:
-    """None if there is none."""
+    """Parses the appendix; returns None if there is none."""
     if not len(data):
         return None
     try:
@@ -103,7 +100,7 @@ _HEAD = Struct(">hIi")
 _CRC_END = 6  # the checksum covers the count and the rows
 _ROW = Struct(">qhiqiqiq")
 
-NONE = -1  # how the format says "no sequence", "no offset", "no open transaction"
+NONE = -1  # in the format: no sequence, no offset, no open transaction
 
 
 class SnapshotRow(NamedTuple):
@@ -133,7 +130,7 @@ def encode_snapshot(rows: Collection[SnapshotRow], appendix: Appendix | None = N
 
 
 def decode_snapshot(data: bytes) -> list[SnapshotRow]:
-    """The rows in file order; CorruptLog if a single bit is not as it was written."""
+    """Returns the rows in file order. Raises CorruptLog if the checksum does not match."""
     return decode_with_appendix(data)[0]
 
 
@@ -159,7 +156,8 @@ def snapshot_path(directory: str, offset: int) -> str:
 class UnsyncedSnapshot:
     """A snapshot that was written without a sync, and is part of the log's next one.
 
-    Retention may remove the batches that it describes: then nothing else says what their producers have written.
+    Retention may remove the batches that it describes: then it is the only record of what their producers have
+    written.
     """
 
     def __init__(self, files: FileSystem, path: str) -> None:
@@ -170,13 +168,13 @@ class UnsyncedSnapshot:
         try:
             FileSync(self._files, self._path).sync()
         except MissingFile:
-            pass  # its segment has left the log meanwhile
+            pass  # its segment has left the log
         except StorageError as error:
             log.warning("Cannot sync %s; recovery may use an older snapshot: %s", self._path, error)
 
 
 def snapshot_offsets(files: FileSystem, directory: str) -> list[int]:
-    """The offsets of the snapshots in a partition's folder, ascending."""
+    """Returns the offsets of the snapshots in a partition directory, ascending."""
     names = [parse_file_name(name) for name in files.list(directory)]
     return sorted(name.offset for name in names if name is not None and name.kind == SNAPSHOT_SUFFIX)
 
@@ -186,8 +184,8 @@ def newest_snapshot(
 ) -> Snapshot | None:
     """Returns the newest readable snapshot in `at_least`..`at_most`; removes unreadable ones.
 
-    `at_least` is where the first segment begins. A state from below misses the records in between, which are deleted:
-    it would reject the next sequence of a producer, and keep a transaction open that has ended.
+    `at_least` is the base offset of the first segment. A state from below lacks the deleted records in between: it
+    would reject the next sequence of a producer, and keep a transaction open that has ended.
     """
     for offset in reversed(snapshot_offsets(files, directory)):
         if not at_least <= offset <= at_most:
@@ -203,14 +201,17 @@ def newest_snapshot(
 
 
 def remove_snapshots(files: FileSystem, directory: str, *, before: int = 0, after: int | None = None) -> None:
-    """Those that lie before the log's start, or past a truncated end, describe a log that is gone."""
+    """Removes snapshots before the log start, or past a truncated end.
+
+    They describe records that are not in the log.
+    """
     for offset in snapshot_offsets(files, directory):
         if offset < before or (after is not None and offset > after):
             files.remove(snapshot_path(directory, offset))
 
 
 def remove_stray_snapshots(files: FileSystem, directory: str, segment_bases: Iterable[int]) -> None:
-    """One belongs to each segment, at its first offset; a clean stop leaves one more, past them all."""
+    """Keeps one snapshot per segment, at its base offset, and the one that a clean shutdown leaves past them all."""
     bases = set(segment_bases)
     newest_base = max(bases, default=-1)
     offsets = snapshot_offsets(files, directory)
@@ -222,7 +223,7 @@ def remove_stray_snapshots(files: FileSystem, directory: str, segment_bases: Ite
 
 
 class DueSnapshot:
-    """Takes part in a sync behind the index; may be called from another thread."""
+    """Is synced after the transaction index, and then due to be written. May be called from another thread."""
 
     __slots__ = ("data", "is_due", "offset")
 
@@ -234,7 +235,7 @@ class DueSnapshot:
 
 
 class DueSnapshots:
-    """Of one log. Used on the event loop, where logs are truncated: no snapshot of truncated records is written."""
+    """The due snapshots of one log. Used on the event loop, so that no snapshot of truncated records is written."""
 
     __slots__ = ("_directory", "_files", "_waiting")
 
@@ -247,13 +248,13 @@ class DueSnapshots:
         return bool(self._waiting)
 
     def add(self, offset: int, data: bytes) -> DueSnapshot:
-        """Returns what to sync behind the index of aborted transactions."""
+        """Returns what to sync after the index of aborted transactions."""
         snapshot = DueSnapshot(offset, data)
         self._waiting.append(snapshot)
         return snapshot
 
     def write(self) -> list[Durable]:
-        """A sync has succeeded: write the snapshots that were part of it. Returns what the next sync includes."""
+        """Writes the snapshots that were part of a successful sync. Returns what the next sync includes."""
         due = [one for one in self._waiting if one.is_due]
         self._waiting = [one for one in self._waiting if not one.is_due]
         written: list[Durable] = []
@@ -268,15 +269,15 @@ class DueSnapshots:
         return written
 
     def clear(self) -> None:
-        """The log was truncated or abandoned."""
+        """Drops all due snapshots, because the log was truncated or abandoned."""
         self._waiting = []
 
 
-PREPARED_SUFFIX = ".vouched.tmp"  # the next start removes it
+PREPARED_SUFFIX = ".vouched.tmp"  # the next start removes files with this suffix
 
 
 def vouch_for_indexes(log: "Log") -> Task[None]:
-    """Writes what the sealed segments' indexes hold now into the newest snapshot, durably or not at all."""
+    """Writes the current sums of the inactive segments' indexes into the newest snapshot, atomically and durably."""
     newest = newest_snapshot(log.files, log.directory, log.log_end_offset, removes_unreadable=False)
     if newest is None or newest.appendix is None:
         return
@@ -287,7 +288,7 @@ def vouch_for_indexes(log: "Log") -> Task[None]:
     data = encode_snapshot(newest.rows, Appendix(known, newest.appendix.idle_ms))
     before = log.files.read(path)
     yield from off_loop(lambda: write_synced(log.files, path + PREPARED_SUFFIX, data))
-    # A truncation may have removed it meanwhile: it speaks of records that are gone.
+    # A concurrent truncation may have removed it, because its records are gone.
     if log.files.exists(path) and log.files.read(path) == before:
         log.files.rename(path + PREPARED_SUFFIX, path)
     else:
@@ -295,5 +296,5 @@ def vouch_for_indexes(log: "Log") -> Task[None]:
 
 
 def _last_base(log: "Log", offset: int) -> int:
-    """Of the segment that the snapshot stands in. It may have grown: the snapshot knows the first part of its index."""
+    """Returns the base offset of the segment that contains the snapshot's offset. Its index may have grown since."""
     return next((one.base_offset for one in log.segments if one.base_offset < offset < one.next_offset), -1)

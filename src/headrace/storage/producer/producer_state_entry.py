@@ -1,7 +1,6 @@
-"""One idempotent producer as a partition knows it, and what its next batch may look like.
+"""State of one idempotent producer in a partition, and the checks of its next batch.
 
-Decides append, repetition or refusal for one producer; changes only when told what is in the log. Never
-touches a file or a clock.
+Pure; performs no I/O and reads no clock. The state changes only with batches that are in the log.
 """
 
 from collections.abc import Iterable
@@ -16,8 +15,8 @@ from headrace.model.errors import (
 from headrace.records.batch import NO_SEQUENCE, NO_TIMESTAMP, TRANSACTIONAL_FLAG, BatchHeader
 from headrace.storage.producer.producer_snapshot_file import NONE, SnapshotRow
 
-BATCHES_REMEMBERED = 5  # as Kafka: clients keep at most five requests in flight, so none older is sent again
-SEQUENCE_MASK = 0x7FFFFFFF  # sequences count to 2^31-1 and go on at 0
+BATCHES_REMEMBERED = 5  # as in Kafka: clients keep at most five requests in flight, so that none older is retried
+SEQUENCE_MASK = 0x7FFFFFFF  # sequences wrap from 2^31-1 to 0
 NO_COORDINATOR_EPOCH = -1
 COORDINATOR_EPOCH_MAX = 2**31 - 1
 
@@ -47,7 +46,8 @@ class ProducerStateEntry:
     def __init__(self, producer_id: int, epoch: int) -> None:
         self.producer_id = producer_id
         self.epoch = epoch
-        self.batches: list[BatchMetadata] = []  # a list of five moves faster and weighs a fifth of a deque
+        # for five entries, a list is faster than a deque and takes a fifth of the memory
+        self.batches: list[BatchMetadata] = []
         self.next_sequence = 0
         self.last_timestamp = NO_TIMESTAMP
         # When an expiry check first found that nothing was appended since the check before; None until then.
@@ -69,7 +69,10 @@ class ProducerStateEntry:
         self.idle_since_ms, self.idle_before_ms = None, 0
 
     def begin_epoch(self, epoch: int) -> None:
-        """Sequences start over, so what was remembered can only mislead. An open transaction stays open."""
+        """Starts an epoch.
+
+        Sequences start over, so the batches of the old epoch are removed. An open transaction stays open.
+        """
         self.epoch = epoch
         self.batches.clear()
         self.next_sequence = 0
@@ -95,11 +98,11 @@ class ProducerStateEntry:
 
 
 def check_unusual(entry: ProducerStateEntry | None, header: BatchHeader) -> int | None:
-    """Everything but the next batch in order."""
+    """Handles every case but that of the next batch in sequence."""
     if header.base_sequence < 0:
         raise InvalidRecord(f"a batch of producer {header.producer_id} needs a sequence")
     if entry is None:
-        # It is new here, or it was forgotten with the data it wrote: its first sequence proves nothing.
+        # The producer is new here, or its state was removed with its records: any first sequence is valid.
         return None
     check_epoch(entry, header)
     if header.producer_epoch > entry.epoch:

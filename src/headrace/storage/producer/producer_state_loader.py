@@ -1,7 +1,7 @@
-"""Producer states and indexes of aborted transactions, rebuilt from the newest snapshot and the batches behind it.
+"""Rebuilds producer states and transaction indexes from the newest snapshot and the batches after it.
 
-For a log that is opened or truncated. A marker that cannot be read is not lost as long as the index has its entry: the
-entry was written with the marker, when everything before it was known.
+Used when a log is opened or truncated. The effect of an unreadable marker is not lost as long as the index has its
+entry: the entry was written with the marker, from the complete state.
 """
 
 import logging
@@ -37,7 +37,7 @@ SNAPSHOTS_WRITTEN = 2
 
 
 class ReplayedIndex(NamedTuple):
-    """What the index of a segment's aborted transactions has to say from an offset on."""
+    """The entries of a segment's transaction index from an offset on."""
 
     segment: LogSegment
     start: int
@@ -45,14 +45,14 @@ class ReplayedIndex(NamedTuple):
 
 
 class Replayed(NamedTuple):
-    """The producers at an offset, and the indexes of the segments that were read for it."""
+    """The producer states at an offset, and the indexes of the segments that were read for them."""
 
     states: ProducerStateManager
     indexes: list[ReplayedIndex]
 
 
 class NewHoles(Exception):
-    """Raised by a replay that changes nothing: a segment is corrupt there, and the log does not know yet."""
+    """Raised by a replay, which changes nothing: a segment has corrupt ranges that the log has not recorded yet."""
 
     def __init__(self, segment: LogSegment, holes: list[CorruptRange]) -> None:
         super().__init__(f"{segment.path}: {len(holes)} corrupt ranges")
@@ -61,24 +61,25 @@ class NewHoles(Exception):
 
 
 def rebuild_producers(files: FileSystem, directory: str, segments: list[LogSegment]) -> ProducerStateManager:
-    """Returns the newest snapshot that can be read, and every batch since; writes the indexes on the way.
+    """Returns the newest readable snapshot plus every batch since; rewrites transaction indexes where needed.
 
-    For a log that is opened: repairs what it finds, and waits for the disk.
+    For a log that is being opened: repairs what it finds, and blocks on the disk.
     """
     end = segments[-1].next_offset
-    remove_snapshots(files, directory, after=end)  # they speak of batches that were cut
+    remove_snapshots(files, directory, after=end)  # they describe records that were truncated
     snapshot = newest_snapshot(files, directory, end, at_least=segments[0].base_offset)
     while bad := _bad_txn_indexes(segments, snapshot):
-        # For good, and before the indexes go: a later start that found one of them, and only a part of the new index on
-        # disk, would take that for all of it.
+        # Durably, and before the indexes are removed: a later start with one of the snapshots and a part of the new
+        # index would treat that part as complete.
         remove_snapshots(files, directory, after=bad[0].base_offset)
         files.sync_dir(directory)
         for segment in bad:
             segment.aborted.forget_from(segment.base_offset)
-        # Again: an older snapshot lists entries that compaction has removed since. It corrects the newest one only.
+        # Again: an older snapshot lists entries that compaction has removed since. Compaction corrects only the newest
+        # one.
         snapshot = newest_snapshot(files, directory, end, at_least=segments[0].base_offset)
     states, since = _states_of(snapshot), snapshot.offset if snapshot else 0
-    segments[-1].aborted.forget_past(end)  # entries whose marker a crash or a failed append left out of the log
+    segments[-1].aborted.forget_past(end)  # entries whose marker is missing after a crash or a failed append
     for number, segment in enumerate(segments):
         if segment.next_offset <= since:
             segment.aborted.trust(_expected_sum(segment, snapshot))
@@ -89,7 +90,7 @@ def rebuild_producers(files: FileSystem, directory: str, segments: list[LogSegme
         replay.run(_reindexed)
         segment.aborted.rewrite_from(replay.start, replay.found)
         if segment is not segments[-1]:
-            # The active segment's index is synced when the segment rolls; later snapshots rely on these, too.
+            # The active segment's index is synced when the segment rolls; later snapshots depend on these as well.
             for item in segment.aborted.seal():
                 item.sync()
             if number + 1 >= len(segments) - SNAPSHOTS_WRITTEN:
@@ -101,7 +102,7 @@ def rebuild_producers(files: FileSystem, directory: str, segments: list[LogSegme
 def _write_snapshot_behind(
     files: FileSystem, directory: str, segments: Sequence[LogSegment], number: int, states: ProducerStateManager
 ) -> None:
-    """At the start of the next segment, where one was lost: retention may remove the batches before it."""
+    """Writes a missing snapshot at the start of the next segment: retention may remove the batches before it."""
     sums = {one.base_offset: one.aborted.sum for one in segments[: number + 1] if one.aborted.sum}
     data = encode_snapshot(states.rows(), Appendix(sums, states.idle_ms()))
     path = snapshot_path(directory, segments[number + 1].base_offset)
@@ -116,10 +117,10 @@ def replay_to(
 ) -> Replayed:
     """Returns the producers at `end_offset`, where the last of the segments has a batch boundary at `end_position`.
 
-    Changes nothing, in memory or on disk, so that it may run in a thread. Raises NewHoles for the caller to note.
+    Changes nothing, in memory or on disk, so that it may run in a thread. Raises NewHoles for the caller to record.
     """
     bad = _bad_txn_indexes(segments)
-    # Snapshots behind a bad index vouch for entries that are not there.
+    # Snapshots after an invalid index refer to entries that are missing.
     at_most = min(end_offset, bad[0].base_offset) if bad else end_offset
     first = segments[0].base_offset
     snapshot = newest_snapshot(files, directory, at_most, at_least=first, removes_unreadable=False)
@@ -147,13 +148,13 @@ def _entries_between(segment: LogSegment, start: int, end_offset: int) -> list[A
 
 
 def _reindexed(segment: LogSegment) -> bool:
-    """Finds where the corruption begins and ends: the replay goes on behind it."""
+    """Finds where the corruption begins and ends, and returns True: the replay continues after it."""
     segment.reindex()
     return True
 
 
 def _has_no_new_holes(segment: LogSegment) -> bool:
-    """Raises NewHoles if the corruption is not known yet; False if it is: then nothing behind it can be replayed."""
+    """Raises NewHoles for corruption that is not recorded yet. Else returns False: the replay cannot continue."""
     holes: list[CorruptRange] = []
     position = 0
     while position < segment.size:
@@ -168,9 +169,9 @@ def _has_no_new_holes(segment: LogSegment) -> bool:
 
 
 def _bad_txn_indexes(segments: list[LogSegment], snapshot: Snapshot | None = None) -> list[LogSegment]:
-    """Those whose aborted transactions are not what was written: from the first of them on, they are written again.
+    """Returns the segments from the first one with an invalid transaction index on; their indexes are rewritten.
 
-    Of a log that is opened, what was written is what the snapshot says; later its segments know it.
+    The expected entries of a log that is being opened are those of the snapshot; later its segments have them.
     """
     bad: list[LogSegment] = []
     for segment in segments:
@@ -178,7 +179,7 @@ def _bad_txn_indexes(segments: list[LogSegment], snapshot: Snapshot | None = Non
             if segment.aborted.sum is not None:
                 segment.aborted.check()
             else:
-                # Entries behind the snapshot are compared with the batches. The last index may have some too many.
+                # Entries after the snapshot are compared with the batches. The last index may have surplus entries.
                 is_part = snapshot is not None and segment.next_offset > snapshot.offset
                 expected = _expected_sum(segment, snapshot)
                 segment.aborted.check_as(expected, may_go_on=is_part or segment is segments[-1])
@@ -198,7 +199,7 @@ def _states_of(snapshot: Snapshot | None) -> ProducerStateManager:
 
 
 def _expected_sum(segment: LogSegment, snapshot: Snapshot | None) -> IndexSum | None:
-    """The entries of the segment's index that the snapshot knows of; None if it does not say."""
+    """Returns the sum of the segment's index in the snapshot; None if the snapshot has none."""
     if snapshot is None or snapshot.appendix is None or segment.base_offset >= snapshot.offset:
         return None
     return snapshot.appendix.index_sums.get(segment.base_offset, NO_ENTRIES)
@@ -224,15 +225,18 @@ class _Replay:
         self._holes_from = self.start  # corrupt markers below it are applied
         self._expected = 0  # the lowest offset that the next batch can have
         self._entries = iter(entries)
-        self._entry = next(self._entries, None)  # the next one of the index as it was
-        self.found: list[AbortedTxn] = []  # the entries as they have to be
+        self._entry = next(self._entries, None)  # the next entry of the existing index
+        self.found: list[AbortedTxn] = []  # the entries of the rebuilt index
 
     def end_before(self, position: int, offset: int) -> None:
-        """Nothing from this batch boundary on is applied."""
+        """Ends the replay at this batch boundary."""
         self._end_position, self._end_offset = position, offset
 
     def run(self, goes_on: Callable[[LogSegment], bool]) -> None:
-        """`goes_on` is called once if the segment is corrupt, and tells whether to go on behind that."""
+        """Runs the replay.
+
+        Calls `goes_on` once if the segment is corrupt, which returns whether to continue after that.
+        """
         segment = self._segment
         damage = self._replay_from(segment.boundary_before(self.start))
         if damage is not None and goes_on(segment):
@@ -259,7 +263,8 @@ class _Replay:
     def _apply(self, position: int, header: BatchHeader) -> None:
         if not header.is_control:
             if header.base_sequence == NO_SEQUENCE or header.producer_id < 0:
-                self._intact(position, header)  # a coordinator's own; or a marker, or another batch, with a flipped bit
+                # written by a coordinator; or a marker, or another batch, with a flipped bit
+                self._intact(position, header)
             if header.producer_id < 0:
                 return  # accepted by an earlier version: no marker could end its transaction
             self._restore_before(header.base_offset)
@@ -288,11 +293,11 @@ class _Replay:
             self.found.append(aborted_txn(ended))
 
     def _restore_before(self, offset: int, *, all_of_them: bool = False) -> None:
-        """Apply what is known of the corrupt markers below the offset."""
+        """Applies what is known of the corrupt markers below the offset."""
         for hole in sorted(one for one in self._segment.holes if self._holes_from <= one.base_offset < offset):
             self._holes_from = hole.base_offset + 1
             self._restore_entries_before(hole.base_offset, all_of_them=all_of_them)
-            if self._entry is None or self._entry.last_offset >= hole.next_offset:  # else the entry tells
+            if self._entry is None or self._entry.last_offset >= hole.next_offset:  # else the index has its entry
                 corrected = corrected_marker(self._segment, hole)
                 if corrected is not None:
                     log.warning("%s: the corrupt marker at offset %d is known", self._segment.path, hole.base_offset)
@@ -300,7 +305,7 @@ class _Replay:
         self._restore_entries_before(offset, all_of_them=all_of_them)
 
     def _restore_entries_before(self, offset: int, *, all_of_them: bool) -> None:
-        """Note the entries below the offset whose markers are corrupt: what they aborted stays aborted."""
+        """Keeps the entries below the offset whose markers are corrupt: the transactions stay aborted."""
         while self._entry is not None and self._entry.last_offset < offset:
             entry, self._entry = self._entry, next(self._entries, None)
             if all_of_them or self._segment.hole_at(entry.last_offset) is not None:
@@ -309,12 +314,12 @@ class _Replay:
                 self._states.applied_lost_abort(entry.producer_id, entry.first_offset, entry.last_offset)
 
     def _intact(self, position: int, header: BatchHeader) -> bytes:
-        """The batch, which decides over many others; CorruptLog if its bytes or its offset have changed."""
+        """Returns a batch that other batches depend on. Raises CorruptLog if its bytes or its offset have changed."""
         segment = self._segment
         batch = segment.file.read(position, header.total_bytes)
         if batch_crc(batch) != header.crc:
             raise CorruptLog(f"{segment.path}: the batch at byte {position} fails its checksum")
-        # The checksum does not cover the offset: it has to fit the neighbors'.
+        # The checksum does not cover the offset: it has to match the neighbors'.
         following = header_at(segment.file, position + header.total_bytes)
         end = segment.next_offset if following is None else min(following.base_offset, segment.next_offset)
         if not self._expected <= header.base_offset < header.next_offset <= end:

@@ -1,8 +1,8 @@
-"""What a partition remembers of its idempotent producers, so that a repeated batch is written once.
+"""States of the idempotent producers of a partition: detects duplicates and invalid sequences, tracks transactions.
 
-Decides whether a batch may be appended, is a repetition, or is refused; follows open transactions. `check`
-reads, only `applied` and its kin change, live and at recovery alike, from nothing but batch headers. Never
-touches a file or a clock: `producer_snapshot_file.py` has the bytes, the log decides when to write them.
+Pure; performs no I/O and reads no clock. `check` and the other checks read; only `applied` and its variants change
+the state, after an append and during recovery, from batch headers alone. `producer_snapshot_file.py` has the file
+format.
 """
 
 from collections.abc import Collection, Iterable, Mapping
@@ -23,17 +23,17 @@ from headrace.storage.producer.producer_state_entry import (
 
 
 class CompletedTxn(NamedTuple):
-    """A transaction that ended with a marker; an aborted one goes into the `.txnindex` as it is."""
+    """A transaction that ended with a marker. An aborted one becomes an entry of the `.txnindex`."""
 
     producer_id: int
     first_offset: int
     last_offset: int  # of the marker
-    last_stable_offset: int  # up to where everything is decided, once this transaction is
+    last_stable_offset: int  # last stable offset once this transaction has ended
     aborted: bool
 
 
 class ProducerStateManager:
-    """The producers of one partition. `first_unstable_offset` is where undecided data begins, if it does."""
+    """The producers of one partition. `first_unstable_offset` is the first undecided offset, None if there is none."""
 
     __slots__ = ("_checked_ms", "_entries", "_ongoing", "_unreplicated", "first_unstable_offset")
 
@@ -41,8 +41,8 @@ class ProducerStateManager:
         self._entries: dict[int, ProducerStateEntry] = {}
         # First offset → producer, ascending, because transactions begin in log order.
         self._ongoing: dict[int, int] = {}
-        # First offset → offset of the marker, while the high watermark has not passed that marker: until it
-        # has, a new leader might not know of the transaction's end.
+        # First offset → offset of the marker, until the high watermark has passed the marker: before that, a new leader
+        # might not have the marker.
         self._unreplicated: dict[int, int] = {}
         self.first_unstable_offset: int | None = None
         self._checked_ms: int | None = None  # when `expire` was called last
@@ -54,17 +54,17 @@ class ProducerStateManager:
         return self._entries.values()
 
     def highest_id(self, limit: int) -> int:
-        """Of the producers with ids up to `limit`; -1 without any."""
+        """Returns the highest producer id up to `limit`; -1 if there is none."""
         highest = max(self._entries, default=-1)
         return highest if highest <= limit else max((one for one in self._entries if one <= limit), default=-1)
 
     def get(self, producer_id: int) -> ProducerStateEntry | None:
         return self._entries.get(producer_id)
 
-    # ── deciding ──
+    # ── Checks ──
 
     def check(self, header: BatchHeader) -> int | None:
-        """None: append it. A number: it is in the log already, from this offset on. Else the refusal."""
+        """Returns None for a batch to append, the base offset of a duplicate, or raises."""
         entry = self._entries.get(header.producer_id)
         if (
             entry is not None
@@ -76,7 +76,7 @@ class ProducerStateManager:
         return check_unusual(entry, header)
 
     def check_without_sequence(self, header: BatchHeader) -> None:
-        """For batches that a coordinator writes on a producer's behalf: only the epoch fences them."""
+        """Checks a batch that a coordinator writes in a producer's transaction: only the epoch fences it."""
         entry = self._entries.get(header.producer_id)
         if entry is not None:
             check_epoch(entry, header)
@@ -89,15 +89,15 @@ class ProducerStateManager:
         uses_tv2: bool,
         newest_coordinator_epoch: int = COORDINATOR_EPOCH_MAX,
     ) -> None:
-        """Reject a marker from a fenced coordinator, one that is late, or one with an epoch that no coordinator has.
+        """Rejects a marker from a fenced coordinator, one that is late, or one with an epoch that no coordinator has.
 
-        `newest_coordinator_epoch` is the highest that any coordinator has. A stored epoch above it is no coordinator's:
-        it came before markers were checked, or `__transaction_state` was re-created or restored since. It fences
-        nothing, and an administrator may repeat it, because tools send the epoch that DescribeProducers returned.
+        `newest_coordinator_epoch` is the highest that any coordinator has. A stored epoch above it is invalid: it was
+        written before markers were checked, or `__transaction_state` was re-created or restored since. It fences
+        nothing, and an operator may repeat it, because tools send the epoch that DescribeProducers returned.
 
-        With transactions v2 the coordinator bumps the epoch before it writes the marker (`uses_tv2`):
-        a marker with the epoch of the open transaction belongs to an earlier one. Where none is open, it is
-        the same marker sent again, which changes nothing.
+        With transactions v2 the coordinator bumps the epoch before it writes the marker (`uses_tv2`): a marker with
+        the epoch of the open transaction belongs to an earlier one. If none is open, it is a retry of the same
+        marker, which changes nothing.
         """
         entry = self._entries.get(header.producer_id)
         stored_epoch = NO_COORDINATOR_EPOCH if entry is None else entry.coordinator_epoch
@@ -114,10 +114,10 @@ class ProducerStateManager:
         if coordinator_epoch < stored_epoch <= newest_coordinator_epoch:
             raise CoordinatorFenced(f"coordinator epoch {coordinator_epoch} is older than {stored_epoch}")
 
-    # ── changing ──
+    # ── Changes ──
 
     def applied(self, header: BatchHeader) -> None:
-        """A data batch is in the log at the offsets that its header says."""
+        """Applies a data batch that is in the log at the offsets in its header."""
         producer_id = header.producer_id
         entry = self._entries.get(producer_id)
         if entry is None:
@@ -140,7 +140,10 @@ class ProducerStateManager:
             self._find_first_unstable()
 
     def ended_by(self, header: BatchHeader, *, aborted: bool) -> CompletedTxn | None:
-        """The transaction that a marker with this header ends; None if it wrote nothing here. Changes nothing."""
+        """Returns the transaction that a marker with this header ends; None if it has no records here.
+
+        Changes nothing.
+        """
         entry = self._entries.get(header.producer_id)
         if entry is None or entry.txn_first_offset is None:
             return None
@@ -149,7 +152,7 @@ class ProducerStateManager:
         return CompletedTxn(header.producer_id, first_offset, header.base_offset, stable, aborted)
 
     def applied_marker(self, header: BatchHeader, *, aborted: bool, coordinator_epoch: int) -> CompletedTxn | None:
-        """A marker is in the log. None if it ended a transaction that wrote nothing here."""
+        """Applies a marker that is in the log. Returns None if its transaction has no records here."""
         ended = self.ended_by(header, aborted=aborted)
         entry = self._entry_of_marker(header)
         entry.coordinator_epoch = coordinator_epoch
@@ -161,11 +164,11 @@ class ProducerStateManager:
         return ended
 
     def applied_emptied_marker(self, header: BatchHeader) -> None:
-        """Compaction took the marker's record, together with its transaction, and left the epoch."""
+        """Applies the epoch of a marker whose record compaction has removed, together with its transaction."""
         self._entry_of_marker(header)
 
     def applied_lost_abort(self, producer_id: int, first_offset: int, marker_offset: int) -> None:
-        """A marker that cannot be read has aborted a transaction, as the index of aborted transactions says."""
+        """Ends a transaction whose abort marker is unreadable, by its entry in the index of aborted transactions."""
         entry = self._entries.get(producer_id)
         if entry is None or entry.txn_first_offset is None or entry.txn_first_offset > marker_offset:
             return
@@ -185,7 +188,7 @@ class ProducerStateManager:
         return entry
 
     def high_watermark_advanced(self, high_watermark: int) -> None:
-        """Markers below it are on every in-sync replica: their transactions are decided for good."""
+        """Makes the markers below the high watermark final: every in-sync replica has them."""
         if not self._unreplicated:
             return
         decided = [first for first, marker in self._unreplicated.items() if marker < high_watermark]
@@ -201,12 +204,12 @@ class ProducerStateManager:
         self.first_unstable_offset = first
 
     def expire(self, now_ms: int, expiration_ms: int) -> int:
-        """Remove producers that have appended nothing for `expiration_ms`; returns how many. To be called regularly.
+        """Removes producers that have appended nothing for `expiration_ms`; returns how many. Called regularly.
 
         `now_ms` is of a monotonic clock: a jump of the wall clock would remove producers that are still retrying.
-        Record timestamps say nothing about that: after a back-fill with old ones a retry would be appended twice. The
-        time is measured from the first check that finds a producer idle, so it is exact to one check interval and never
-        too short. A snapshot has the time up to the last check, and a log that is opened goes on from there.
+        Record timestamps do not measure idle time: after a back-fill with old ones a retry would be appended twice.
+        The time is measured from the first check that finds a producer idle, so it is exact to one check interval and
+        never too short. A snapshot has the time up to the last check, and a log that is opened continues from there.
         """
         self._checked_ms = now_ms
         expired = [entry.producer_id for entry in self._entries.values() if _is_expired(entry, now_ms, expiration_ms)]
@@ -215,25 +218,28 @@ class ProducerStateManager:
         return len(expired)
 
     def clear(self) -> None:
-        """For a log that was cut: its owner loads the newest snapshot that is left and replays from there."""
+        """Removes all states of a truncated log.
+
+        The caller loads the newest remaining snapshot and replays from there.
+        """
         self._entries.clear()
         self._ongoing.clear()
         self._unreplicated.clear()
         self.first_unstable_offset = None
 
     def idle_ms(self) -> dict[int, int]:
-        """How long producers had been idle at the last check; without those that had appended since the one before."""
+        """Returns the idle times at the last check, without producers that had appended since the check before."""
         found = {entry.producer_id: _idle_ms(entry, self._checked_ms) for entry in self._entries.values()}
         return {producer_id: idle for producer_id, idle in found.items() if idle}
 
     def restore_idle(self, idle_ms: Mapping[int, int]) -> None:
-        """Of the snapshot that these states were loaded from, before the batches behind it are applied."""
+        """Restores the idle times of the snapshot that was loaded, before the batches after it are applied."""
         for producer_id, idle in idle_ms.items():
             entry = self._entries.get(producer_id)
             if entry is not None:
                 entry.idle_before_ms = max(idle, 0)
 
-    # ── snapshots ──
+    # ── Snapshots ──
 
     def rows(self) -> list[SnapshotRow]:
         return [row for entry in self._entries.values() for row in entry.rows()]
@@ -249,7 +255,8 @@ class ProducerStateManager:
     def from_rows(cls, rows: Iterable[SnapshotRow]) -> "ProducerStateManager":
         states = cls()
         for row in rows:
-            if row.producer_id >= 0:  # else of a transactional batch without a producer: nothing could end it
+            # otherwise of a transactional batch without a producer, whose transaction no marker could end
+            if row.producer_id >= 0:
                 states._load(row)
         ongoing = {
             entry.txn_first_offset: entry.producer_id

@@ -1,1 +1,1 @@
-"""storage.segment: segments, their indexes and checks."""
+"""Segments of a log, their indexes and their verification."""

@@ -1,4 +1,4 @@
-"""Ranges of a segment that were verified, and offset ranges that cannot be read."""
+"""Verified byte ranges of a segment, and unreadable offset ranges of a log."""
 
 from bisect import bisect_right
 from itertools import chain
@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
 
 class CheckedRanges:
-    """Ranges of bytes, ascending and disjoint. Most files have one: all of it."""
+    """Byte ranges, ascending and disjoint. Most files have one that covers all of it."""
 
     __slots__ = ("_ranges",)
 
@@ -37,18 +37,18 @@ class CheckedRanges:
         return start >= end
 
     def end_from(self, start: int) -> int:
-        """Up to where it is known to be right from `start` on; `start` if nothing is known there."""
+        """Returns the end of the verified range that contains `start`; `start` if there is none."""
         for checked_start, checked_end in reversed(self._ranges):
             if checked_start <= start:
                 return max(start, checked_end)
         return start
 
     def cut(self, position: int) -> None:
-        """The file ends here now."""
+        """Truncates the ranges to a file of this length."""
         self._ranges = [(start, min(end, position)) for start, end in self._ranges if start < position]
 
     def forget(self, start: int, end: int) -> None:
-        """The bytes between these two boundaries are to be checked again."""
+        """Marks the bytes between these two batch boundaries as unverified."""
         before = [(one, min(stop, start)) for one, stop in self._ranges if one < start]
         self._ranges = before + [(max(one, end), stop) for one, stop in self._ranges if stop > end]
 
@@ -67,10 +67,10 @@ def _merged(ranges: list[tuple[int, int]]) -> list[tuple[int, int]]:
 
 
 def holes_in(log: "Log") -> "Iterator[CorruptRange]":
-    """As far as anybody has looked."""
+    """Yields the unreadable offset ranges that are known: of batches that have been verified so far."""
     return chain(log.holes, *(segment.holes for segment in log.segments))
 
 
 def damaged_from(log: "Log") -> int | None:
-    """The first offset that should be readable here and is not, as far as anybody has looked."""
+    """Returns the first offset of the known unreadable ranges that reach the log start; None if there are none."""
     return min((hole.base_offset for hole in holes_in(log) if hole.next_offset >= log.log_start_offset), default=None)

@@ -1,8 +1,8 @@
-"""Names of the files of a partition: the 20 digits of an offset, and what kind of file it is."""
+"""File names of a partition: the 20 digits of an offset, and a suffix."""
 
 from typing import NamedTuple
 
-OFFSET_DIGITS = 20  # zero-padded to the longest int64, so that names sort as their offsets do
+OFFSET_DIGITS = 20  # zero-padded to the longest int64, so that names sort in the order of their offsets
 OFFSET_MAX = 2**63 - 1
 
 
@@ -12,7 +12,7 @@ class FileName(NamedTuple):
 
 
 def parse_file_name(name: str) -> FileName | None:
-    """None for a file that no log has: an operator or another program put it there, and it is left alone."""
+    """Parses a file name. Returns None for a file that is not part of a log; such files are left untouched."""
     digits, kind = name[:OFFSET_DIGITS], name[OFFSET_DIGITS:]
     if len(digits) < OFFSET_DIGITS or not (digits.isascii() and digits.isdigit()) or not kind.startswith("."):
         return None

@@ -1,7 +1,7 @@
-"""Building the indexes of a segment again while its log is in use.
+"""Rebuilds the indexes of a segment while its log is in use.
 
-All batches are read and checked, which takes seconds for a segment of some hundred MiB. So `read` may run in a thread:
-it changes nothing but this object. `apply` is short. Appends may go on meanwhile, and keep their index entries.
+A rebuild reads and verifies all batches, which takes seconds for a segment of some hundred MiB. So `read` may run in
+a thread: it changes only this object. `apply` is short. Concurrent appends keep their index entries.
 """
 
 from collections.abc import Awaitable, Callable, Iterator
@@ -23,18 +23,18 @@ class IndexRebuilding(HeadraceError):
 
     def __init__(self, message: str, rebuilt: Callable[[], Awaitable[None]]) -> None:
         super().__init__(message)
-        self.rebuilt = rebuilt  # returns when the rebuild has ended; the operation may then find that it has failed
+        self.rebuilt = rebuilt  # returns when the rebuild has ended; the retried operation then raises if it has failed
 
 
 class Rebuilder(Protocol):
     """Rebuilds the indexes of large segments off the event loop."""
 
     def request(self, segment: LogSegment) -> None:
-        """Raises IndexRebuilding when the rebuild is in progress. Returns if the caller may rebuild at once."""
+        """Raises IndexRebuilding if a thread does the rebuild. Returns if the caller may rebuild at once."""
 
 
 class _Shadow(LogSegment):
-    """The segment as it was when the rebuild began. It has indexes of its own and changes no file."""
+    """Snapshot of the segment at the start of the rebuild. It has indexes of its own and changes no file."""
 
     __slots__ = ("_size",)
 
@@ -58,14 +58,17 @@ class _Shadow(LogSegment):
         return super().headers(position, self._size if end is None else end)
 
     def truncate(self, position: int, next_offset: int) -> None:
-        """Bytes behind the last batch stay."""
+        """Does nothing: bytes after the last batch stay."""
 
     def persist_indexes(self) -> None:
-        """Files are written when the indexes are adopted."""
+        """Does nothing: the files are written when the indexes are adopted."""
 
 
 class IndexRebuild:
-    """Made on the event loop; then `read` in a thread; then, on the loop and if it still `fits`, `apply`."""
+    """A rebuild.
+
+    Created on the event loop. Then `read` runs in a thread. Then, on the loop and if it `fits`, `apply`.
+    """
 
     def __init__(self, segment: LogSegment) -> None:
         self._segment = segment
@@ -80,11 +83,14 @@ class IndexRebuild:
         self._shadow.next_offset = end
 
     def fits(self) -> bool:
-        """Whether the batches that were read are still there; appends may have followed them."""
+        """Returns whether the batches that were read are unchanged; appends may have followed them."""
         return self._truncations == self._segment.truncations
 
     def apply(self) -> None:
-        """Raises StorageError if the files of the indexes cannot be written: the indexes in memory are right then."""
+        """Adopts the indexes.
+
+        Raises StorageError if their files cannot be written; the indexes in memory are valid then.
+        """
         segment, new = self._segment, self._shadow
         has_grown = segment.size > new.size
         for number in range(self._entries[0], len(segment.offset_index)):
@@ -96,6 +102,6 @@ class IndexRebuild:
         segment.adopt_indexes(new, [*new.holes, *self._new_holes()], has_grown=has_grown)
 
     def _new_holes(self) -> list[CorruptRange]:
-        """What was found to be corrupt meanwhile."""
+        """Returns the corrupt ranges that were found since the rebuild began."""
         known = {hole.position for hole in (*self._known_holes, *self._shadow.holes)}
         return [hole for hole in self._segment.holes if hole.position not in known]

@@ -1,9 +1,8 @@
 """One segment of a log: a file of batches with its two indexes.
 
-Appends go to the end, lookups start from the sparse index and hop from header to header. A segment does not know
-about leaders, watermarks or retention; known keys: which bytes hold which offsets, and which bytes it has checked.
-
-An index is a hint: an entry that was read from a file is believed once the batch that it names has been seen there.
+Appends go to the end. A lookup starts from the sparse index and scans batch headers. The segment maps offsets to byte
+positions and records which bytes are verified; leaders, high watermarks and retention are handled elsewhere. An index
+is a hint: an entry that was read from a file is used once the batch that it names has been found there.
 """
 
 import logging
@@ -27,11 +26,11 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-# One read while hopping over small batches: twice the default index interval covers a lookup in one go.
+# One read while scanning small batches: twice the default index interval covers a lookup with one read.
 SCAN_BYTES = 8 * 1024
 RELATIVE_OFFSET_MAX = 2**31 - 1  # Kafka reads relative offsets as signed
 POSITION_MAX = 2**31 - 1  # and positions too
-# 22 ms for a MiB of small batches: more than a request should wait for, and rare.
+# 22 ms per MiB of small batches, which is rare. A longer rebuild would delay a request too much.
 REINDEX_AT_ONCE_BYTES = 1024 * 1024
 
 _OFFSET_AND_LENGTH = Struct(">qi")
@@ -101,7 +100,7 @@ class LogSegment:
         self.epochs: LeaderEpochFileCache | None = None  # of the log that it belongs to
         self.rebuilder: Rebuilder | None = None  # of a log that a broker serves
         self.truncations = 0
-        self.first_epoch = self.last_epoch = UNKNOWN  # of the batches that were there when it was opened
+        self.first_epoch = self.last_epoch = UNKNOWN  # of the batches that were there when the segment was opened
 
     @property
     def size(self) -> int:
@@ -109,7 +108,7 @@ class LogSegment:
 
     @property
     def modified_ms(self) -> int:
-        """When its file was last written to. A system call: for retention, not for appends."""
+        """Returns the time of the last write to the file. A system call: for retention, not for appends."""
         return self.file.modified_ms()
 
     @property
@@ -119,7 +118,7 @@ class LogSegment:
     # Writing
 
     def append(self, batch: Bytes, header: BatchHeader) -> int:
-        """The batch at the end of the file; returns its position. Its checksum has been checked by the caller."""
+        """Appends a batch whose checksum the caller has verified. Returns its position."""
         position = self.file.size
         self.file.append(batch)
         if self.first_timestamp < 0:
@@ -129,7 +128,7 @@ class LogSegment:
         return position
 
     def append_all(self, batches: Bytes, headers: Iterable[BatchHeader]) -> None:
-        """Batches that lie one behind the other, in one write, at the end of a file that has some already."""
+        """Appends contiguous batches with one write to a file that is not empty."""
         position = self.file.size
         self.file.append(batches)
         self.checked.add(position, self.file.size)
@@ -138,10 +137,11 @@ class LogSegment:
             position += header.length + LENGTH_OVERHEAD
 
     def index_batch(self, position: int, header: BatchHeader) -> None:
-        """Account for a batch that the file holds at `position`: live and at recovery alike."""
+        """Updates indexes and counters for a batch at `position`, after an append and during recovery."""
         last_offset = header.base_offset + header.last_offset_delta
         self.next_offset = last_offset + 1
-        if header.max_timestamp > self.max_timestamp and header.record_count:  # an emptied batch has no time
+        # a batch without records has no timestamp
+        if header.max_timestamp > self.max_timestamp and header.record_count:
             self.max_timestamp = header.max_timestamp
             self.max_timestamp_offset = last_offset
         relative_offset = last_offset - self.base_offset
@@ -161,16 +161,16 @@ class LogSegment:
         )
 
     def seal(self) -> None:
-        """No more appends: the time index gets its closing entry, and both indexes go to their files.
+        """Ends appends: adds the last entry of the time index and persists both indexes.
 
-        May be repeated, and appends may follow, if no space is left for the next segment.
+        May be repeated, and appends may follow, if the disk is full and the next segment cannot be created.
         """
         if self.max_timestamp >= 0:
             self._note_time()
         self.persist_indexes()
 
     def _note_time(self) -> None:
-        # A flipped bit in a base offset, which no checksum covers, names an offset that an index has no room for.
+        # No checksum covers a base offset. A flipped bit can make it exceed the range of the index.
         relative_offset = self.max_timestamp_offset - self.base_offset
         if relative_offset <= RELATIVE_OFFSET_MAX:
             self.time_index.note(self.max_timestamp, relative_offset)
@@ -180,7 +180,7 @@ class LogSegment:
         self.time_index.persist()
 
     def truncate(self, position: int, next_offset: int) -> None:
-        """Cut the file and both indexes at a batch boundary, in one step."""
+        """Truncates the file and both indexes at a batch boundary, in one step."""
         self.truncations += 1
         self.file.truncate(position)
         self.next_offset = next_offset
@@ -189,13 +189,16 @@ class LogSegment:
         self.aborted.forget_from(next_offset)
         self.checked.cut(position)
         self.holes = [hole for hole in self.holes if hole.position < position]
-        if self.max_timestamp_offset >= next_offset:  # else it stays: not to be looked for in all of the file
+        if self.max_timestamp_offset >= next_offset:  # otherwise it is kept, which saves a scan of the file
             self.refresh_max_timestamp()
 
-    # Finding
+    # Lookups
 
     def headers(self, position: int = 0, end: int | None = None) -> Iterator[tuple[int, BatchHeader]]:
-        """Position and header of every batch from `position` on, over holes; CorruptLog where there is none."""
+        """Yields position and header of every batch from `position` on, skipping unreadable ranges.
+
+        Raises CorruptLog.
+        """
         size = self.file.size
         end = size if end is None else end
         while position + HEADER_BYTES <= end:
@@ -231,11 +234,11 @@ class LogSegment:
         return self._past_hole(position) != position
 
     def before_hole(self, position: int, end: int) -> int:
-        """The end of the range, or the first hole in it."""
+        """Returns the end of the range, or the position of the first unreadable range in it."""
         return min((hole.position for hole in self.holes if position <= hole.position < end), default=end)
 
     def translate_offset(self, offset: int) -> int:
-        """Where the batch that holds `offset` starts, or the next one if compaction took it away."""
+        """Returns the position of the batch that contains `offset`, or of the next one if compaction removed it."""
         damaged = self.hole_at(offset)
         if damaged is not None:
             return damaged.position
@@ -248,11 +251,11 @@ class LogSegment:
         except CorruptLog:
             if self.holes:
                 raise
-            self.reindex()  # which finds out where the damage begins and ends
+            self.reindex()  # finds where the corruption begins and ends
             return self.translate_offset(offset) if self.holes else self._hop_to(offset, 0)
 
     def _hop_to(self, offset: int, position: int) -> int:
-        """From header to header, reading as little of them as can be."""
+        """Scans headers from `position`, reading as few bytes as possible."""
         size = self.file.size
         while position < size:
             chunk = self.file.read(position, SCAN_BYTES)
@@ -275,7 +278,7 @@ class LogSegment:
         return size
 
     def last_boundary(self, start: int, limit: int) -> int:
-        """The last batch boundary at or before `limit`, but never less than the whole batch at `start`."""
+        """Returns the last batch boundary at or before `limit`, but at least the end of the batch at `start`."""
         if limit >= self.file.size:
             return self.file.size
         entry = self.offset_index.last_before_position(limit)
@@ -295,21 +298,21 @@ class LogSegment:
         return start if boundary is None else boundary
 
     def _start_for(self, relative_offset: int) -> int:
-        """The position from which to look for an offset."""
+        """Returns the position from which to scan for an offset."""
         entry = self.offset_index.at_or_before(relative_offset)
         if entry is not None and not self._is_believed(entry):
             entry = self.offset_index.at_or_before(relative_offset)
         return entry[1] if entry else 0
 
     def boundary_before(self, offset: int) -> int:
-        """A batch boundary at or before the offset's. Changes nothing, so that it may run in a thread."""
+        """Returns a batch boundary at or before the offset's. Changes nothing, so that it may run in a thread."""
         entry = self.offset_index.at_or_before(offset - self.base_offset) if offset > self.base_offset else None
         if entry is None or (self.offset_index.was_loaded and not segment_verifier.is_offset_entry_valid(self, entry)):
             return 0
         return entry[1]
 
     def start_for_time(self, timestamp: int) -> int:
-        """The position from which to look for the first record that is at least as young."""
+        """Returns the position from which to scan for the first record with at least `timestamp`."""
         entry = self.time_index.at_or_before(timestamp - 1)
         if entry is not None and self.time_index.was_loaded and not segment_verifier.is_time_entry_valid(self, entry):
             self.reindex()
@@ -317,16 +320,19 @@ class LogSegment:
         return self._start_for(entry[1]) if entry else 0
 
     def _is_believed(self, entry: tuple[int, int]) -> bool:
-        """False after the indexes were built anew: ask again."""
+        """Returns whether the entry is valid.
+
+        False after the indexes were rebuilt: the caller looks up the entry again.
+        """
         if not self.offset_index.was_loaded or segment_verifier.is_offset_entry_valid(self, entry):
             return True
         self.reindex()
         return False
 
     def reindex(self) -> None:
-        """Build both indexes from the batches. Corruption in them is found here, too.
+        """Rebuilds both indexes from the batches and records corrupt ranges.
 
-        Raises IndexRebuilding if that would take long on the event loop of a broker: a thread does it.
+        Raises IndexRebuilding if that would block the event loop of a broker for long: a thread does it.
         """
         if self.rebuilder is not None and self.size > REINDEX_AT_ONCE_BYTES:
             self.rebuilder.request(self)
@@ -336,7 +342,7 @@ class LogSegment:
         self.next_offset = end
 
     def adopt_indexes(self, new: "LogSegment", holes: list[CorruptRange], *, has_grown: bool) -> None:
-        """Takes over what a rebuild has found in the batches; `has_grown`: others have been appended since."""
+        """Adopts the result of a rebuild; `has_grown`: batches have been appended since it began."""
         self.offset_index, self.time_index, self.checked = new.offset_index, new.time_index, new.checked
         self.holes = sorted(holes)
         self.first_timestamp, self.first_epoch, self.last_epoch = new.first_timestamp, new.first_epoch, new.last_epoch
@@ -347,22 +353,24 @@ class LogSegment:
         self.persist_indexes()
 
     def next_offset_at(self, boundary: int) -> int:
-        """The offset after the batch before this boundary; if that is unknown, the end of the segment.
+        """Returns the offset after the batch before this boundary; if that is unknown, the end of the segment.
 
-        The batch behind the boundary is not asked: it may be corrupt.
+        Does not use the batch after the boundary, which may be corrupt.
         """
         if boundary >= self.file.size:
             return self.next_offset
         place = segment_verifier.place_at(self, boundary)
         return self.next_offset if place.offset == UNKNOWN else place.offset
 
-    # Checking
+    # Verification
 
     def check(self, start: int, end: int) -> int:
-        """Check batches from the boundary `start` until past `end` or a bad one; returns how far it is good.
+        """Verifies batches from the boundary `start` until past `end` or an invalid one.
 
-        Bytes that went through an append or a recovery of this process are known to be good; older ones are read
-        and checked the first time somebody wants them, so a bit that flipped on disk is never served.
+        Returns the end of the valid ones.
+
+        Bytes that this process has appended or recovered are verified already. Older ones are read and verified
+        before they are read for the first time, so that a bit that flipped on disk is never served.
         """
         good, damage = segment_verifier.check_range(self, start, end)
         if damage is not None and damage.base_offset == UNKNOWN:
@@ -376,9 +384,9 @@ class LogSegment:
         return good
 
     def check_again(self, position: int, end: int) -> None:
-        """Checks the batches right before `position` now, and those up to `end` when they are read next.
+        """Verifies the batches right before `position` now, and those up to `end` when they are read next.
 
-        `position` is where a search has found an offset. It may have passed over a batch whose offset has changed.
+        `position` is the result of a lookup. The lookup may have skipped a batch whose offset has changed.
         """
         entry = self.offset_index.last_before_position(position - 1)
         start = entry[1] if entry else 0
@@ -387,9 +395,11 @@ class LogSegment:
             self.check(start, position)
 
     def inspect(self, start: int, bytes_max: int) -> tuple[int, CorruptRange | None]:
-        """Check about so many bytes from the boundary `start`; where to go on, and the damage it met.
+        """Verifies about `bytes_max` bytes from the boundary `start`.
 
-        Changes nothing, so that it may run in a thread beside the loop; for a sealed segment only.
+        Returns where to continue, and the corrupt range found.
+
+        Changes nothing, so that it may run in a thread next to the event loop; for an inactive segment only.
         """
         position, damage = segment_verifier.check_range(self, start, start + bytes_max)
         return position if damage is None else damage.end, damage
@@ -402,7 +412,9 @@ class LogSegment:
                     self.refresh_max_timestamp()
 
     def _has_max_timestamp(self, damage: CorruptRange) -> bool:
-        """Whether the highest timestamp may be that of the corrupt batch. Otherwise no header needs to be read again.
+        """Returns whether the maximum timestamp may be that of the corrupt batch.
+
+        If not, no header has to be read again.
 
         The offset in the header of the batch may be what is corrupt.
         """
@@ -420,7 +432,7 @@ class LogSegment:
     # Opening
 
     def begin_anew(self) -> None:
-        """Know nothing about the batches, before going through all of them."""
+        """Resets what is recorded about the batches, before a scan of all of them."""
         self.offset_index.clear()
         self.time_index.clear()
         self._bytes_since_index_entry = 0
@@ -432,7 +444,7 @@ class LogSegment:
         self.holes = []
 
     def index_verified_batch(self, position: int, header: BatchHeader) -> None:
-        """The file holds a good batch here."""
+        """Adds a valid batch that a scan has found at `position`."""
         if self.first_timestamp < 0:
             self.first_timestamp = header.max_timestamp
         if self.first_epoch == UNKNOWN:
@@ -442,7 +454,7 @@ class LogSegment:
         self.checked.add(position, position + header.total_bytes)
 
     def refresh_max_timestamp(self) -> None:
-        """From the time index and the batches after its last entry."""
+        """Sets the maximum timestamp from the time index and the batches after its last entry."""
         self.max_timestamp, self.max_timestamp_offset = -1, self.base_offset
         position = 0
         last = self.time_index.last

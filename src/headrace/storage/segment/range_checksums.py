@@ -1,8 +1,8 @@
 """CRC32C of many ranges of one file, at the cost of one pass over the file.
 
 The checksum of a range follows from those of the two prefixes that end where the range begins and ends: appending n
-bytes multiplies a checksum by x^8n modulo the polynomial. Ranges may overlap; adversarial record contents can name a
-range of megabytes every 61 bytes, and reading each of them would be quadratic.
+bytes multiplies a checksum by x^8n modulo the polynomial. Ranges may overlap. Adversarial record contents can name a
+range of megabytes every 61 bytes; reading each of them would be quadratic.
 """
 
 from array import array
@@ -19,15 +19,18 @@ _CHUNK_BYTES = 256 * BLOCK_BYTES  # one read while the prefixes are computed
 
 
 class RangeChecksums:
-    """Of ranges in a file, from `start` on, whose bytes do not change meanwhile. It may grow."""
+    """Checksums of ranges from `start` on, whose bytes do not change during its use. The file may grow."""
 
     def __init__(self, file: File, start: int) -> None:
         self._file = file
         self._start = start
-        self._prefixes = array("I", [0])  # of each number of blocks
+        self._prefixes = array("I", [0])  # checksum of the first n blocks, by n
 
     def of(self, start: int, end: int) -> int | None:
-        """The checksum of the bytes from `start` to `end`; None if the file ends before, truncated meanwhile."""
+        """Returns the checksum of the bytes from `start` to `end`.
+
+        Returns None if a concurrent truncation ended the file before.
+        """
         before, all_ = self._prefix(start), self._prefix(end)
         return None if before is None or all_ is None else all_ ^ _times(before, _appended(end - start))
 
@@ -43,7 +46,7 @@ class RangeChecksums:
 
     def _compute(self) -> bool:
         position = self._start + (len(self._prefixes) - 1) * BLOCK_BYTES
-        # Not behind `size`: what an append is writing there may be truncated and written again.
+        # Not after `size`: what an append is writing there may be truncated and written again.
         length = max(0, min(_CHUNK_BYTES, self._file.size - position))
         chunk = memoryview(self._file.read(position, length))
         for at in range(0, len(chunk) - BLOCK_BYTES + 1, BLOCK_BYTES):
@@ -52,7 +55,7 @@ class RangeChecksums:
 
 
 def _times(one: int, other: int) -> int:
-    """The product of two polynomials, modulo CRC32C's."""
+    """Returns the product of two polynomials modulo the CRC32C polynomial."""
     product, bit = 0, _ONE
     while one:
         if one & bit:
@@ -64,7 +67,7 @@ def _times(one: int, other: int) -> int:
 
 
 def _appended(length: int) -> int:
-    """x^8n for n bytes: a factor for each byte of n."""
+    """Returns x^8n for n bytes: the product of one factor for each byte of n."""
     product, place = _ONE, 0
     while length:
         if length & 0xFF:
@@ -76,7 +79,7 @@ def _appended(length: int) -> int:
 
 @cache
 def _powers(place: int) -> list[int]:
-    """x^8n for every n that is one byte at this place."""
+    """Returns x^8n for every n that has one nonzero byte, at this index."""
     base = _X8 if place == 0 else _times(_powers(place - 1)[255], _powers(place - 1)[1])
     powers = [_ONE]
     for _ in range(255):

@@ -1,11 +1,11 @@
-"""Sparse indexes of one segment: from offset to byte position, and from time to offset.
+"""Sparse indexes of one segment: from offset to byte position, and from timestamp to offset.
 
     .index      (relative offset u32, position u32)…     one entry every `index.interval.bytes`
     .timeindex  (timestamp i64, relative offset u32)…    timestamps ascending
 
 An entry of `.index` names the *last* offset of a batch and the position where that batch starts, as Kafka writes it.
-Both live in memory as the very bytes of their file and are searched in place; a file is rebuilt from the log when
-it is missing or does not fit, so it is never worth an fsync.
+Both indexes are kept in memory as the bytes of their file and are searched in place. An index file is rebuilt from
+the log if it is missing or does not match, so that it needs no fsync.
 """
 
 from bisect import bisect_right
@@ -15,7 +15,7 @@ from headrace.storage.io.file_system import FileSystem
 
 
 class SparseIndex:
-    """Entries of two numbers, ascending by the first, kept as file bytes."""
+    """Entries of two numbers, ascending by the first, kept as the bytes of the file."""
 
     ENTRY: Struct
 
@@ -26,11 +26,11 @@ class SparseIndex:
         self._path = path
         self._buffer = bytearray()
         self._count = 0
-        self._persisted = 0  # bytes of the buffer that the file already holds
-        self.was_loaded = False  # entries that this process has not made itself prove nothing yet
+        self._persisted = 0  # bytes of the buffer that the file already contains
+        self.was_loaded = False  # entries that this process has not written are unverified
 
     def load(self) -> bool:
-        """Read the file; False when there is none or its size is no multiple of an entry."""
+        """Reads the file; returns False if there is none or its size is no multiple of an entry."""
         try:
             data = self._files.read(self._path)
         except FileNotFoundError:
@@ -59,16 +59,16 @@ class SparseIndex:
         self._count += 1
 
     def at_or_before(self, first: int) -> tuple[int, int] | None:
-        """The last entry whose first number is at most `first`."""
+        """Returns the last entry whose first number is at most `first`."""
         number = bisect_right(range(self._count), first, key=lambda at: self.entry(at)[0])
         return self.entry(number - 1) if number else None
 
     def keep(self, count: int) -> None:
-        """Drop every entry from number `count` on."""
+        """Removes every entry from number `count` on."""
         del self._buffer[count * self.ENTRY.size :]
         self._count = count
         if self._persisted > len(self._buffer):
-            self._persisted = -1  # the file is longer than we are: it has to be written anew
+            self._persisted = -1  # the file is longer than the buffer: it has to be rewritten
 
     def clear(self) -> None:
         self.keep(0)
@@ -91,17 +91,17 @@ class OffsetIndex(SparseIndex):
     __slots__ = ()
 
     def position_at_or_before(self, relative_offset: int) -> int:
-        """Where to start looking for the offset."""
+        """Returns the position from which to scan for the offset."""
         entry = self.at_or_before(relative_offset)
         return entry[1] if entry else 0
 
     def last_before_position(self, position: int) -> tuple[int, int] | None:
-        """The last entry whose batch starts at or before `position`: positions ascend together with offsets."""
+        """Returns the last entry whose batch starts at or before `position`: positions ascend together with offsets."""
         number = bisect_right(range(len(self)), position, key=lambda at: self.entry(at)[1])
         return self.entry(number - 1) if number else None
 
     def truncate_to_position(self, position: int) -> None:
-        """Drop entries of batches that start at or after `position`."""
+        """Removes entries of batches that start at or after `position`."""
         self.keep(bisect_right(range(len(self)), position - 1, key=lambda at: self.entry(at)[1]))
 
 
@@ -110,11 +110,11 @@ class TimeIndex(SparseIndex):
     __slots__ = ()
 
     def note(self, timestamp: int, relative_offset: int) -> None:
-        """Add an entry if it moves both time and offset forward; the file promises ascending order."""
+        """Adds an entry if it moves both timestamp and offset forward; both ascend in the file."""
         last = self.last
         if last is None or (timestamp > last[0] and relative_offset > last[1]):
             self.append(timestamp, relative_offset)
 
     def truncate_to_offset(self, relative_offset: int) -> None:
-        """Drop entries at or after the offset."""
+        """Removes entries at or after the offset."""
         self.keep(bisect_right(range(len(self)), relative_offset - 1, key=lambda at: self.entry(at)[1]))

@@ -1,15 +1,15 @@
 """Replaces segments atomically after compaction, and names the files of a segment.
 
-1. NAME.log.cleaned and its indexes are written and synced      a crash: removed, the old segments count
+    1. NAME.log.cleaned and its indexes are written and synced      after a crash: removed, the old segments are valid
     2. .cleaned → .swap, the log last, directory synced             a crash before the sync: as above
-       ──────────────── from here on the new segment counts ────────────────
-    3. old segments → .deleted, directory synced                    a crash: the swap is completed
-    4. .swap → no suffix, the log last, directory synced            a crash: likewise
-    5. .deleted are removed some time later, when nobody reads them any more
+       ──────────────── from here on the new segment is valid ────────────────
+    3. old segments → .deleted, directory synced                    after a crash: the swap is completed
+    4. .swap → no suffix, the log last, directory synced            after a crash: likewise
+    5. .deleted are removed after `file.delete.delay.ms`, when no response reads them
 
-The last batch of the old segments is always kept, even if empty, so the `.swap` file itself tells which offsets
-it replaces. The in-memory log changes in the same step as the names of the old files: whoever removes segments by
-name never meets a name that has come to mean another file.
+The last batch of the old segments is always kept, even if empty, so that the `.swap` file itself determines which
+offsets it replaces. The in-memory log changes in the same step as the names of the old files: a removal by name never
+meets a name that has been reused for another file.
 """
 
 from collections.abc import Iterator, Sequence
@@ -28,18 +28,20 @@ if TYPE_CHECKING:
     from headrace.storage.log import Log
 
 
-DELETED_SUFFIX = ".deleted"  # what an interrupted removal leaves with this suffix is removed at the next opening
+DELETED_SUFFIX = ".deleted"  # left by an interrupted removal; the next opening removes these files
 INDEX_SUFFIXES = (".index", ".timeindex", ".txnindex")
 SEGMENT_SUFFIXES = (".log", *INDEX_SUFFIXES, ".snapshot")
-# Of a copy that compaction is about to put in the place of the segment. A start would complete that, and bring the
-# segment back in front of a gap. The log goes first: without it, a start removes the others.
+# Files of a compacted segment that is about to replace the old one. The next start would complete the swap, and restore
+# the segment in front of a gap. The log is removed first: without it, a start removes the others.
 SWAP_SUFFIXES = tuple(suffix + ".swap" for suffix in (".log", *INDEX_SUFFIXES))
 
 
 def set_aside_segment_files(files: FileSystem, segment: LogSegment) -> list[str]:
-    """Give the files of a segment that left its log names that nobody looks for; returns these, to be removed later.
+    """Renames the files of a segment that left its log to names that are not in use.
 
-    By their old names they could be removed later than the topic is, and its successor would lose its own.
+    Returns the new names, for a later removal.
+
+    Removed later by their old names, they could be the files of a topic that was created since under the same name.
     """
     stem = f"{segment.directory}/{segment_name(segment.base_offset)}"
     aside = []
@@ -51,7 +53,7 @@ def set_aside_segment_files(files: FileSystem, segment: LogSegment) -> list[str]
 
 
 def remove_segment_files(files: FileSystem, segment: LogSegment) -> None:
-    """The log file first: without it the others mean nothing, and recovery sweeps them up."""
+    """Removes the log file first: without it the others are unused, and recovery removes them."""
     stem = f"{segment.directory}/{segment_name(segment.base_offset)}"
     for suffix in SEGMENT_SUFFIXES:
         with suppress(FileNotFoundError):
@@ -59,12 +61,12 @@ def remove_segment_files(files: FileSystem, segment: LogSegment) -> None:
 
 
 CLEANED, SWAP, DELETED = ".cleaned", ".swap", ".deleted"
-# The log comes last: that it has its new name says that the others have theirs.
+# The log comes last: once it has its new name, the others have theirs.
 FILES_OF_SEGMENT = (".index", ".timeindex", TXN_SUFFIX, ".log")
 
 
 class SuffixedFiles:
-    """The same files under names with a suffix, which can change while a segment has them open."""
+    """File system that adds a suffix to names. The suffix can change while a segment has the files open."""
 
     def __init__(self, files: FileSystem, suffix: str) -> None:
         self._files = files
@@ -114,7 +116,7 @@ class SuffixedFiles:
 
 
 class NewSegment:
-    """A segment in the making, with the suffix that its files have at the moment."""
+    """A segment that is being written, and the current suffix of its files."""
 
     def __init__(
         self, files: FileSystem, directory: str, base_offset: int, *, index_interval_bytes: int, now_ms: int
@@ -150,19 +152,25 @@ class NewSegment:
         self._suffixed.suffix = suffix
 
     def discard_unless_swapped(self) -> None:
-        """Past that point the files are either part of the log or what the next opening completes the swap with."""
+        """Removes the files before the swap.
+
+        Later they are part of the log, or the next opening completes the swap with them.
+        """
         if self._suffixed.suffix == CLEANED:
             self.discard()
 
     def discard(self) -> None:
-        """The log file first: without it the others mean nothing. Some may have the suffix of a rename that failed."""
+        """Removes the log file first: without it the others are unused.
+
+        Some may have the suffix of a rename that failed.
+        """
         self.segment.close()
         for suffix in (self._suffixed.suffix, SWAP):
             remove_if_there(self._files, *(self._stem + kind + suffix for kind in reversed(FILES_OF_SEGMENT)))
 
 
 class ReplacedSegment:
-    """A segment that is not part of its log any more. Readers may still be in the middle of it."""
+    """A segment that has left its log. Responses may still read it."""
 
     __slots__ = ("_paths", "segment")
 
@@ -171,7 +179,10 @@ class ReplacedSegment:
         self._paths = paths
 
     def remove(self, files: FileSystem) -> None:
-        """After `file.delete.delay.ms`. The last user closes the file: a response, or a sync that is under way."""
+        """Removes the files, after `file.delete.delay.ms`.
+
+        The last reference closes the file: of a response or a sync.
+        """
         self.segment = None
         remove_if_there(files, *self._paths)
 
@@ -179,10 +190,9 @@ class ReplacedSegment:
 def swap_in(
     log: "Log", new: NewSegment, old: Sequence[LogSegment], truncations: int
 ) -> Task[list[ReplacedSegment] | None]:
-    """Steps 2 to 4. None, and nothing changed, if some of the old segments have left the log meanwhile.
+    """Does steps 2 to 4. Returns None, without a change, if some of the old segments have left the log.
 
     The same if the log was truncated since it had so many `truncations`: an old segment may be the active one now.
-
     Raises PassingStorageError only if nothing has changed. A later failure leaves a swap that the next opening
     completes.
     """
@@ -204,14 +214,14 @@ def swap_in(
         if new.segment in log.segments:
             new.rename("")
         else:
-            new.discard()  # the log's start has moved past it while we waited
+            new.discard()  # the log start has moved past it during the sync
     yield from off_loop(lambda: log.files.sync_dir(log.directory))
     return replaced
 
 
 @contextmanager
 def _interrupted(directory: str) -> Iterator[None]:
-    """Some files are renamed and others are not: also a full disk takes the partition offline."""
+    """Raises every error as a StorageError, a full disk too: with some files renamed, the partition must go offline."""
     try:
         yield
     except PassingStorageError as error:
@@ -230,7 +240,7 @@ def _set_aside(files: FileSystem, segment: LogSegment, new_base_offset: int) -> 
     stem = f"{segment.directory}/{segment_name(segment.base_offset)}"
     kinds = list(FILES_OF_SEGMENT)
     if segment.base_offset != new_base_offset:
-        kinds.append(SNAPSHOT_SUFFIX)  # no segment begins there any more
+        kinds.append(SNAPSHOT_SUFFIX)  # no segment begins there now
     aside = []
     for kind in kinds:
         if files.exists(stem + kind):
@@ -240,16 +250,16 @@ def _set_aside(files: FileSystem, segment: LogSegment, new_base_offset: int) -> 
 
 
 def refuse_unfinished_swap(files: FileSystem, directory: str) -> None:
-    """A swap that an error interrupted is completed by the next opening of the log, not by another round."""
+    """Raises StorageError if an error interrupted a swap: only the next opening of the log completes it."""
     if any(name.endswith(SWAP) for name in files.list(directory)):
         raise StorageError(f"{directory}: a swap of segments was interrupted; restart the broker to complete it")
 
 
-# ── after a crash ──
+# ── Recovery after a crash ──
 
 
 def finish_swaps(files: FileSystem, directory: str) -> None:
-    """Bring the folder to one side of every swap that was going on. To be called before segments are opened."""
+    """Completes or rolls back every interrupted swap. Called before segments are opened."""
     names = [name for name in files.list(directory) if parse_file_name(name) is not None]
     cleaned = {name.split(".")[0] for name in names if name.endswith(CLEANED)}
     for name in names:
@@ -258,7 +268,7 @@ def finish_swaps(files: FileSystem, directory: str) -> None:
             _complete(files, directory, stem)
     names = [name for name in files.list(directory) if parse_file_name(name) is not None]
     leftovers = [name for name in names if name.endswith((CLEANED, SWAP, DELETED))]
-    # A log file without its index is whole, an index without its log is nothing: the logs go first.
+    # A log file without its index is complete, an index without its log is not: the logs are removed first.
     leftovers.sort(key=lambda name: ".log." not in name)
     remove_if_there(files, *(f"{directory}/{name}" for name in leftovers))
     if leftovers:
@@ -272,8 +282,8 @@ def _complete(files: FileSystem, directory: str, stem: str) -> None:
     for old in sorted({name.offset for name in found if name is not None}):
         if base < old < end:
             _remove_files_of(files, f"{directory}/{segment_name(old)}", (*FILES_OF_SEGMENT, SNAPSHOT_SUFFIX))
-    # Both steps 3 and 4 rename the log last: while the old log has its name, all files of that name are old, and
-    # after that they are new.
+    # Both steps 3 and 4 rename the log last: while the old log has its name, all files of that name are old, and after
+    # that they are new.
     if files.exists(f"{directory}/{stem}.log"):
         _remove_files_of(files, f"{directory}/{stem}", FILES_OF_SEGMENT)
     files.sync_dir(directory)

@@ -1,12 +1,12 @@
-"""Is this batch the one that was written here? And if not: from where to where is it not?
+"""Verifies batches of one segment, and finds the end of a corrupt range.
 
-The checksum answers for everything behind it. Base offset and leader epoch stand outside of it (an append writes them
-in place), so they are held against others: offsets ascend and do not overlap, and a leader epoch is that of a neighbour
-or the one that the epochs' file has there. A flipped bit in one of them is damage like any other: the records would be
-served under another offset.
+The checksum covers everything after it. Base offset and leader epoch are outside of it, because an append writes
+them in place. They are checked against the neighboring batches: offsets ascend and do not overlap, and a leader epoch
+equals that of a neighbor or the one in the leader epoch cache. A flipped bit in one of them is corruption as well:
+the records would be served under another offset.
 
-Looks at one segment; what becomes of damage is decided by who asks. The live log asks before it serves bytes that this
-process has not seen yet, recovery asks for all that may be torn, the scrubber for what nobody has read in a while.
+The callers decide what to do with a corrupt range. The log verifies before it serves bytes that this process has not
+read yet, recovery verifies what may be torn, and the scrubber what has not been read recently.
 """
 
 import logging
@@ -26,17 +26,17 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-UNKNOWN = -1  # an offset or epoch that nobody can tell
+UNKNOWN = -1  # an unknown offset or epoch
 FORMAT_VERSION = 2
 _OFFSET = Struct(">q")
-_PREFIX_BYTES = 4  # of an offset: the same for all batches near each other
-READ_AHEAD_BYTES = 64 * 1024  # many small batches in one read, and no more than a large one would cost anyway
-SEARCH_BYTES = 1024 * 1024  # one read while looking for the next batch behind damage
-RECORDS_MAX = 2**20  # in one batch: bounds what a damaged header can make us skip
+_PREFIX_BYTES = 4  # high-order bytes of an offset: the same for all offsets near each other
+READ_AHEAD_BYTES = 64 * 1024  # many small batches in one read, at no more cost than a large one
+SEARCH_BYTES = 1024 * 1024  # one read while searching for the next batch after a corrupt one
+RECORDS_MAX = 2**20  # in one batch: bounds what a corrupt header can make recovery skip
 
 
 class CorruptRange(NamedTuple):
-    """Bytes that are not what was written there: never served, never cut away."""
+    """A byte range that fails verification: never served, never truncated."""
 
     position: int
     end: int
@@ -46,26 +46,26 @@ class CorruptRange(NamedTuple):
 
 
 class ExpectedBatch(NamedTuple):
-    """What is known about the batch at a position before looking at it."""
+    """Expected properties of the batch at a position, before it is read."""
 
     position: int
-    offset: int  # that it should begin with
+    offset: int  # that the batch should begin with
     epoch: int  # of the batch before it
 
 
 class SegmentBounds(NamedTuple):
-    """What is known about a segment before looking into it."""
+    """Known bounds of a segment, before it is read."""
 
     end_offset: int = UNKNOWN
-    recovery_point: int = UNKNOWN  # everything below has been on disk once
-    may_be_cut: bool = True  # at the first bad batch past the recovery point
-    may_end_in_gap: bool = True  # before its last batch, as compaction leaves one
-    epochs_are_confirmed: bool = False  # the log's epochs have been held against its batches
-    tears_last_write_only: bool = False  # whether only the last batch of the log can be half a write
+    recovery_point: int = UNKNOWN  # every record below was synced
+    may_be_cut: bool = True  # whether to truncate at the first invalid batch past the recovery point
+    may_end_in_gap: bool = True  # whether compaction may have left a gap before its last batch
+    epochs_are_confirmed: bool = False  # whether the leader epochs have been checked against the log's batches
+    tears_last_write_only: bool = False  # whether only the last batch of the log can be a partial write
 
 
 class ReadAhead:
-    """The bytes of a file that is read from front to back, some of them before they are asked for."""
+    """Sequential reader of a file that reads ahead."""
 
     __slots__ = ("_chunk", "_file", "_start")
 
@@ -82,7 +82,7 @@ class ReadAhead:
 
 
 def header_at(file: File | ReadAhead, position: int) -> BatchHeader | None:
-    """None where no header can be."""
+    """Returns the header at `position`, or None if there cannot be one."""
     data = file.read(position, HEADER_BYTES)
     if len(data) < HEADER_BYTES:
         return None
@@ -91,7 +91,7 @@ def header_at(file: File | ReadAhead, position: int) -> BatchHeader | None:
 
 
 def examine(segment: "LogSegment", bytes_: ReadAhead, place: ExpectedBatch, bounds: SegmentBounds) -> BatchHeader:
-    """The header of the batch at the place; raises CorruptLog with what is wrong with it."""
+    """Returns the header of the expected batch; raises CorruptLog with the reason if it is invalid."""
     header = header_at(bytes_, place.position)
     if header is None:
         raise CorruptLog("there is no batch header")
@@ -113,7 +113,7 @@ def _following(segment: "LogSegment", place: ExpectedBatch, header: BatchHeader)
 
 
 def _fits_offset(segment: "LogSegment", place: ExpectedBatch, header: BatchHeader, bounds: SegmentBounds) -> bool:
-    """A gap before a batch is compaction's, unless the next batch knows better."""
+    """A gap before a batch is attributed to compaction, unless the next batch contradicts."""
     if header.base_offset < place.offset or place.offset == UNKNOWN:
         return place.offset == UNKNOWN
     if bounds.end_offset != UNKNOWN and header.next_offset > bounds.end_offset:
@@ -125,7 +125,7 @@ def _fits_offset(segment: "LogSegment", place: ExpectedBatch, header: BatchHeade
 
 
 def _fits_epoch(segment: "LogSegment", place: ExpectedBatch, header: BatchHeader, bounds: SegmentBounds) -> bool:
-    """Another epoch than the batch before has to be confirmed: by the epochs' file, or by the next batch."""
+    """Requires confirmation of an epoch change: by the leader epoch cache, or by the next batch."""
     epoch = header.leader_epoch
     known = segment.epochs.epoch_of(header.base_offset) if segment.epochs is not None else UNKNOWN
     following = _following(segment, place, header)
@@ -134,19 +134,19 @@ def _fits_epoch(segment: "LogSegment", place: ExpectedBatch, header: BatchHeader
     if bounds.epochs_are_confirmed and known != UNKNOWN:
         return False
     if following is None:
-        # The file may be what is wrong: rather a wrong epoch in the last batch than a batch that is not there.
+        # The leader epoch cache may be wrong. A wrong epoch in the last batch is better than a missing batch.
         return epoch > place.epoch
     return known == UNKNOWN and place.epoch <= epoch <= following.leader_epoch
 
 
 def hole_at(segment: "LogSegment", place: ExpectedBatch, reason: str, bounds: SegmentBounds) -> CorruptRange:
-    """The damage that begins here, up to the next batch that is good, or to the end of the file."""
+    """Returns the corrupt range that begins here, up to the next valid batch, or to the end of the file."""
     checksums = RangeChecksums(segment.file, place.position)
     for position in _where_to_go_on(segment, place):
         header = _good_batch(segment, position, place.offset, bounds.end_offset, checksums)
         if header is not None:
             return CorruptRange(place.position, position, place.offset, header.base_offset, reason)
-    # Offsets that were handed out, or may have been, are not handed out again.
+    # Offsets that were assigned, or may have been, are not assigned again.
     next_offset = max(bounds.end_offset, bounds.recovery_point, place.offset)
     if next_offset == place.offset and bounds.end_offset < place.offset:
         next_offset = min(max(_said_end(segment, place), place.offset + 1), place.offset + RECORDS_MAX)
@@ -154,20 +154,20 @@ def hole_at(segment: "LogSegment", place: ExpectedBatch, reason: str, bounds: Se
 
 
 def _said_end(segment: "LogSegment", place: ExpectedBatch) -> int:
-    """Where the damaged batch says that it ends: by its own offset, or by the one that it should have."""
+    """Returns where the corrupt batch ends by its header: from its own base offset, or from the expected one."""
     damaged = header_at(segment.file, place.position)
     return place.offset if damaged is None else max(damaged.base_offset, place.offset) + damaged.last_offset_delta + 1
 
 
 def _where_to_go_on(segment: "LogSegment", place: ExpectedBatch) -> Iterator[int]:
-    """Behind the batch, if its length is not what is damaged; else wherever a batch might begin."""
+    """Yields the end of the batch, in case its length is intact; then every position where a batch might begin."""
     header = header_at(segment.file, place.position)
     if header is not None and place.position + header.total_bytes < segment.size:
         yield place.position + header.total_bytes
     import re
 
-    # The first bytes of an offset near this one, and the format's version where it belongs. A segment spans less than
-    # 2^32 offsets, so the first bytes of later ones are these or the next number.
+    # The search pattern is the high-order bytes of an offset near this one, and the magic byte. A segment spans less
+    # than 2^32 offsets, so that these bytes of later offsets are the same or the next number.
     prefix, following = (
         re.escape(_OFFSET.pack(min(offset, OFFSET_MAX))[:_PREFIX_BYTES])
         for offset in (max(place.offset, 0), max(place.offset, 0) + 2**32)
@@ -183,7 +183,7 @@ def _where_to_go_on(segment: "LogSegment", place: ExpectedBatch) -> Iterator[int
 def _good_batch(
     segment: "LogSegment", position: int, after_offset: int, end_offset: int, checksums: RangeChecksums
 ) -> BatchHeader | None:
-    """The header of a valid batch whose offsets are between these two, if one begins at the position."""
+    """Returns the header of a valid batch at `position` whose offsets are between these two; None if there is none."""
     header = header_at(segment.file, position)
     if header is None or not after_offset <= header.base_offset < header.next_offset:
         return None
@@ -194,10 +194,10 @@ def _good_batch(
 
 
 def check_segment(segment: "LogSegment", bounds: SegmentBounds) -> bool:
-    """Check every batch and index the good ones anew; False when the segment was cut, so nothing may follow it.
+    """Verifies every batch and rebuilds the indexes; False if the segment was truncated, so that none may follow it.
 
-    Past the recovery point a bad batch is half a write, and the log ends before it; where only the last write can be
-    torn, only if no valid batch is behind it. Any other is corrupt: kept, logged as an error, and not served.
+    Past the recovery point an invalid batch is a partial write, and the log ends before it; if only the last write
+    can be torn, only if no valid batch is after it. Any other is corrupt: kept, logged as an error, and not served.
     """
     segment.begin_anew()
     bytes_ = ReadAhead(segment.file)
@@ -207,7 +207,7 @@ def check_segment(segment: "LogSegment", bounds: SegmentBounds) -> bool:
             header = examine(segment, bytes_, place, bounds)
         except CorruptLog as damage:
             if segment.next_offset == bounds.end_offset:
-                # All that belongs here is here. Half a write that was cut before came back with a power cut.
+                # The segment is complete. A partial write that was truncated earlier has reappeared after a power loss.
                 _cut(segment, place.position, str(damage))
                 return True
             may_be_torn = bounds.may_be_cut and segment.next_offset >= bounds.recovery_point
@@ -230,7 +230,7 @@ def check_segment(segment: "LogSegment", bounds: SegmentBounds) -> bool:
 
 
 def _is_last_write(segment: "LogSegment", hole: CorruptRange, bounds: SegmentBounds) -> bool:
-    """Whether the bad batch is the end of the log, where a process was killed while it wrote."""
+    """Returns whether the invalid batch is the end of the log, where the process crashed during a write."""
     if bounds.end_offset != UNKNOWN:
         return False  # the next segment was begun after this one was written
     if hole.end == segment.size:
@@ -238,12 +238,12 @@ def _is_last_write(segment: "LogSegment", hole: CorruptRange, bounds: SegmentBou
     header = header_at(segment.file, hole.position)
     if header is None or header.base_offset != hole.base_offset:
         return False
-    # What looks like a batch within half a batch is a record's value, unless it is the batch that has to follow.
+    # A batch within a partial batch is part of a record value, unless it has the offset of the next batch.
     return hole.end < hole.position + header.total_bytes and hole.next_offset != header.next_offset
 
 
 def _cut(segment: "LogSegment", position: int, reason: str) -> None:
-    # Room that a crash has left is nothing to worry about.
+    # A preallocated tail is expected after a crash, so it is logged at debug level.
     level, what = (logging.DEBUG, "room") if is_room(segment.file, position) else (logging.WARNING, reason)
     log.log(level, "%s: truncated %d bytes at byte %d: %s", segment.path, segment.size - position, position, what)
     segment.truncate(position, segment.next_offset)
@@ -261,9 +261,11 @@ def say_damaged(segment: "LogSegment", hole: CorruptRange) -> None:
 
 
 def check_range(segment: "LogSegment", start: int, end: int) -> tuple[int, CorruptRange | None]:
-    """Check batches from the boundary `start` until past `end` or a bad one; how far it is good, and the damage.
+    """Verifies batches from `start` until past `end` or an invalid one.
 
-    Changes nothing, so that it may run in a thread beside the loop.
+    Returns the end of the valid ones, and the corrupt range.
+
+    Changes nothing, so that it may run in a thread next to the event loop.
     """
     place, bounds = place_at(segment, start), SegmentBounds(segment.next_offset, epochs_are_confirmed=True)
     bytes_, end = ReadAhead(segment.file), min(end, segment.size)
@@ -277,7 +279,7 @@ def check_range(segment: "LogSegment", start: int, end: int) -> tuple[int, Corru
 
 
 def place_at(segment: "LogSegment", position: int) -> ExpectedBatch:
-    """What the batches before it say about the boundary at `position`."""
+    """Returns the expected batch at the boundary `position`, derived from the batches before it."""
     entry = segment.offset_index.last_before_position(position - 1)
     start, offset, epoch = (entry[1] if entry else 0), UNKNOWN, UNKNOWN
     if not start:
@@ -287,7 +289,7 @@ def place_at(segment: "LogSegment", position: int) -> ExpectedBatch:
             if not offset <= header.base_offset < header.next_offset <= segment.next_offset:
                 return ExpectedBatch(
                     position, UNKNOWN, UNKNOWN
-                )  # that one is damaged, and knows nothing about this one
+                )  # that batch is corrupt and implies nothing about the next one
             offset, epoch = header.next_offset, header.leader_epoch
     except CorruptLog:
         return ExpectedBatch(position, UNKNOWN, UNKNOWN)
@@ -298,7 +300,7 @@ def place_at(segment: "LogSegment", position: int) -> ExpectedBatch:
 
 
 def is_offset_entry_valid(segment: "LogSegment", entry: tuple[int, int]) -> bool:
-    """Whether an entry of `.index` names the last offset of the batch at its position."""
+    """Returns whether an entry of `.index` names the last offset of the batch at its position."""
     if segment.is_in_hole(entry[1]):
         return True
     header = header_at(segment.file, entry[1])
@@ -306,7 +308,7 @@ def is_offset_entry_valid(segment: "LogSegment", entry: tuple[int, int]) -> bool
 
 
 def is_time_entry_valid(segment: "LogSegment", entry: tuple[int, int]) -> bool:
-    """Whether an entry of `.timeindex` names the highest timestamp of the batch that holds its offset."""
+    """Returns whether an entry of `.timeindex` names the maximum timestamp of the batch that contains its offset."""
     offset = segment.base_offset + entry[1]
     if segment.hole_at(offset) is not None:
         return True

@@ -1,6 +1,6 @@
-"""The index of aborted transactions of a segment: its file format, and its entries in memory.
+"""The index of aborted transactions of a segment (`.txnindex`): its file format, and its use by a log.
 
-The `.txnindex` of one segment: the transactions that were aborted by a marker in it.
+One entry for each transaction that a marker in the segment aborted:
 
     int16   version (0)
     int64   producer id
@@ -8,16 +8,13 @@ The `.txnindex` of one segment: the transactions that were aborted by a marker i
     int64   last offset: the marker's, ascending from entry to entry
     int64   last stable offset when the marker was written
 
-A reader of committed data asks which of them touch its range. Entries are searched in the file, so that a
-segment with a million aborted transactions costs no memory. The file appears with the first entry: nearly all
-segments have none.
+A fetch of a `read_committed` consumer looks up the entries that overlap its range. Entries are searched in the file,
+so that a segment with a million aborted transactions costs no memory. Most segments have no aborted transaction: the
+file is created with the first entry, and is open only while the segment is written.
 
-The aborted transactions of one segment: its `.txnindex`, open only while the segment is written.
-
-Most segments never see a transaction and have no such file. A file that is missing or altered would expose aborted
-records, or hide committed ones. So `sum` says which entries were written: producer snapshots keep it
-(`storage/producer/producer_snapshot_file.py`), and the file is held against it when the log is opened, before
-compaction and by the scrubber.
+A file that is missing or altered would expose aborted records, or hide committed ones. So `sum` identifies the
+entries that were written: producer snapshots store it (`storage/producer/producer_snapshot_file.py`), and the file is
+compared with it when the log is opened, before compaction and by the scrubber.
 """
 
 import os
@@ -34,8 +31,8 @@ VERSION = 0
 SUFFIX = ".txnindex"
 _LAST_OFFSET_AT = 18
 _OFFSET = Struct(">q")
-READ_ENTRIES = 256  # 8.5 KiB a read: more than a fetch finds, few enough to be cheap when it finds none
-SUM_ENTRIES = 32 * 1024  # 1 MiB a read of those that only pass through the checksum
+READ_ENTRIES = 256  # 8.5 KiB per read: more than a fetch needs, few enough to be cheap if it needs none
+SUM_ENTRIES = 32 * 1024  # 1 MiB per read when only the checksum is computed
 
 
 class AbortedTxn(NamedTuple):
@@ -62,7 +59,7 @@ NO_ENTRIES = IndexSum(0, 0)
 
 
 def pack_entries(txns: Iterable[AbortedTxn]) -> bytes:
-    """The content of an index with these entries."""
+    """Returns the content of an index with these entries."""
     return b"".join(ENTRY.pack(VERSION, *txn) for txn in txns)
 
 
@@ -91,7 +88,7 @@ class TxnIndex:
         self.last_offset = self._read_last_offset()
 
     def entries(self, number: int = 0) -> Iterator[AbortedTxn]:
-        """From entry `number` on, in log order."""
+        """Yields the entries from number `number` on, in log order."""
         file = self._file
         while file is not None and number < len(self):
             chunk = file.read(number * ENTRY.size, min(READ_ENTRIES, len(self) - number) * ENTRY.size)
@@ -102,20 +99,20 @@ class TxnIndex:
             number += READ_ENTRIES
 
     def overlapping(self, first_offset: int, upper_bound: int) -> tuple[list[AbortedTxn], bool]:
-        """Those that touch [first_offset, upper_bound), and whether later segments cannot have any more."""
+        """Returns those that overlap [first_offset, upper_bound), and whether later segments have no more of them."""
         found: list[AbortedTxn] = []
         for txn in self.entries(self._first_ending_at_or_after(first_offset)):
             if txn.first_offset < upper_bound:
                 found.append(txn)
             if txn.last_stable_offset >= upper_bound:
-                # All below the bound was decided by then: a later marker aborts only what lies past it.
+                # All transactions below the bound had ended by then: a later marker aborts only records past it.
                 return found, True
         return found, False
 
     def check(self, base_offset: int, expected: IndexSum | None = None, *, may_go_on: bool = False) -> None:
-        """CorruptLog unless the entries are the expected ones; with `may_go_on`, entries may follow them.
+        """Raises CorruptLog unless the entries are the expected ones; with `may_go_on`, entries may follow them.
 
-        Others only have to be possible in a segment that starts at `base_offset`.
+        Other entries only have to be possible in a segment that starts at `base_offset`.
         """
         if self._file is not None and self._file.size % ENTRY.size:
             raise CorruptLog(f"{self.path} ends within an entry")
@@ -130,7 +127,7 @@ class TxnIndex:
             previous = txn.last_offset
 
     def check_briefly(self, expected: IndexSum) -> None:
-        """CorruptLog if the index has not as many entries, or other ones where one read shows all of them."""
+        """Raises CorruptLog if the number of entries differs, or the entries of an index that fits one read."""
         if len(self) != expected.entries or expected.entries <= READ_ENTRIES:
             self._check_first(expected, may_go_on=False)
 
@@ -148,14 +145,16 @@ class TxnIndex:
         return found
 
     def truncate(self, end_offset: int) -> None:
-        """Forget markers at or past `end_offset`."""
+        """Removes entries of markers at or past `end_offset`."""
         if self._file is not None:
             self._file.truncate(self._first_ending_at_or_after(end_offset) * ENTRY.size)
             self.last_offset = self._read_last_offset()
 
     def sync(self) -> None:
-        """After a failure the entries are written again: else the next start, which changes none that is right, would
-        find them in the page cache, and its sync would succeed without writing them.
+        """Syncs the file. After a failure the entries are written again.
+
+        Otherwise the next start, which rewrites no valid index, would read them from the page cache, and its sync
+        would succeed without writing them.
         """
         if self._file is None:
             return
@@ -190,11 +189,11 @@ class TxnIndex:
         return self._last_offset_of(count - 1) if count else -1
 
 
-PREPARED_SUFFIX = ".tmp"  # the next start removes it
+PREPARED_SUFFIX = ".tmp"  # the next start removes files with this suffix
 
 
 class PreparedIndex(NamedTuple):
-    """For `adopt`: a new file that is synced, or None if the index is right as it is; and what it then holds."""
+    """Input of `adopt`: a synced new file, or None if the index is valid; and the sum of the entries."""
 
     path: str | None
     sum: IndexSum
@@ -208,12 +207,13 @@ class SegmentTransactionIndex:
         self.path = stem + SUFFIX
         self._base_offset = base_offset
         self._open: TxnIndex | None = None
-        self._has_new_name = False  # which the disk may not know of yet
-        self.sum: IndexSum | None = None  # of what was written; None until a log that is opened has been checked
-        self._sum_before = NO_ENTRIES  # without the entry that was noted last
+        self._has_new_name = False  # the directory entry may not be synced yet
+        # of what was written; None until the index of a log that is opened has been checked
+        self.sum: IndexSum | None = None
+        self._sum_before = NO_ENTRIES  # before the entry that was added last
 
     def note(self, txn: AbortedTxn) -> None:
-        """A marker in this segment aborts a transaction: live and at recovery alike."""
+        """Adds an aborted transaction whose marker is in this segment, after an append and during recovery."""
         if self._open is None:
             self._has_new_name = not self._files.exists(self.path)
             self._open = TxnIndex(self._files, self.path)
@@ -222,7 +222,7 @@ class SegmentTransactionIndex:
             self._sum_before, self.sum = self.sum, self.sum.plus(pack_entries([txn]))
 
     def remove_last(self) -> None:
-        """Remove the entry that was noted last, because its marker could not be written.
+        """Removes the entry that was added last, because its marker could not be written.
 
         Raises StorageError if that fails, never DiskFull: the entry may still be there, so the log needs recovery.
         """
@@ -235,7 +235,7 @@ class SegmentTransactionIndex:
             self.sum = self._sum_before
 
     def entries_from(self, offset: int) -> list[AbortedTxn]:
-        """Of markers at or past the offset, in log order."""
+        """Returns the entries of markers at or past the offset, in log order."""
         if not self._files.exists(self.path):
             return []
         index = TxnIndex(self._files, self.path)
@@ -247,8 +247,8 @@ class SegmentTransactionIndex:
     def rewrite_from(self, offset: int, txns: Sequence[AbortedTxn]) -> None:
         """Makes `txns` the entries of markers at or past the offset.
 
-        Atomic where the index has other entries: an entry may be all that is left of a corrupt marker, so a crash
-        must not lose it. Entries that only have to be added are appended.
+        Atomic if the index has other entries: an entry may be all that is left of a corrupt marker, so that a crash
+        must not lose it. Missing entries are only appended.
         """
         entries = self.entries_from(0)
         kept = [txn for txn in entries if txn.last_offset < offset]
@@ -260,7 +260,7 @@ class SegmentTransactionIndex:
             added = ()
         if txns and self._open is None:
             self._open = TxnIndex(self._files, self.path)
-            self._has_new_name = True  # the last process may have made the file and not synced its name
+            self._has_new_name = True  # the last process may have created the file without syncing its name
         for txn in added:
             self.note(txn)
         self.sum = NO_ENTRIES.plus(pack_entries([*kept, *txns]))
@@ -268,7 +268,7 @@ class SegmentTransactionIndex:
     def prepare_rewrite(self, offset: int, end_offset: int, txns: Sequence[AbortedTxn]) -> PreparedIndex:
         """Makes `txns` the entries from `offset` up to `end_offset`, in a new file that is synced.
 
-        No file if the index has these entries already. May run in a thread.
+        Writes no file if the index has these entries already. May run in a thread.
         """
         try:
             self.check()
@@ -285,7 +285,8 @@ class SegmentTransactionIndex:
     def adopt(self, prepared: PreparedIndex, txns: Sequence[AbortedTxn]) -> None:
         """Replaces the index by the prepared file, if there is one; the next snapshot waits until it is synced.
 
-        Waits for no disk. The prepared file is on disk, so a power loss leaves the former entries or the new ones.
+        Waits for no disk. The prepared file is synced, so that a power loss leaves the former entries or the new
+        ones.
         """
         if prepared.path is not None:
             self.close()
@@ -306,16 +307,16 @@ class SegmentTransactionIndex:
             self._open = TxnIndex(self._files, self.path)
             is_intact = self._open.sum_of_first(len(self._open)) == self.sum
             self._open.truncate(offset)
-            if is_intact:  # else the sum stays, and the index does not pass for a good one
+            if is_intact:  # otherwise the sum is kept, and the index does not match it
                 self.sum = self._open.sum_of_first(len(self._open))
 
     def forget_past(self, log_end_offset: int) -> None:
-        """Remove entries of markers that are not in the log, if there are any."""
+        """Removes entries of markers at or past the log end, if there are any."""
         if self.last_offset() >= log_end_offset:
             self.forget_from(log_end_offset)
 
     def last_offset(self) -> int:
-        """Of the last marker that is indexed; -1 if none is."""
+        """Returns the offset of the last indexed marker; -1 if there is none."""
         if self._open is not None:
             return self._open.last_offset
         if not self._files.exists(self.path):
@@ -327,14 +328,17 @@ class SegmentTransactionIndex:
             index.close()
 
     def check(self) -> None:
-        """CorruptLog if the index is not the one that was written, or cannot be the one of this segment.
+        """Raises CorruptLog if the index is not the one that was written, or cannot be the one of this segment.
 
-        Opens the file for itself, so that it may run in a thread.
+        Opens the file separately, so that it may run in a thread.
         """
         self.check_as(self.sum)
 
     def check_as(self, expected: IndexSum | None, *, may_go_on: bool = False) -> None:
-        """As `check`, for what a snapshot says. None: only whether it can be the index of this segment."""
+        """Checks the index against the sum of a snapshot.
+
+        With None, only checks that it can be the index of this segment.
+        """
         index = TxnIndex(self._files, self.path)
         try:
             index.check(self._base_offset, expected, may_go_on=may_go_on)
@@ -342,7 +346,7 @@ class SegmentTransactionIndex:
             index.close()
 
     def trust(self, expected: IndexSum | None) -> None:
-        """The file was checked; without an expected sum, that of what it holds is taken."""
+        """Records the sum of a file that was checked. Without an expected sum, computes that of its content."""
         if expected is None:
             index = TxnIndex(self._files, self.path)
             try:
@@ -352,9 +356,9 @@ class SegmentTransactionIndex:
         self.sum = expected
 
     def between(self, first_offset: int, upper_bound: int) -> tuple[list[AbortedTxn], bool]:
-        """Those that touch the offsets, and whether later segments cannot hold more of them.
+        """Returns the entries that overlap the offsets, and whether later segments cannot have more of them.
 
-        CorruptLog if the file is not the one that was written, as far as a read shows that.
+        Raises CorruptLog if the file is not the one that was written, as far as one read detects that.
         """
         if self._open is not None:
             return self._open.overlapping(first_offset, upper_bound)
@@ -369,9 +373,9 @@ class SegmentTransactionIndex:
             index.close()
 
     def seal(self) -> list[Durable]:
-        """No more markers. Returns what has to be on disk before the snapshot that follows is written.
+        """Ends the entries. Returns what must be synced before the snapshot that follows is written.
 
-        Recovery reads markers only from that snapshot on, so it relies on the index below it.
+        Recovery reads markers only from that snapshot on, so that it depends on the index below it.
         """
         if self._open is None:
             return []

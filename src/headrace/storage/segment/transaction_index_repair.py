@@ -1,4 +1,4 @@
-"""Writing the index of aborted transactions of one sealed segment again, from the batches, while the log is in use."""
+"""Rebuilds the transaction index of an inactive segment from the batches, while the log is in use."""
 
 from headrace.storage.log import Log
 from headrace.storage.producer.producer_state_loader import replay_to
@@ -7,7 +7,7 @@ from headrace.storage.segment.transaction_index import AbortedTxn, PreparedIndex
 
 
 class IndexRepair:
-    """A new file that nothing looks for until `apply`."""
+    """A rebuilt index. Its file is not in use until `apply`."""
 
     def __init__(
         self, log: Log, segment: LogSegment, prepared: PreparedIndex, txns: list[AbortedTxn], truncations: int
@@ -19,7 +19,10 @@ class IndexRepair:
         self._truncations = truncations
 
     def apply(self) -> bool:
-        """On the event loop, and if the segment is still part of the log and was not truncated; else False."""
+        """Adopts the index, on the event loop.
+
+        Returns False if the segment has left the log or the log was truncated.
+        """
         if self._log.truncations != self._truncations or self._segment not in self._log.segments[:-1]:
             return False
         self._segment.aborted.adopt(self._prepared, self._txns)
@@ -27,7 +30,10 @@ class IndexRepair:
 
 
 def rebuild_index(log: Log, segment: LogSegment) -> IndexRepair:
-    """Reads up to the whole log: may run in a thread. Raises NewHoles if a batch turns out to be corrupt."""
+    """Rebuilds the index.
+
+    Reads up to the whole log, so it may run in a thread. Raises NewHoles if a batch is corrupt.
+    """
     truncations = log.truncations
     segments = [one for one in log.segments if one.base_offset <= segment.base_offset]
     replayed = replay_to(log.files, log.directory, segments, segment.size, segment.next_offset)
