@@ -1,1 +1,1 @@
-"""model: the nouns everyone shares: ids, errors with Kafka's codes, settings, the clock port. Knows nobody."""
+"""Types that every package uses: ids, errors with Kafka's codes, the clock interface. Imports no other package."""

@@ -1,17 +1,17 @@
 """Every error that headrace raises on purpose.
 
-    HeadraceError                     has a Kafka code; `retriable` says whether trying again can help
-    ├── ProtocolError                 the peer's bytes make no sense: the connection is closed
-    ├── RequestError                  the peer asked for something we refuse: answered with its code
+    HeadraceError                     has a Kafka error code; `retriable`: whether a retry may succeed
+    ├── ProtocolError                 the peer's bytes are malformed: the connection is closed
+    ├── RequestError                  the request is rejected: the response has the error code
     │   └── NotLeader, UnknownTopic, …
-    └── StorageError                  the disk failed us: the partition goes offline, nothing is acked
-        ├── PassingStorageError       nothing has changed: the partition stays online, a later attempt can succeed
-        │   ├── DiskFull              no room: produce is refused, reading goes on
+    └── StorageError                  the disk failed: the partition goes offline, nothing is acknowledged
+        ├── PassingStorageError       nothing has changed: the partition stays online, a retry may succeed
+        │   ├── DiskFull              insufficient disk space: Produce is rejected, reads continue
         │   └── ResourceShortage      no file descriptor or no memory
-        ├── MissingFile               a file or directory is not there; a FileNotFoundError, too
-        └── CorruptLog                bytes that were once good are not any more
+        ├── MissingFile               a file or directory does not exist; a FileNotFoundError, too
+        └── CorruptLog                bytes that were valid fail verification
 
-`broker/api/pipeline.py` alone turns an exception into a response.
+Only `broker/api/pipeline.py` turns an exception into a response.
 """
 
 from enum import IntEnum
@@ -139,20 +139,20 @@ class ErrorCode(IntEnum):
 
 
 class HeadraceError(Exception):
-    """The root. The message is for people and says what to do next; the code is for the wire."""
+    """The base class. The message is for users and includes the next action; the code is for the protocol."""
 
     code: ClassVar[ErrorCode] = ErrorCode.UNKNOWN_SERVER_ERROR
     retriable: ClassVar[bool] = False
 
 
 class ProtocolError(HeadraceError):
-    """The peer's bytes make no sense; nothing after them on this connection can be trusted."""
+    """The peer's bytes are malformed; nothing after them on this connection can be parsed."""
 
     code = ErrorCode.INVALID_REQUEST
 
 
 class RequestError(HeadraceError):
-    """The request is understood and refused."""
+    """The request was parsed and is rejected."""
 
     code = ErrorCode.INVALID_REQUEST
 
@@ -162,7 +162,7 @@ class UnsupportedVersion(RequestError):
 
 
 class UnknownTopic(RequestError):
-    """No such topic or partition, as far as this broker knows."""
+    """This broker's metadata has no such topic or partition."""
 
     code = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
     retriable = True
@@ -181,14 +181,14 @@ class NotLeader(RequestError):
 
 
 class FencedLeaderEpoch(RequestError):
-    """The client knows an older leader than we do."""
+    """The client's leader epoch is older than the broker's."""
 
     code = ErrorCode.FENCED_LEADER_EPOCH
     retriable = True
 
 
 class UnknownLeaderEpoch(RequestError):
-    """The client knows a newer leader than we do: our metadata lags."""
+    """The client's leader epoch is newer than the broker's, whose metadata lags."""
 
     code = ErrorCode.UNKNOWN_LEADER_EPOCH
     retriable = True
@@ -197,7 +197,7 @@ class UnknownLeaderEpoch(RequestError):
 class LookupInterrupted(RequestError):
     """The log changed while a record was looked up by its timestamp; the client should retry."""
 
-    code = ErrorCode.LEADER_NOT_AVAILABLE  # of the retriable codes, the one that clients of every version retry
+    code = ErrorCode.LEADER_NOT_AVAILABLE  # of the retriable codes, the one on which clients of every version retry
     retriable = True
 
 
@@ -206,7 +206,7 @@ class OffsetOutOfRange(RequestError):
 
 
 class RequestTimedOut(RequestError):
-    """What the request waits for has not happened in its time. It may still happen."""
+    """The condition that the request waits for was not met in time. It may still be met later."""
 
     code = ErrorCode.REQUEST_TIMED_OUT
     retriable = True
@@ -266,14 +266,14 @@ class NotEnoughReplicas(RequestError):
 
 
 class CorruptBatch(RequestError):
-    """The checksum or the structure of a batch in a Produce is wrong."""
+    """The checksum or the structure of a batch in a Produce is invalid."""
 
     code = ErrorCode.CORRUPT_MESSAGE
     retriable = True
 
 
 class InvalidRecord(RequestError):
-    """A record breaks a rule of its topic; `record_errors` names which ones."""
+    """A record violates a rule of its topic; `record_errors` lists these records."""
 
     code = ErrorCode.INVALID_RECORD
 
@@ -291,7 +291,7 @@ class MessageTooLarge(RequestError):
 
 
 class UnsupportedMessageFormat(RequestError):
-    """Record format v0 or v1: two formats ago; every client since 2017 can write v2."""
+    """Record format v0 or v1. Every client since 2017 can write v2."""
 
     code = ErrorCode.UNSUPPORTED_FOR_MESSAGE_FORMAT
 
@@ -309,7 +309,7 @@ class InvalidProducerEpoch(RequestError):
 
 
 class InvalidTransactionState(RequestError):
-    """The batch does not fit the transaction that its producer has open."""
+    """The batch is invalid in the current state of its producer's transaction."""
 
     code = ErrorCode.INVALID_TXN_STATE
 
@@ -331,7 +331,7 @@ class InvalidFetchSessionEpoch(RequestError):
 
 
 class StorageError(HeadraceError):
-    """The disk did not do what it promised. Never retried and acked: what is on disk is unknown now."""
+    """A disk operation failed. Never retried and then acknowledged: the content of the disk is unknown."""
 
     code = ErrorCode.KAFKA_STORAGE_ERROR
     retriable = True
@@ -342,18 +342,21 @@ class PassingStorageError(StorageError):
 
 
 class ResourceShortage(PassingStorageError):
-    """The process or the host is out of file descriptors or memory. The file itself is not in doubt."""
+    """The process or the host is out of file descriptors or memory. The file itself is intact."""
 
 
 class DiskFull(PassingStorageError):
-    """No room below the reserve. Produce is refused; fetch, delete and retention go on, so it heals."""
+    """Free disk space is below the reserve.
+
+    Produce is rejected; fetch, delete and retention continue and can free space.
+    """
 
 
 class MissingFile(StorageError, FileNotFoundError):
-    """A file or directory that should be there is not. Callers that expect this catch FileNotFoundError."""
+    """An expected file or directory does not exist. Callers that allow this catch FileNotFoundError."""
 
 
 class CorruptLog(StorageError):
-    """Bytes on disk that were once acknowledged fail their checksum: never served, never silently cut."""
+    """Bytes on disk that were acknowledged fail their checksum: never served, never truncated silently."""
 
     code = ErrorCode.CORRUPT_MESSAGE

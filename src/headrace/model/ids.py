@@ -1,4 +1,4 @@
-"""Names for the numbers that travel through every layer."""
+"""Types of the ids that all layers use."""
 
 from collections.abc import Iterable
 from typing import NamedTuple, NewType
@@ -23,7 +23,7 @@ class TopicPartition(NamedTuple):
 
 
 def by_topic(places: Iterable[TopicPartition]) -> dict[str, list[int]]:
-    """The partitions of each topic, both in the order in which they come."""
+    """Returns the partitions of each topic, both in their order of appearance."""
     topics: dict[str, list[int]] = {}
     for topic, partition in places:
         topics.setdefault(topic, []).append(partition)

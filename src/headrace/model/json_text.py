@@ -1,4 +1,4 @@
-"""The text of parts of a JSON document, exactly as the client wrote it: numbers, escapes, spaces and repeated keys.
+"""The source text of parts of a JSON document, unchanged: numbers, escapes, spaces and repeated keys.
 
 A parser's values cannot be written back unchanged: `1.10`, `-0` and a number of thirty digits each have one value and
 several spellings. Pure; finds positions with the standard library's parser, which is compiled.
@@ -15,13 +15,13 @@ Name = str | int
 
 
 class TooDeep(ValueError):
-    """The document is nested deeper than the parser goes; the limit is Python's recursion limit."""
+    """The document is nested deeper than the parser allows; the limit is Python's recursion limit."""
 
 
 class JsonText:
     """A lazily sliced document: `text["value"]` and `rows[3]` are parts of it. It must be valid JSON.
 
-    Nothing is scanned before a text is asked for, so that messages of plain strings cost nothing.
+    Nothing is scanned before a part is requested, so that messages of plain strings cost nothing.
     """
 
     __slots__ = ("_get", "_parts")
@@ -43,9 +43,9 @@ class JsonText:
 
 
 def parts(text: str) -> dict[Name, str]:
-    """The text of each member of an object, by its name, or of each element of an array, by its number.
+    """Returns the text of each member of an object, by its name, or of each element of an array, by its index.
 
-    Of members with the same name the last one counts, as it does for parsers.
+    Of members with the same name the last one is used, as parsers do.
     """
     opening = _past_punctuation(text, 0)
     is_object = text[opening] == "{"
@@ -70,7 +70,7 @@ def _past_punctuation(text: str, start: int) -> int:
 
 
 def _end(text: str, start: int) -> int:
-    """Where the value that starts there ends."""
+    """Returns the end of the value that starts at `start`."""
     try:
         return _decode(text, start)[1]
     except RecursionError:

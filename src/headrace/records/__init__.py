@@ -1,1 +1,1 @@
-"""records: the bytes of a record batch, from its header to its records. Knows model; does no I/O."""
+"""The format of record batches, from the header to the records. Performs no I/O."""

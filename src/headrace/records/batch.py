@@ -1,6 +1,6 @@
 """The header of a record batch (format v2), read and patched in place.
 
-A batch is opaque to the broker: this header is all that Produce and Fetch ever look at.
+A batch is opaque to the broker: Produce and Fetch read only this header.
 
      0        8     12     16    17    21      23        27         35
     ┌────────┬─────┬──────┬─────┬─────┬───────┬─────────┬──────────┬──────────┐
@@ -15,8 +15,8 @@ A batch is opaque to the broker: this header is all that Produce and Fetch ever 
        │ id       │epoch   │ sequence │count  │ (perhaps compressed)  │
     ┄──┴──────────┴────────┴──────────┴───────┴───────────────────────┘
 
-`len` counts the bytes after itself. Base offset and leader epoch stand outside the checksum, so an append
-writes them in place and leaves the client's bytes as they are.
+`len` counts the bytes after itself. The checksum covers neither base offset nor leader epoch, so that an append
+writes them in place and leaves the client's bytes unchanged.
 """
 
 from collections.abc import Iterator
@@ -34,7 +34,7 @@ from headrace.records.crc import crc32c
 
 HEADER = Struct(">qiibIhiqqqhii")
 HEADER_BYTES = HEADER.size
-LENGTH_OVERHEAD = 12  # base offset and the length field itself are not counted by the length field
+LENGTH_OVERHEAD = 12  # the length field does not count the base offset and itself
 CRC_START = 21  # the checksum covers everything from the attributes on
 _OFFSET_AND_LENGTH = Struct(">qi")
 _OFFSET = Struct(">q")
@@ -43,7 +43,7 @@ _LEADER_EPOCH_AT = 12
 _ATTRIBUTES_LOW_BYTE_AT = 22
 
 CODEC_MASK = 0x07
-CODEC_MAX = 4  # zstd; the other three numbers would be stored and then fail every reader
+CODEC_MAX = 4  # zstd; readers would fail on the remaining three numbers
 TIMESTAMP_TYPE_FLAG = 0x08
 TRANSACTIONAL_FLAG = 0x10
 CONTROL_FLAG = 0x20
@@ -55,7 +55,7 @@ NO_TIMESTAMP = -1
 NO_SEQUENCE = -1
 
 
-# What NamedTuple's own constructors end up calling; a header is made for every batch that passes.
+# What NamedTuple's own constructors call; a header is created for every batch.
 _new_tuple = tuple.__new__
 
 
@@ -75,7 +75,7 @@ class BatchHeader(NamedTuple):
     record_count: int
 
     def placed(self, base_offset: int, leader_epoch: int) -> "BatchHeader":
-        """The same header with its place in the log. `_replace` would do, at five times the price."""
+        """Returns the header with an offset and a leader epoch. `_replace` would take five times as long."""
         return _new_tuple(BatchHeader, (base_offset, self[1], leader_epoch, *self[3:]))
 
     @property
@@ -104,7 +104,7 @@ class BatchHeader(NamedTuple):
 
     @property
     def has_delete_horizon(self) -> bool:
-        """Set by compaction: the base timestamp then holds the time at which tombstones may go."""
+        """Set by compaction: the base timestamp then is the time from which tombstones may be removed."""
         return bool(self.attributes & DELETE_HORIZON_FLAG)
 
     @property
@@ -113,29 +113,32 @@ class BatchHeader(NamedTuple):
 
     @property
     def last_sequence(self) -> int:
-        """Sequences wrap from 2^31-1 to 0."""
+        """Sequence of the last record. Sequences wrap from 2^31-1 to 0."""
         if self.base_sequence == NO_SEQUENCE:
             return NO_SEQUENCE
         return (self.base_sequence + self.last_offset_delta) & 0x7FFFFFFF
 
 
 def is_transactional(batch: memoryview) -> bool:
-    """Whether these bytes, if they are a batch at all, say that they belong to a transaction."""
+    """Returns whether the transactional flag is set; False if the buffer is too short for a header."""
     return len(batch) >= HEADER_BYTES and bool(batch[_ATTRIBUTES_LOW_BYTE_AT] & TRANSACTIONAL_FLAG)
 
 
 def parse_header(buffer: memoryview | bytes | bytearray, position: int = 0) -> BatchHeader:
-    """The header at `position`; the caller has made sure that HEADER_BYTES are there."""
+    """Returns the header at `position`. The caller guarantees that HEADER_BYTES are there."""
     return _new_tuple(BatchHeader, HEADER.unpack_from(buffer, position))
 
 
 def batch_crc(batch: memoryview | bytes | bytearray) -> int:
-    """The checksum that the batch should carry."""
+    """Returns the checksum computed from the bytes of the batch."""
     return crc32c(memoryview(batch)[CRC_START:])
 
 
 def produced_batch(records: memoryview) -> BatchHeader:
-    """The header of the single batch that a Produce holds for a partition, checked; else the reason."""
+    """Returns the verified header of the only batch in a Produce request for a partition.
+
+    Raises the reason for rejection.
+    """
     size = len(records)
     if size <= 16:
         raise CorruptBatch(f"{size} bytes cannot hold a record batch")
@@ -171,7 +174,7 @@ def produced_batch(records: memoryview) -> BatchHeader:
 
 
 def _check_count_fits(header: BatchHeader, packed_bytes: int) -> None:
-    """Rejects a record count that the smallest records would not fit: it would take that many offsets."""
+    """Rejects a record count that exceeds what the bytes can contain: it would consume that many offsets."""
     plain_bytes_max = decompressed_bytes_limit(packed_bytes) if header.codec else packed_bytes
     if header.record_count * RECORD_BYTES_MIN > plain_bytes_max:
         raise InvalidRecord(
@@ -181,13 +184,13 @@ def _check_count_fits(header: BatchHeader, packed_bytes: int) -> None:
 
 
 def patch_offset_and_epoch(batch: memoryview, base_offset: int, leader_epoch: int) -> None:
-    """Give the batch its place in the log. Neither field is covered by the checksum."""
+    """Writes base offset and leader epoch in place. The checksum covers neither."""
     _OFFSET.pack_into(batch, 0, base_offset)
     _EPOCH.pack_into(batch, _LEADER_EPOCH_AT, leader_epoch)
 
 
 def walk(buffer: memoryview | bytes) -> Iterator[tuple[int, BatchHeader]]:
-    """Position and header of each whole batch in the buffer; stops before a partial one at the end."""
+    """Yields position and header of each complete batch in the buffer; stops before a partial one at the end."""
     position, size = 0, len(buffer)
     while position + HEADER_BYTES <= size:
         header = parse_header(buffer, position)

@@ -1,14 +1,14 @@
-"""Questions about the records of one batch that need no record: who lacks a key, what was written when.
+"""Queries over the records of one batch: missing keys, and lookups by timestamp.
 
-Each is one walk over the batch, without a Python object per record that outlives its turn.
+Each scans the batch once and keeps no Python object per record.
 """
 
 from headrace.records.batch import BatchHeader
 from headrace.records.compression import DECOMPRESSED_BYTES_MAX, Buffer
 from headrace.records.record import checked_header, iter_record_spans, records_section
 
-# A producer mends its code after the first of them; a batch of a million bad records must not become a
-# response of a hundred megabytes.
+# A producer has to be corrected after the first error; a batch of a million invalid records must not become a response
+# of a hundred megabytes.
 RECORD_ERRORS_MAX = 1_000
 
 _KEY_MISSING = "a record of a compacted topic needs a key"
@@ -17,7 +17,7 @@ _KEY_MISSING = "a record of a compacted topic needs a key"
 def key_errors(
     batch: Buffer, header: BatchHeader | None = None, *, bytes_max: int = DECOMPRESSED_BYTES_MAX
 ) -> tuple[tuple[int, str], ...]:
-    """Index and reason for each record (the first RECORD_ERRORS_MAX) that a compacted topic must refuse."""
+    """Returns index and error of each record (the first RECORD_ERRORS_MAX) that a compacted topic rejects."""
     header = checked_header(batch, header)
     errors: list[tuple[int, str]] = []
     section = records_section(batch, header, bytes_max=bytes_max)
@@ -34,7 +34,7 @@ def older_than(
     *,
     bytes_max: int = DECOMPRESSED_BYTES_MAX,
 ) -> tuple[tuple[int, int], ...]:
-    """Index and timestamp of each record (the first RECORD_ERRORS_MAX) from before `oldest`."""
+    """Returns index and timestamp of each record (the first RECORD_ERRORS_MAX) from before `oldest`."""
     header = checked_header(batch, header)
     late: list[tuple[int, int]] = []
     section = records_section(batch, header, bytes_max=bytes_max)
@@ -52,9 +52,11 @@ def first_at_or_after(
     from_offset: int = 0,
     bytes_max: int = DECOMPRESSED_BYTES_MAX,
 ) -> tuple[int, int] | None:
-    """Offset and timestamp of the first record in offset order that is not older than `timestamp`.
+    """Returns offset and timestamp of the first record in offset order with at least `timestamp`.
 
-    `from_offset` is for the batch that holds the log's start: records before it exist no more for readers.
+    Returns None if there is none.
+
+    `from_offset` is for the batch that contains the log start offset: records before it are not visible to consumers.
     """
     header = checked_header(batch, header)
     if timestamp > header.max_timestamp:
@@ -69,7 +71,7 @@ def first_at_or_after(
 def max_timestamp_record(
     batch: Buffer, header: BatchHeader | None = None, *, bytes_max: int = DECOMPRESSED_BYTES_MAX
 ) -> tuple[int, int] | None:
-    """Offset and timestamp of the first of the newest records; None for a batch that compaction emptied."""
+    """Returns offset and timestamp of the first of the newest records; None for a batch that compaction emptied."""
     header = checked_header(batch, header)
     section = records_section(batch, header, bytes_max=bytes_max)
     newest: tuple[int, int] | None = None

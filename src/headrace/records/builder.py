@@ -1,7 +1,6 @@
-"""From records to the bytes of a batch, and changes to a whole batch: another codec, another clock.
+"""Builds batches from records, and changes the codec or the timestamps of whole batches.
 
-Everything here ends in a batch with a right length and a right checksum. Decides nothing about offsets or
-time: those are arguments.
+Every result has a valid length and a valid checksum. Offsets and timestamps are arguments.
 """
 
 from collections.abc import Iterable, Sequence
@@ -38,7 +37,7 @@ _NO_ATTRIBUTES = b"\x00"
 
 
 class NewRecord(NamedTuple):
-    """A record before it has an offset."""
+    """A record without an offset."""
 
     timestamp: int
     key: bytes | None
@@ -60,7 +59,7 @@ def build_batch(
     control: bool = False,
     log_append_time: bool = False,
 ) -> bytes:
-    """A complete batch; its records take consecutive offsets from `base_offset` on."""
+    """Returns a complete batch; its records take consecutive offsets from `base_offset` on."""
     section = bytearray()
     count, base_timestamp, max_timestamp = 0, NO_TIMESTAMP, NO_TIMESTAMP
     for record in records:
@@ -102,7 +101,7 @@ def build_batch(
 def encode_record(record: NewRecord, timestamp_delta: int, offset_delta: int) -> bytes:
     _, key, value, headers = record
     if key is not None and value is not None and not headers:
-        # What coordinators write by the thousand.
+        # The common case of coordinator records.
         body = b"\x00%b%b%b%b%b%b\x00" % (
             encode_varint(timestamp_delta),
             encode_varint(offset_delta),
@@ -132,7 +131,7 @@ def _add_sized(parts: list[bytes], content: bytes | None) -> None:
 
 
 def sealed(header: BatchHeader, packed: Buffer) -> bytes:
-    """The batch of this header and these (already compressed) records, with its length and checksum set."""
+    """Returns a batch of this header and these (already compressed) records, with length and checksum."""
     length = HEADER_BYTES - LENGTH_OVERHEAD + len(packed)
     batch = bytearray(HEADER.pack(*header._replace(length=length, crc=0)))
     batch += packed
@@ -148,7 +147,7 @@ def recompress(
     *,
     bytes_max: int = DECOMPRESSED_BYTES_MAX,
 ) -> bytes:
-    """The same records with another codec. They are moved as one piece of bytes, unread."""
+    """Returns the same records with another codec. They are not decoded."""
     header = checked_header(batch, header)
     if header.codec == codec:
         return bytes(batch)
@@ -158,7 +157,7 @@ def recompress(
 
 
 def with_log_append_time(batch: bytearray | memoryview, now_ms: int) -> None:
-    """Stamp the batch, in place, with the broker's clock: readers then give `now_ms` to all its records."""
+    """Sets the batch to LogAppendTime, in place: consumers then return `now_ms` as the timestamp of all its records."""
     (attributes,) = _ATTRIBUTES.unpack_from(batch, _ATTRIBUTES_AT)
     _ATTRIBUTES.pack_into(batch, _ATTRIBUTES_AT, attributes | TIMESTAMP_TYPE_FLAG)
     _TIMESTAMP.pack_into(batch, _MAX_TIMESTAMP_AT, now_ms)

@@ -1,8 +1,8 @@
-"""What compaction does to one batch: some records go, the rest keep their offsets, sequence and codec.
+"""Compacts one batch: removes records; the remaining ones keep their offsets, sequence and codec.
 
-Deltas are relative to the base offset and the base timestamp, so while those stay the kept records are copied
-as they are. Only a delete horizon moves the base timestamp: it is stored there (KIP-534), so that a tombstone
-can be told from its batch alone to have been kept long enough. Which records go is the caller's decision.
+Deltas are relative to the base offset and the base timestamp. While those are unchanged the kept records are copied
+unchanged. Only a delete horizon changes the base timestamp: it is stored there (KIP-534), so that a batch shows
+whether its tombstones were kept long enough. The caller selects the records to remove.
 """
 
 from collections.abc import Callable
@@ -33,11 +33,11 @@ def filter_batch(
     keep_empty: bool = False,
     bytes_max: int = DECOMPRESSED_BYTES_MAX,
 ) -> bytes | None:
-    """The batch with the records that `keep` wants, the very same bytes if that is all of them.
+    """Returns the batch with the records for which `keep` returns True; the same bytes if that is all of them.
 
-    `delete_horizon_ms` is set on a batch that has none yet and needs one: where a tombstone stays, or in a
-    control batch. When nothing stays the answer is None, or with `keep_empty` a batch of no records, which
-    still tells the last sequence and offset of its producer.
+    `delete_horizon_ms` is set on a batch that has none yet and needs one: if a tombstone is kept, or in a control
+    batch. If no record is kept, returns None, or with `keep_empty` a batch without records, which keeps the last
+    sequence and offset of its producer.
     """
     header = checked_header(batch, header)
     section = records_section(batch, header, bytes_max=bytes_max)
@@ -65,14 +65,14 @@ def filter_batch(
 
 
 def empty_batch(header: BatchHeader) -> bytes:
-    """The header alone, as Kafka writes it: no codec, no delete horizon, no base timestamp."""
+    """Returns the header as a batch, as Kafka writes it: no codec, no delete horizon, no base timestamp."""
     kept_flags = TIMESTAMP_TYPE_FLAG | TRANSACTIONAL_FLAG | CONTROL_FLAG
     empty = header._replace(attributes=header.attributes & kept_flags, base_timestamp=NO_TIMESTAMP, record_count=0)
     return sealed(empty, b"")
 
 
 def _with_base_timestamp(section: bytes, header: BatchHeader, base_timestamp: int) -> bytearray:
-    """The same records, their timestamp deltas counted from another base."""
+    """Returns the same records with timestamp deltas relative to another base."""
     moved = bytearray()
     for _, timestamp, _, _, _, start, end in iter_record_spans(section, header):
         attributes_at = _behind_varint(section, start)

@@ -1,8 +1,8 @@
-"""Compressed record sections: Kafka's framing of each codec, with a bound on what may come out.
+"""Compresses and decompresses record sections: Kafka's framing of each codec, with a limit on the output.
 
-Whoever sends a batch chooses its bytes, so nothing here trusts a length that the bytes claim: output grows
-as it is produced and stops at a limit fixed beforehand. Libraries are imported by the first batch that needs
-them, because most brokers never look inside a batch. Knows nothing of records.
+Batches come from untrusted clients, so that no length in the data is trusted: the output grows as it is produced and
+ends at a fixed limit. The libraries are imported with the first batch that needs them, because most brokers never
+decompress one. Independent of the format of records.
 """
 
 from collections.abc import Iterator
@@ -14,38 +14,38 @@ Buffer = bytes | bytearray | memoryview
 
 MIB = 1024 * 1024
 
-# A compressed batch may make us hold no more than an uncompressed one could: as Kafka's
-# socket.request.max.bytes, the largest request that is read at all.
+# A compressed batch may use no more memory than an uncompressed one could: as Kafka's socket.request.max.bytes, the
+# limit of a request.
 DECOMPRESSED_BYTES_MAX = 100 * MIB
 
-# gzip can reach 1032 : 1, lz4 255 : 1, snappy 21 : 1, so honest use of those is never refused. Only zstd can
-# go far beyond (32,768 : 1), and there a longer output than this is a bomb.
+# gzip can reach 1032 : 1, lz4 255 : 1, snappy 21 : 1, so that legitimate data of those is never rejected. Only zstd can
+# go far beyond (32,768 : 1); there a larger output is treated as a decompression bomb.
 RATIO_MAX = 1_100
 
-# Below this the ratio is not looked at. One record of a few MiB of zeros is legal and zstd shrinks it
-# 10,000 : 1; writing 16 MiB costs about 10 ms, too little to be worth an attacker's request.
+# The ratio is not checked below this size. One record of a few MiB of zeros is legal and zstd compresses it 10,000 : 1;
+# decompressing to 16 MiB takes about 10 ms, too little for a denial of service.
 RATIO_FREE_BYTES = 16 * MIB
 
-_GZIP_WBITS = 31  # zlib's way to ask for a gzip wrapper around a 32 KiB window
+_GZIP_WBITS = 31  # zlib's value for a gzip wrapper around a 32 KiB window
 
-# The first piece that a gzip member is fed. Pieces double, so what a member leaves unread, which zlib copies,
-# is never more than what it ate: a batch of a million tiny members costs linear time.
+# The first piece that is passed to a gzip member. Pieces double, so that what a member leaves unread, which zlib
+# copies, never exceeds what it has consumed: a batch of a million tiny members takes linear time.
 _GZIP_FIRST_FEED_BYTES = 256
 
 _XERIAL_MAGIC = b"\x82SNAPPY\x00"
 _XERIAL_HEADER = _XERIAL_MAGIC + b"\x00\x00\x00\x01" * 2  # version, lowest compatible version
-_XERIAL_BLOCK_BYTES = 32 * 1024  # the block of snappy-java's stream, which every client reads
+_XERIAL_BLOCK_BYTES = 32 * 1024  # block size of snappy-java's stream, which every client reads
 
-# The densest snappy element is a copy: 3 bytes that stand for 64.
+# The densest snappy element is a copy: 3 bytes that expand to 64.
 _SNAPPY_COPY_BYTES = 3
 _SNAPPY_COPY_MEANS = 64
 
 _LZ4_RATIO_MAX = 255  # a match length grows by 255 per byte
-_LZ4_KAFKA_DEFAULT_LEVEL = 9  # in Kafka's configs this number stands for the fast compressor
+_LZ4_KAFKA_DEFAULT_LEVEL = 9  # in Kafka's configs this number selects the fast compressor
 
 _ZSTD_MAGIC = b"\x28\xb5\x2f\xfd"
 _ZSTD_FRAME_HEADER_BYTES_MAX = 18
-_ZSTD_BLOCK_BYTES_MAX = 128 * 1024  # the format's ceiling for what one block holds
+_ZSTD_BLOCK_BYTES_MAX = 128 * 1024  # the format's limit for the content of one block
 _ZSTD_RLE_BLOCK = 1
 _ZSTD_CHECKSUM_BYTES = 4
 
@@ -61,7 +61,7 @@ class Codec(IntEnum):
 
 
 def decompress(codec: int, data: Buffer, *, bytes_max: int, ratio_max: int = RATIO_MAX) -> bytes:
-    """The plain bytes of `data`; CorruptBatch if it is damaged, MessageTooLarge if it is a bomb."""
+    """Decompresses `data`. Raises CorruptBatch if it is corrupt, MessageTooLarge if the output exceeds the limit."""
     view = memoryview(data)
     limit = decompressed_bytes_limit(len(view), bytes_max=bytes_max, ratio_max=ratio_max)
     match codec:
@@ -83,12 +83,12 @@ def decompress(codec: int, data: Buffer, *, bytes_max: int, ratio_max: int = RAT
 def decompressed_bytes_limit(
     compressed_bytes: int, *, bytes_max: int = DECOMPRESSED_BYTES_MAX, ratio_max: int = RATIO_MAX
 ) -> int:
-    """The largest output that `decompress` returns for an input of this size."""
+    """Returns the largest output that `decompress` returns for an input of this size."""
     return min(bytes_max, max(RATIO_FREE_BYTES, ratio_max * compressed_bytes))
 
 
 def compress(codec: int, data: Buffer, level: int | None = None) -> bytes:
-    """`data` framed as Kafka frames it. `level` is the value of Kafka's compression.<codec>.level."""
+    """Compresses `data` in Kafka's framing. `level` is the value of Kafka's compression.<codec>.level."""
     match codec:
         case Codec.NONE:
             return bytes(data)
@@ -113,7 +113,7 @@ def _too_large(limit: int) -> bytes:
 
 
 def _gunzip(data: memoryview, limit: int) -> bytes:
-    """One or more gzip members, back to back, as Java's reader takes them."""
+    """Decompresses one or more gzip members, back to back, as Java's reader does."""
     import zlib
 
     plain = bytearray()
@@ -139,7 +139,7 @@ def _gunzip(data: memoryview, limit: int) -> bytes:
 
 
 def _unsnap(data: memoryview, limit: int) -> bytes:
-    """Snappy in the xerial stream that Java, and so every client, writes; or one bare snappy block."""
+    """Decompresses the xerial stream that Java, and so every client, writes; or one bare snappy block."""
     from cramjam import DecompressionError, snappy
 
     plain = bytearray()
@@ -181,11 +181,11 @@ def _snap(data: memoryview) -> bytes:
 
 
 def _unlz4(data: memoryview, limit: int) -> bytes:
-    """Exactly one LZ4 frame: Java's reader stops at its end, so anything behind it would be lost there."""
+    """Decompresses exactly one LZ4 frame: Java's reader stops at its end, and would lose any data after it."""
     from lz4.frame import LZ4FrameDecompressor
 
     frame = LZ4FrameDecompressor()
-    # The library reserves what it may return, so it is never offered more than the input could yield.
+    # The library allocates its maximum output, so the limit never exceeds what the input could yield.
     room = min(limit, _LZ4_RATIO_MAX * len(data)) + 1
     try:
         plain: bytes = frame.decompress(data, max_length=room)
@@ -207,19 +207,19 @@ def _lz4(data: Buffer, level: int | None) -> bytes:
         data,
         compression_level=0 if level in (None, _LZ4_KAFKA_DEFAULT_LEVEL) else level,
         block_size=frame.BLOCKSIZE_MAX64KB,
-        block_linked=False,  # Java's reader refuses blocks that refer to earlier ones
+        block_linked=False,  # Java's reader rejects blocks that refer to earlier ones
         store_size=False,
     )
     return framed
 
 
 def _unzstd(data: memoryview, limit: int) -> bytes:
-    """One or more zstd frames; most carry no content size."""
+    """Decompresses one or more zstd frames; most have no content size."""
     from zstandard import ZstdDecompressor, ZstdError
 
     try:
         room = min(limit, _zstd_bytes_bound(data)) + 1
-        # Windows beyond 128 MiB are refused by the library, and a window is only paid for as it is filled.
+        # The library rejects windows above 128 MiB, and memory for a window is used only as it is filled.
         plain = ZstdDecompressor().stream_reader(data, read_across_frames=True).read(room)
     except ZstdError as error:
         raise CorruptBatch(f"the zstd data of the batch is corrupt: {error}") from None
@@ -227,10 +227,12 @@ def _unzstd(data: memoryview, limit: int) -> bytes:
 
 
 def _zstd_bytes_bound(data: memoryview) -> int:
-    """The most that these frames can hold, by their block headers alone.
+    """Returns the maximum output of these frames, by their block headers alone.
 
-    The library's bounded reader takes a frame that is cut short for a finished one, so this walk over the
-    block headers is also what tells the two apart.
+    Raises CorruptBatch for a truncated frame.
+
+    The library's bounded reader treats a truncated frame as a complete one; this scan of the block headers detects
+    it.
     """
     from zstandard import frame_header_size, get_frame_parameters
 

@@ -1,12 +1,11 @@
-"""Control records: the markers that end a transaction in each partition it wrote to.
+"""Control records: the markers that end a transaction in each of its partitions.
 
     key    ┌─────────┬──────┐      value  ┌─────────┬───────────────────┐
            │ version │ type │             │ version │ coordinator epoch │
            │ int16   │ int16│             │ int16   │ int32             │
            └─────────┴──────┘             └─────────┴───────────────────┘
 
-Later versions may only add fields behind these, so a newer version is read as this one. Who may write a
-marker, and what it means for readers, is decided elsewhere.
+Later versions may only append fields, so that a newer version is parsed as this one.
 """
 
 from enum import IntEnum
@@ -26,7 +25,7 @@ _VERSION = 0
 
 
 class ControlType(IntEnum):
-    """The control records that a partition of ours can hold; other numbers are passed over by readers."""
+    """Control records that a partition can contain; consumers skip those of other types."""
 
     ABORT = 0
     COMMIT = 1
@@ -42,12 +41,12 @@ class EndMarker(NamedTuple):
 
 
 def encode_marker(marker: EndMarker) -> tuple[bytes, bytes]:
-    """Key and value."""
+    """Returns key and value."""
     return _KEY.pack(_VERSION, marker.type), _VALUE.pack(_VERSION, marker.coordinator_epoch)
 
 
 def decode_marker(key: bytes | None, value: bytes | None) -> EndMarker | None:
-    """The marker, or None for a control record of some other kind."""
+    """Returns the marker, or None for a control record of another type."""
     if key is None or len(key) < _KEY.size:
         raise CorruptBatch("a control record without a type")
     version, type_number = _KEY.unpack_from(key)
@@ -64,7 +63,7 @@ def decode_marker(key: bytes | None, value: bytes | None) -> EndMarker | None:
 
 
 def read_marker(batch: Buffer, header: BatchHeader | None = None) -> EndMarker | None:
-    """The marker in a control batch; None if compaction emptied it or it is of another kind."""
+    """Returns the marker in a control batch; None if compaction emptied it or it is of another type."""
     header = checked_header(batch, header)
     if not header.is_control:
         raise CorruptBatch("a marker stands in a control batch, this batch is none")
@@ -82,7 +81,7 @@ def build_marker_batch(
     base_offset: int = 0,
     leader_epoch: int = NO_EPOCH,
 ) -> bytes:
-    """The control batch of one record that ends a producer's transaction. It takes one offset."""
+    """Returns the control batch with one record that ends a producer's transaction. It takes one offset."""
     key, value = encode_marker(marker)
     return build_batch(
         [NewRecord(timestamp, key, value)],

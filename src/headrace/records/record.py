@@ -1,6 +1,6 @@
-"""From the bytes of a batch to its records: whole records, or spans that can be copied as they are.
+"""Decodes the records of a batch: whole records, or spans of raw bytes.
 
-A record, all numbers zigzag varints except the attributes, which no one has given a meaning yet:
+A record, all numbers zigzag varints except the attributes, which are unused:
 
     ┌──────┬──────────┬───────────────┬────────────┬─────────┬─────┬───────────┬───────┬────────────┬───────
     │length│attributes│timestamp delta│offset delta│key bytes│ key │value bytes│ value │header count│headers
@@ -8,8 +8,8 @@ A record, all numbers zigzag varints except the attributes, which no one has giv
            └─ counted by the length ────────────────────────────────────────────────────────────────────────
     a header:  key bytes, key (UTF-8), value bytes, value        -1 bytes of key or value: null
 
-The checksum is the business of whoever received the batch; these functions only insist that the records fill
-their section exactly, and never hold more than in proportion to the bytes they were given.
+The caller verifies the checksum. These functions check that the records fill their section exactly, and use memory
+proportional to its bytes.
 """
 
 from collections.abc import Iterator
@@ -22,8 +22,8 @@ from headrace.records.varint import rest_of_varint, unzigzag, wrap_int64
 
 Headers = tuple[tuple[str, bytes | None], ...]
 
-# One record of the walk below: offset, timestamp, key, where its value starts (NO_VALUE: null) and ends,
-# where the record itself starts and ends. A bare tuple: a named one would cost a fifth of the walk.
+# One record of the scan below: offset, timestamp, key, start (NO_VALUE: null) and end of its value, start and end of
+# the record. A bare tuple: a named one would make the scan a fifth slower.
 Placed = tuple[int, int, bytes | None, int, int, int, int]
 NO_VALUE = -1
 
@@ -42,41 +42,41 @@ class Record(NamedTuple):
 
 
 class RecordSpan(NamedTuple):
-    """A record as compaction needs it: its key, and its bytes to copy."""
+    """Key and raw bytes of a record, for compaction."""
 
     offset: int
     timestamp: int
     key: bytes | None
     is_tombstone: bool
-    raw: bytes  # from its length on; the deltas inside are relative to the batch that it came from
+    raw: bytes  # from its length on; the deltas inside are relative to the base of its batch
 
 
 def decode_records(
     batch: Buffer, header: BatchHeader | None = None, *, bytes_max: int = DECOMPRESSED_BYTES_MAX
 ) -> list[Record]:
-    """Every record of the batch, or CorruptBatch and none."""
+    """Returns every record of the batch. Raises CorruptBatch if any of them is corrupt."""
     return list(iter_records(batch, header, bytes_max=bytes_max))
 
 
 def iter_records(
     batch: Buffer, header: BatchHeader | None = None, *, bytes_max: int = DECOMPRESSED_BYTES_MAX
 ) -> Iterator[Record]:
-    """The records one at a time, for those who need not hold them all; damage shows when it is reached."""
+    """Yields the records one at a time, in constant memory. Raises CorruptBatch when it reaches a corrupt one."""
     header = checked_header(batch, header)
     section = records_section(batch, header, bytes_max=bytes_max)
     for offset, timestamp, key, value_at, value_end, _, end in iter_record_spans(section, header):
         value = section[value_at:value_end] if value_at >= 0 else None
-        # Asked here, not only there: a call for every record would be felt.
+        # Checked inline, not only in `headers_of`: a call per record would be a measurable cost.
         has_none = value_end + 1 == end and section[value_end] == 0
         headers = () if has_none else headers_of(section, value_end, end)
-        # Half the price of calling Record, which does the same behind a Python function.
+        # Takes half the time of calling Record, which does the same in a Python function.
         yield tuple.__new__(Record, (offset, timestamp, key, value, headers))
 
 
 def record_spans(
     batch: Buffer, header: BatchHeader | None = None, *, bytes_max: int = DECOMPRESSED_BYTES_MAX
 ) -> Iterator[RecordSpan]:
-    """The records as bytes to copy. Their headers are passed over unread."""
+    """Yields the records as raw bytes. Skips their headers without decoding them."""
     header = checked_header(batch, header)
     section = records_section(batch, header, bytes_max=bytes_max)
     for offset, timestamp, key, value_at, _, start, end in iter_record_spans(section, header):
@@ -84,7 +84,7 @@ def record_spans(
 
 
 def checked_header(batch: Buffer, header: BatchHeader | None = None) -> BatchHeader:
-    """The header, once it is certain that the buffer holds this one batch and nothing else."""
+    """Returns the header after a check that the buffer contains exactly this batch. Raises CorruptBatch."""
     size = len(batch)
     if size < HEADER_BYTES:
         raise CorruptBatch(f"{size} bytes cannot hold a batch header of {HEADER_BYTES} bytes")
@@ -98,7 +98,7 @@ def checked_header(batch: Buffer, header: BatchHeader | None = None) -> BatchHea
 
 
 def records_section(batch: Buffer, header: BatchHeader, *, bytes_max: int = DECOMPRESSED_BYTES_MAX) -> bytes:
-    """The plain bytes behind the header."""
+    """Returns the decompressed bytes after the header. Raises CorruptBatch or MessageTooLarge."""
     packed = memoryview(batch)[HEADER_BYTES:]
     section = decompress(header.codec, packed, bytes_max=bytes_max) if header.record_count else bytes(packed)
     if not 0 <= header.record_count <= len(section) // RECORD_BYTES_MIN:
@@ -107,10 +107,10 @@ def records_section(batch: Buffer, header: BatchHeader, *, bytes_max: int = DECO
 
 
 def iter_record_spans(section: bytes, header: BatchHeader) -> Iterator[Placed]:
-    """Walk over the records. This loop is what all reading costs, so its varints of one and two bytes are written out.
+    """Scans the records. All reads depend on this loop, so it decodes varints of one and two bytes inline.
 
-    Within a record the position only grows, and the record's own length has the last word: a key or a value
-    that claims too much leads past that end, or past the data, and never back.
+    Within a record the position only grows, and the record's own length bounds it: a key or a value with an excessive
+    length exceeds that end, or the data, and never moves backward.
     """
     base_offset, base_timestamp = header.base_offset, header.base_timestamp
     append_time = header.max_timestamp if header.uses_log_append_time else None
@@ -130,7 +130,7 @@ def iter_record_spans(section: bytes, header: BatchHeader) -> Iterator[Placed]:
             if raw & 1 or end > size:
                 raise CorruptBatch(f"a record at byte {start} of {size} claims {unzigzag(raw)} bytes")
 
-            raw = section[position + 1]  # behind the attributes
+            raw = section[position + 1]  # after the attributes
             position += 2
             if raw > 0x7F:
                 raw += (section[position] - 1) << 7
@@ -180,7 +180,7 @@ def iter_record_spans(section: bytes, header: BatchHeader) -> Iterator[Placed]:
                     raise _negative(raw)
                 value_at = position
                 position += raw >> 1
-            if position >= end:  # a header count has yet to come
+            if position >= end:  # the header count is missing
                 raise CorruptBatch(f"the record at byte {start} ends before its headers")
             yield base_offset + delta, timestamp, key, value_at, position, start, end
             position = end
@@ -195,7 +195,7 @@ def _negative(raw: int) -> CorruptBatch:
 
 
 def headers_of(section: bytes, position: int, end: int) -> Headers:
-    """The headers of a record, which stand between the end of its value and its own."""
+    """Returns the headers of a record, which are between the end of its value and the end of the record."""
     if position + 1 == end and section[position] == 0:
         return ()
     headers: list[tuple[str, bytes | None]] = []
@@ -208,7 +208,7 @@ def headers_of(section: bytes, position: int, end: int) -> Headers:
             if name is None:
                 raise CorruptBatch("a header without a key")
             value, position = _sized(section, position)
-            # As Java does: a producer's stray byte in a name must not make its neighbours unreadable.
+            # As in Java: an invalid byte in a header name must not make the other records unreadable.
             headers.append((name.decode("utf-8", "replace"), value))
     except IndexError:
         raise CorruptBatch("the records end inside a header") from None

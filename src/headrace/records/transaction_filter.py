@@ -1,7 +1,7 @@
-"""What a read_committed reader sees of fetched batches: no markers, nothing of an aborted transaction.
+"""Filters fetched batches for a `read_committed` consumer: drops markers and aborted records.
 
-The broker names the aborted transactions that overlap what it sent: producer, and where each began. One lasts until
-the producer's abort marker. Batches come in offset order.
+The Fetch response lists the aborted transactions that overlap it, with producer id and first offset. Each lasts until
+the producer's abort marker. Batches are passed in offset order.
 """
 
 from collections.abc import Iterable, Iterator, Sequence
@@ -15,7 +15,7 @@ AbortedTransaction = tuple[int, int]  # producer id, first offset
 def committed_batches(
     batches: Iterable[tuple[memoryview, BatchHeader]], aborted: Sequence[AbortedTransaction] | None
 ) -> Iterator[tuple[memoryview, BatchHeader]]:
-    """The batches with records for the reader; `aborted` is None for read_uncommitted, which skips markers only."""
+    """Yields the batches with visible records. `aborted` is None for `read_uncommitted`, which skips only markers."""
     coming = sorted(aborted or (), key=lambda transaction: transaction[1], reverse=True)
     open_aborted: set[int] = set()
     for batch, header in batches:

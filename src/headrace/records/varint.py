@@ -1,8 +1,8 @@
 """Zigzag variable-length integers, the numbers inside a record.
 
-Seven bits a byte, lowest first; a set high bit says that another byte follows. Zigzag maps 0, -1, 1, -2 to
-0, 1, 2, 3 so that small negative numbers stay short. Reading loops take the one-byte case inline and call
-`rest_of_varint` for the others: that call is most of what reading a record would otherwise cost.
+Seven bits per byte, lowest first; a set high bit marks that another byte follows. Zigzag maps 0, -1, 1, -2 to 0, 1,
+2, 3 so that small negative numbers stay short. Reading loops decode the one-byte case inline and call
+`rest_of_varint` for the others: that call would otherwise be most of the cost of reading a record.
 """
 
 from headrace.model.errors import CorruptBatch
@@ -15,7 +15,7 @@ def unzigzag(raw: int) -> int:
 
 
 def wrap_int64(value: int) -> int:
-    """As Java adds longs. Only absurd timestamps need it, but a batch must stay readable with them too."""
+    """Wraps as Java's long addition does. Only invalid timestamps need it, but their batches must stay readable."""
     return (value + (1 << 63)) % (1 << 64) - (1 << 63)
 
 
@@ -41,9 +41,9 @@ def encode_varint(value: int) -> bytes:
 
 
 def rest_of_varint(data: bytes, position: int, first: int) -> tuple[int, int]:
-    """The zigzag value whose `first` byte stood before `position`, and the position behind it.
+    """Returns the zigzag value that begins with `first`, the byte before `position`, and the position after it.
 
-    Past the end of the data this raises IndexError, which the reading loop turns into CorruptBatch.
+    Raises IndexError past the end of the data; the reading loop turns it into CorruptBatch.
     """
     byte = data[position]
     position += 1

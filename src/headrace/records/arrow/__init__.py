@@ -1,1 +1,1 @@
-"""records.arrow: record batches from and to Arrow columns."""
+"""Conversion between record batches and Arrow columns."""

@@ -1,7 +1,7 @@
-"""Between numpy and Arrow, without pandas.
+"""Conversion between numpy and Arrow, without pandas.
 
-`pa.array`, `pa.scalar` and `to_numpy` do the same for anybody's values; but to know whether they deal with something of
-pandas they import it, which costs each of Spark's worker processes 0.4 s of CPU, and none of ours has a use for it.
+`pa.array`, `pa.scalar` and `to_numpy` accept any values, and import pandas to detect its types. That import costs
+each of Spark's worker processes 0.4 s of CPU time, and headrace does not need it.
 """
 
 from typing import Any
@@ -11,13 +11,13 @@ import pyarrow as pa
 
 
 def array_of(numbers: Any) -> Any:
-    """A numpy array of integers, not copied."""
+    """Returns the Arrow array of a numpy array of integers, without a copy."""
     numbers = np.ascontiguousarray(numbers)
     return pa.Array.from_buffers(pa.from_numpy_dtype(numbers.dtype), len(numbers), [None, pa.py_buffer(numbers)])
 
 
 def array_with_nulls(numbers: Any, is_null: Any) -> Any:
-    """The same, null where `is_null` says so."""
+    """As `array_of`, with nulls where `is_null` is True."""
     if not is_null.any():
         return array_of(numbers)
     numbers = np.ascontiguousarray(numbers)
@@ -26,13 +26,13 @@ def array_with_nulls(numbers: Any, is_null: Any) -> Any:
 
 
 def bytes_scalar(value: bytes, kind: Any) -> Any:
-    """Of a binary or string type, which the bytes must fit."""
+    """Returns a scalar of a binary or string type. The caller guarantees that the bytes are valid for it."""
     edges = pa.py_buffer(np.array([0, len(value)], dtype=np.int32))
     return pa.Array.from_buffers(kind, 1, [None, edges, pa.py_buffer(value)])[0]
 
 
 def numbers_of(array: Any, *, null: int = 0) -> Any:
-    """An Arrow array of integers as numpy's; shares its memory, except where nulls have to become a number."""
+    """Returns an Arrow array of integers as a numpy array; shares its memory unless nulls have to be replaced."""
     dtype = np.dtype(str(array.type))
     if not len(array):
         return np.empty(0, dtype)
@@ -43,7 +43,7 @@ def numbers_of(array: Any, *, null: int = 0) -> Any:
 
 
 def is_valid(array: Any) -> Any:
-    """Where it is not null, as numpy's booleans."""
+    """Returns numpy booleans: whether each element is not null."""
     bits = array.buffers()[0]
     if bits is None or not array.null_count:
         return np.ones(len(array), dtype=bool)
@@ -52,7 +52,7 @@ def is_valid(array: Any) -> Any:
 
 
 def without_nulls(array: Any) -> Any:
-    """Of binary or strings: nothing instead of null."""
-    import pyarrow.compute as pc  # for writers alone: readers save the time that its import takes
+    """Replaces nulls in binary or strings by empty values."""
+    import pyarrow.compute as pc  # only for writers: readers save the time of the import
 
     return pc.fill_null(array, bytes_scalar(b"", array.type)) if array.null_count else array

@@ -1,8 +1,8 @@
-"""From record batches to Arrow columns, without a Python object per record.
+"""Decodes record batches into Arrow columns, without a Python object per record.
 
-The bytes of keys and values are copied once, by Arrow: an array over the whole section, whose elements are by turns
-what lies between two fields and a field, gives up its fields to `take`. Needs numpy and pyarrow, which come with the
-extra `spark`; imported by nobody else.
+The bytes of keys and values are copied once, by Arrow: an array over the whole section alternates gaps and fields,
+and `take` selects the fields. Needs numpy and pyarrow, which the extra `spark` installs; the broker does not import
+this module.
 """
 
 from collections.abc import Collection, Iterable, Iterator, Sequence
@@ -29,7 +29,7 @@ KEY, VALUE, OFFSET, TIMESTAMP, TIMESTAMP_TYPE, HEADERS = (
 HEADER_STRUCT = pa.struct([pa.field("key", pa.string()), pa.field("value", pa.binary())])
 HEADERS_TYPE = pa.list_(pa.field("element", HEADER_STRUCT))
 
-# Arrow's plain binary type counts bytes in 32 bits; a group of batches stays far below, whatever its last one holds.
+# Arrow's binary type has 32-bit offsets; a group of batches stays far below, whatever the size of its last one.
 GROUP_BYTES_MAX = 32 * 1024 * 1024
 
 Batch = tuple[memoryview, BatchHeader]
@@ -38,13 +38,13 @@ Grouped = TypeVar("Grouped", Batch, Section)
 
 
 class Columns(NamedTuple):
-    """Rows of one partition in offset order; columns that nobody asked for are missing."""
+    """Rows of one partition in offset order; only the requested columns."""
 
     offsets: Int64s
     arrays: dict[str, Any]
 
     def within(self, first: int, end: int) -> "Columns":
-        """The rows with first <= offset < end. Fetched batches are whole and reach beyond what was asked for."""
+        """Returns the rows with first <= offset < end. Fetched batches are whole and may exceed the requested range."""
         low, high = (int(at) for at in np.searchsorted(self.offsets, [first, end]))
         if low == 0 and high == len(self.offsets):
             return self
@@ -53,13 +53,15 @@ class Columns(NamedTuple):
 
 
 def decode_columns(batches: Sequence[Batch], wanted: Collection[str]) -> Columns:
-    """All records of these batches, none of them a control batch, in their order."""
+    """Decodes all records of these batches, in order. None of them may be a control batch."""
     return _decoded([_section(one) for one in batches], wanted)
 
 
 def decode_groups(batches: Iterable[Batch], wanted: Collection[str], rows_max: int) -> Iterator[Columns]:
-    """The same in pieces of at most `rows_max` records and GROUP_BYTES_MAX bytes, or of one batch that is larger. Sizes
-    are those of decompressed records: a fetch of a few kilobytes may hold gigabytes."""
+    """As `decode_columns`, in groups of at most `rows_max` records and GROUP_BYTES_MAX bytes, or of one larger batch.
+
+    Sizes are those of decompressed records: a fetch of a few kilobytes may contain gigabytes.
+    """
     for group in grouped(map(_section, batches), rows_max):
         yield _decoded(group, wanted)
 
@@ -88,9 +90,9 @@ def _decoded(group: Sequence[Section], wanted: Collection[str]) -> Columns:
 
 
 def grouped(batches: Iterable[Grouped], rows_max: int) -> Iterator[Sequence[Grouped]]:
-    """Neighbours that are worth decoding together: small batches would cost more in calls than in records.
+    """Groups consecutive batches to decode together: for small batches, calls would cost more than records.
 
-    At most `rows_max` together, or one batch that is larger by itself.
+    A group has at most `rows_max` rows, or one batch that is larger by itself.
     """
     group: list[Grouped] = []
     rows = size = 0
@@ -117,7 +119,7 @@ def _section(packed_batch: Batch) -> Section:
 
 
 def _starts(joined: bytes, sections: Sequence[bytes], headers: Sequence[BatchHeader]) -> Int64s:
-    """Where each record begins in the joined sections."""
+    """Returns the start of each record in the joined sections."""
     found: list[Int64s] = [np.empty(0, dtype=np.int64)]
     position = 0
     for section, header in zip(sections, headers, strict=True):
@@ -132,7 +134,7 @@ def _per_record(of_batch: Sequence[int], counts: Sequence[int]) -> Int64s:
 
 
 def _check_deltas(spans: Spans, headers: Sequence[BatchHeader], counts: Sequence[int]) -> None:
-    """Offsets rise within a batch and end in it: cutting a range by binary search relies on that."""
+    """Checks that offsets rise within a batch and end in it: `within` selects a range by binary search."""
     deltas = spans.offset_delta
     last = _per_record([header.last_offset_delta for header in headers], counts)
     firsts = np.zeros(len(deltas), dtype=bool)
@@ -146,7 +148,7 @@ def _check_deltas(spans: Spans, headers: Sequence[BatchHeader], counts: Sequence
 
 
 def _keys_and_values(section: bytes, spans: Spans, wanted: Collection[str]) -> dict[str, Any]:
-    """Elements of the array over the section: key, gap, value, gap, key, …"""
+    """Takes keys and values from an array over the section: key, gap, value, gap, key, …"""
     count = len(spans.end)
     if not count:
         return {name: pa.nulls(0, pa.binary()) for name in (KEY, VALUE) if name in wanted}
@@ -166,7 +168,10 @@ def _keys_and_values(section: bytes, spans: Spans, wanted: Collection[str]) -> d
 
 
 def _pieces(section: bytes, edges: Any, kind: Any) -> Any:
-    """An array that cuts the section at these edges, which must not fall: Arrow trusts them."""
+    """Returns an array of slices of the section at these edges.
+
+    They must not descend, because Arrow does not check them.
+    """
     return pa.Array.from_buffers(kind, len(edges) - 1, [None, pa.py_buffer(edges), pa.py_buffer(section)])
 
 
@@ -175,7 +180,7 @@ def _take(pieces: Any, index: Any, is_null: Any) -> Any:
 
 
 def _timestamps(spans: Spans, headers: Sequence[BatchHeader], counts: Sequence[int]) -> Any:
-    """Microseconds, as Spark has them. Overflow wraps, as in Java."""
+    """Returns microseconds, as in Spark. Overflow wraps, as in Java."""
     base = [header.max_timestamp if header.uses_log_append_time else header.base_timestamp for header in headers]
     own_clock = _per_record([int(not header.uses_log_append_time) for header in headers], counts)
     milliseconds = _per_record(base, counts) + spans.timestamp_delta * own_clock
@@ -183,7 +188,7 @@ def _timestamps(spans: Spans, headers: Sequence[BatchHeader], counts: Sequence[i
 
 
 def _header_lists(section: bytes, spans: Spans) -> Any:
-    """A list for every record, empty where there are no headers and never null."""
+    """Returns a list for every record, empty if it has no headers and never null."""
     data = np.frombuffer(section, np.uint8)
     try:
         counts, position = varints(data, spans.headers_at)
@@ -241,5 +246,5 @@ def _utf8(names: Any) -> Any:
     try:
         return names.cast(pa.string())
     except pa.ArrowInvalid:
-        # As Java does: a producer's stray byte in a name must not make its neighbours unreadable.
+        # As in Java: an invalid byte in a header name must not make the other records unreadable.
         return pa.array([name.decode("utf-8", "replace") for name in names.to_pylist()], pa.string())

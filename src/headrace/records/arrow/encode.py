@@ -1,7 +1,7 @@
-"""From Arrow columns to the record section of a batch, without a Python object per record.
+"""Encodes Arrow columns as the record section of a batch, without a Python object per record.
 
 Each record is a prefix (its length and the numbers before the key), the key, the length of the value, the value, and
-the headers; numbers are made into varints a column at a time, and Arrow joins the five pieces of every record. The
+the headers. Numbers are encoded as varints column by column, and Arrow joins the five pieces of every record. The
 joined column's data is the section.
 """
 
@@ -19,7 +19,7 @@ _NOTHING = bytes_scalar(b"", pa.binary())
 
 
 class RecordColumns(NamedTuple):
-    """Rows to write, as arrays of equal length. Keys and values may be null, headers too."""
+    """Rows to write, as arrays of equal length. Keys, values and headers may be null."""
 
     timestamps: Int64s  # milliseconds
     keys: Any | None  # binary
@@ -45,7 +45,7 @@ class RecordColumns(NamedTuple):
         )
 
     def sizes(self) -> Int64s:
-        """About how many bytes each row takes in a batch; a little more than it does."""
+        """Returns an upper estimate of the bytes that each row takes in a batch."""
         sizes = _lengths(self.values) + 24
         if self.keys is not None:
             sizes += _lengths(self.keys)
@@ -55,7 +55,7 @@ class RecordColumns(NamedTuple):
 
 
 def build_section(columns: RecordColumns) -> tuple[bytes, int, int]:
-    """The records of one batch, with its base and its newest timestamp. There is at least one."""
+    """Returns the record section of a batch, with its base and maximum timestamps. At least one row is required."""
     count = len(columns.values)
     base_timestamp, max_timestamp = int(columns.timestamps[0]), int(columns.timestamps.max())
     deltas = columns.timestamps - base_timestamp
@@ -82,7 +82,7 @@ def build_section(columns: RecordColumns) -> tuple[bytes, int, int]:
 
 
 def varint_bytes(numbers: Int64s) -> Int64s:
-    """How many bytes each number takes."""
+    """Returns the encoded length of each number."""
     zigzag = _zigzag(numbers)
     count = np.ones(len(numbers), dtype=np.int64)
     largest = int(zigzag.max(initial=0))
@@ -92,9 +92,9 @@ def varint_bytes(numbers: Int64s) -> Int64s:
 
 
 def varint_column(columns: list[Int64s]) -> Any:
-    """For every row the varints of these columns, one behind the other, as a binary array.
+    """Returns a binary array with the concatenated varints of these columns for every row.
 
-    Bytes are made a column at a time, as wide as its largest number, and those that a row does not use are left out.
+    Bytes are computed column by column, as wide as its largest number; the bytes that a row does not use are dropped.
     """
     sizes = [varint_bytes(numbers) for numbers in columns]
     widths = [int(size.max(initial=1)) for size in sizes]
@@ -123,7 +123,7 @@ def _lengths(array: Any, *, null: int = 0) -> Int64s:
 
 
 def _header_blobs(headers: Any) -> Any:
-    """The count and the headers of each row, encoded."""
+    """Returns the header count and the headers of each row, encoded."""
     counts = numbers_of(pc.list_value_length(headers)).astype(np.int64)
     flat = headers.flatten()
     names = flat.field("key").cast(pa.binary())

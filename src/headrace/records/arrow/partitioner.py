@@ -1,6 +1,6 @@
-"""Kafka's partition of a key, for a whole column at once: the murmur2 of Java's default partitioner.
+"""Kafka's default partitioner (murmur2 of the key) for a whole column.
 
-Rows of one key land in one partition whoever writes them, this or any Kafka client that hashes as Java does.
+Rows of one key are in the same partition, whether this module or a Kafka client with Java's hash writes them.
 """
 
 from typing import Any
@@ -10,12 +10,12 @@ import numpy as np
 SEED = 0x9747B28C
 _M = 0x5BD1E995
 _MASK = 0xFFFFFFFF
-# Longer keys are rare; a loop over their words for the whole column would cost more than hashing them singly.
+# Longer keys are rare; a loop over their words for the whole column would cost more than hashing them one by one.
 _COLUMN_KEY_BYTES_MAX = 64
 
 
 def murmur2(key: bytes) -> int:
-    """The hash of one key, as Java's client has it."""
+    """Returns the hash of one key, as Java's client computes it."""
     length = len(key)
     hashed = SEED ^ length
     whole = length & ~3
@@ -30,7 +30,7 @@ def murmur2(key: bytes) -> int:
 
 
 def hash_column(keys: Any) -> Any:
-    """The hashes of an Arrow array of binary keys; those of nulls mean nothing."""
+    """Returns the hashes of an Arrow array of binary keys; those of nulls are undefined."""
     edges = np.frombuffer(keys.buffers()[1], np.int32)[keys.offset : keys.offset + len(keys) + 1].astype(np.int64)
     body = keys.buffers()[2]
     data = np.frombuffer(body, np.uint8) if body is not None and body.size else np.zeros(1, np.uint8)
@@ -44,7 +44,7 @@ def hash_column(keys: Any) -> Any:
 
 
 def _hash_short(data: Any, starts: Any, lengths: Any) -> Any:
-    """Word by word, for all rows that have such a word. 32-bit arithmetic wraps, as it should."""
+    """Hashes word by word, over all rows that have such a word. 32-bit arithmetic wraps, as in Java."""
     m = np.uint32(_M)
     hashes = np.uint32(SEED) ^ lengths.astype(np.uint32)
     for at in range(0, int(lengths.max(initial=0)), 4):
@@ -68,5 +68,5 @@ def _bytes_at(data: Any, positions: Any, count: int) -> Any:
 
 
 def partitions_of(hashes: Any, count: int) -> Any:
-    """Java drops the sign before it divides."""
+    """Returns the partitions. As Java, clears the sign bit before the division."""
     return (hashes & np.uint32(0x7FFFFFFF)) % np.uint32(count)
