@@ -1,1 +1,1 @@
-"""protocol: bytes to requests and replies to bytes, no I/O. Knows model; has never seen a socket."""
+"""Kafka protocol: decodes requests and encodes responses. Pure; performs no I/O."""

@@ -1,4 +1,4 @@
-"""Which Kafka APIs we serve, in which versions. The one list: ApiVersions advertises it, dispatch obeys it."""
+"""The served APIs and versions. ApiVersions advertises them and request dispatch enforces them."""
 
 from collections.abc import Mapping
 from enum import IntEnum
@@ -6,7 +6,8 @@ from typing import NamedTuple
 
 
 class ApiKey(IntEnum):
-    __hash__ = int.__hash__  # an enum's own is a Python function, and every request is looked up in several tables
+    # avoids the enum's own hash, a Python function: every request is looked up in several tables
+    __hash__ = int.__hash__
 
     PRODUCE = 0
     FETCH = 1
@@ -60,14 +61,14 @@ class ApiKey(IntEnum):
 
     @property
     def label(self) -> str:
-        """As Kafka's own names have it: ListOffsets."""
+        """The name as Kafka writes it: ListOffsets."""
         return "".join(word.capitalize() for word in self.name.split("_"))
 
 
 class Versions(NamedTuple):
     lowest: int
     highest: int
-    first_flexible: int  # from here on: compact lengths, tagged fields, and a tagged request header
+    first_flexible: int  # from this version on: compact lengths, tagged fields, and a tagged request header
     advertised_lowest: int
 
 
@@ -76,7 +77,7 @@ def _versions(lowest: int, highest: int, first_flexible: int, advertised_lowest:
 
 
 SERVED: Mapping[ApiKey, Versions] = {
-    # librdkafka silently turns compression off unless Produce is advertised from 0; versions 0-2 are refused.
+    # librdkafka silently turns compression off unless Produce is advertised from 0; versions 0-2 are rejected.
     ApiKey.PRODUCE: _versions(3, 13, 9, advertised_lowest=0),
     ApiKey.FETCH: _versions(4, 18, 12),
     ApiKey.LIST_OFFSETS: _versions(1, 11, 6),
@@ -134,7 +135,10 @@ def request_header_version(api: ApiKey, version: int) -> int:
 
 
 def response_header_version(api: ApiKey, version: int) -> int:
-    """ApiVersions answers with the oldest header: its reader does not know yet what we speak."""
+    """Returns the version of the response header.
+
+    ApiVersions uses the oldest: the client has not received the versions yet.
+    """
     if api is ApiKey.API_VERSIONS:
         return 0
     return 1 if version >= SERVED[api].first_flexible else 0

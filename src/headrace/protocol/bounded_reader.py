@@ -1,8 +1,8 @@
-"""A reader that also bounds what a request may become: its objects, not only its bytes.
+"""A reader that bounds the memory of the decoded request, not only its bytes.
 
-A two-letter string is three bytes on the wire and sixty in memory, so a frame of tiny elements would weigh
-twenty times its size once decoded. Whoever reads arrays with this reader pays for the elements before they
-are made, out of a budget that every honest request stays below.
+A string of two letters is three bytes in the frame and sixty in memory, so that a frame of tiny elements would take
+twenty times its size once decoded. This reader charges the elements of an array to a budget before they are created.
+The budget exceeds what legitimate requests need.
 """
 
 from struct import error as StructError
@@ -11,33 +11,33 @@ from headrace.model.errors import ProtocolError
 from headrace.protocol.primitives import INT16 as _LENGTH
 from headrace.protocol.primitives import Reader
 
-# 10,000 topics with the longest names make 2.5 MB, and no request but Produce comes near twice that. Decoding
-# runs on the event loop at some 10 MB/s, so this also bounds how long one stranger can hold it up.
+# 10,000 topics with the longest names are 2.5 MB, and no request but Produce has nearly twice that. Decoding runs on
+# the event loop at some 10 MB/s, so that this also bounds how long one untrusted client can block it.
 COLD_REQUEST_BYTES_MAX = 4 * 1024 * 1024
 
-# What a decoded request may weigh, in bytes of memory for each byte of the frame. The densest request that a
-# client really sends (OffsetForLeaderEpoch for thousands of partitions) weighs 14.
+# Memory of a decoded request, in bytes per byte of the frame. The densest request that clients send
+# (OffsetForLeaderEpoch for thousands of partitions) needs 14.
 MEMORY_PER_BYTE_MAX = 16
-# Small requests may weigh more than that: a handful of objects is heavy beside a frame of fifty bytes.
+# Small requests may need more than that: a few objects are large compared to a frame of fifty bytes.
 MEMORY_FLOOR = 256 * 1024
 
-# Weights on a 64-bit CPython, rounded up to what its allocator really hands out.
-POINTER_WEIGHT = 24  # a slot in the list that is being filled, with its spare room, and one in the final tuple
-OBJECT_WEIGHT = 32  # header and garbage collector's link of an object, without its fields
+# Memory on a 64-bit CPython, rounded up to the sizes of its allocator.
+POINTER_WEIGHT = 24  # a slot in the list that is being filled, with its over-allocation, and one in the final tuple
+OBJECT_WEIGHT = 32  # header and garbage collector link of an object, without its fields
 FIELD_WEIGHT = 8
 INT_WEIGHT = 32
 UUID_WEIGHT = 104
 _ASCII_WEIGHT = 64  # an empty ASCII string, rounded
-_WIDE_WEIGHT = 96  # the same where one character needs four bytes: then every character takes four
+_WIDE_WEIGHT = 96  # the same with a character that needs four bytes: then every character takes four
 
 
-# A request of this size cannot outgrow the floor, whatever it holds: that is 128 for each of its bytes, and the densest
-# elements, topics of two bytes and strings of one, weigh 88.
+# A request of this size cannot exceed MEMORY_FLOOR, whatever its content: that is 128 for each of its bytes, and the
+# densest elements, topics of two bytes and strings of one, need 88.
 SMALL_REQUEST_BYTES = 2 * 1024
 
 
 class BoundedReader(Reader):
-    """A Reader with a budget of memory. Tagged fields are read by plain Readers: they are small and few."""
+    """A Reader with a memory budget. Tagged fields are read by plain Readers: they are small and few."""
 
     __slots__ = ("_budget",)
 
@@ -47,7 +47,7 @@ class BoundedReader(Reader):
 
     @classmethod
     def of_body(cls, reader: Reader) -> "BoundedReader":
-        """A frugal reader of everything that `reader` has left: the body of a request."""
+        """Returns a bounded reader of the rest of `reader`: the body of a request."""
         if reader.remaining > COLD_REQUEST_BYTES_MAX:
             raise ProtocolError(f"a request of {reader.remaining} bytes; at most {COLD_REQUEST_BYTES_MAX} are read")
         if isinstance(reader, SmallReader):
@@ -55,7 +55,7 @@ class BoundedReader(Reader):
         return cls(reader.take(reader.remaining), flexible=reader.flexible)
 
     def charge(self, weight: int) -> None:
-        """Pay for objects that are about to be made."""
+        """Charges objects that are about to be created. Raises ProtocolError if the budget is exceeded."""
         self._budget -= weight
         if self._budget < 0:
             raise ProtocolError("so many tiny elements that the request would outgrow its memory budget")
@@ -67,14 +67,14 @@ class BoundedReader(Reader):
         return text
 
     def elements(self, element_bytes_min: int, element_weight: int) -> range:
-        """Like `weighed_array`, where null is not allowed."""
+        """As `weighed_array`, for an array that must not be null."""
         indexes = self.weighed_array(element_bytes_min, element_weight)
         if indexes is None:
             raise ProtocolError("null where an array must be")
         return indexes
 
     def weighed_array(self, element_bytes_min: int, element_weight: int) -> range | None:
-        """Like `nullable_array`; strings inside the elements pay for themselves."""
+        """As `nullable_array`; strings inside the elements are charged separately."""
         indexes = self.nullable_array(element_bytes_min)
         if indexes is not None:
             self.charge(len(indexes) * element_weight)
@@ -82,9 +82,9 @@ class BoundedReader(Reader):
 
 
 class SmallReader(BoundedReader):
-    """For a body of at most SMALL_REQUEST_BYTES, which cannot go beyond its budget: nothing is counted.
+    """For a body of at most SMALL_REQUEST_BYTES, which cannot exceed its budget: nothing is charged.
 
-    It reads from bytes of its own: taking a string from these costs half of what it costs to take it from a frame.
+    Reads from a copy in bytes: slicing a string from bytes takes half the time of slicing it from a frame.
     """
 
     __slots__ = ()
@@ -138,7 +138,7 @@ class SmallReader(BoundedReader):
         return byte
 
     def charge(self, weight: int) -> None:
-        """It has been paid."""
+        """Does nothing: the size of the body bounds the memory."""
 
     def elements(self, element_bytes_min: int, element_weight: int) -> range:
         return self.array(element_bytes_min)
@@ -148,7 +148,7 @@ class SmallReader(BoundedReader):
 
 
 def body_reader(body: memoryview, *, flexible: bool) -> Reader:
-    """The reader that suits the size of a request's body."""
+    """Returns the reader for a request body of this size."""
     if len(body) <= SMALL_REQUEST_BYTES:
         return SmallReader(body, flexible=flexible)
     return Reader(body, flexible=flexible)

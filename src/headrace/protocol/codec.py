@@ -1,9 +1,8 @@
-"""The door for every message but Produce and Fetch: bytes ↔ the newest served version's object.
+"""Decodes requests and encodes responses of every API but Produce and Fetch, in any served version.
 
-Handlers are written once, against the newest version. Messages on the way to a client's first record have
-codecs by hand (see BY_HAND); all others are compiled from kio's schemas, each on its first use, because
-importing them all would take longer than starting the broker. For the same reason the compilers themselves are
-imported late.
+Handlers are written once, against the newest served version. Messages that a client exchanges before its first record
+have hand-written codecs (see BY_HAND). All others are compiled from kio's schemas on first use, because importing all
+of them would take longer than starting the broker. For the same reason the compilers are imported late.
 """
 
 import builtins
@@ -24,7 +23,7 @@ if TYPE_CHECKING:
     from headrace.protocol.schema_reader import Read
     from headrace.protocol.schema_writer import Write
 
-# Importing kio costs 25 ms and more, which a client's first produce or fetch should not wait for.
+# Importing kio takes 25 ms or more, which a client's first Produce or Fetch should not wait for.
 BY_HAND = frozenset(
     {
         ApiKey.API_VERSIONS,
@@ -32,7 +31,7 @@ BY_HAND = frozenset(
         ApiKey.CREATE_TOPICS,
         ApiKey.INIT_PRODUCER_ID,
         ApiKey.LIST_OFFSETS,
-        # Their older versions have another shape than the newer ones, or they are sent all the time.
+        # Their older versions differ in structure from the newer ones, or they are frequent.
         ApiKey.FIND_COORDINATOR,
         ApiKey.HEARTBEAT,
         ApiKey.LEAVE_GROUP,
@@ -47,7 +46,7 @@ _PHANTOM = "kio.static._phantom"
 
 
 def load_codec(api: ApiKey, version: int) -> None:
-    """Everything that reading the request and writing the response would otherwise load on their first call."""
+    """Loads all that the first request and response of this version would otherwise load."""
     if api in BY_HAND:
         _codec_by_hand(api)
     else:
@@ -57,7 +56,7 @@ def load_codec(api: ApiKey, version: int) -> None:
 
 
 def read_request(api: ApiKey, version: int, body: memoryview) -> Any:
-    """The request as the newest served version has it. ProtocolError for any bytes that are not one."""
+    """Decodes a request into an object of the newest served version. Raises ProtocolError for malformed bytes."""
     reader = body_reader(body, flexible=version >= SERVED[api].first_flexible)
     if api in BY_HAND:
         return _codec_by_hand(api).decode_request(reader, version)
@@ -68,7 +67,7 @@ def read_request(api: ApiKey, version: int, body: memoryview) -> Any:
 
 
 def write_response(api: ApiKey, version: int, response: Any) -> bytes:
-    """The body of `response`, an object of the newest served version, as `version` has it."""
+    """Encodes `response`, an object of the newest served version, as a body of `version`."""
     if api in BY_HAND:
         body: bytes = _codec_by_hand(api).encode_response(version, response)
         return body
@@ -78,7 +77,7 @@ def write_response(api: ApiKey, version: int, response: Any) -> bytes:
 
 
 def count_errors(api: ApiKey, version: int, response: Any, counts: "ErrorCounts") -> None:
-    """Add the error codes that `write_response` writes, each as often as it stands in the response."""
+    """Adds the error codes that `write_response` writes, each as often as it occurs in the response."""
     if api in BY_HAND:
         _codec_by_hand(api).count_errors(version, response, counts)
     else:
@@ -86,10 +85,10 @@ def count_errors(api: ApiKey, version: int, response: Any, counts: "ErrorCounts"
 
 
 def encode_element(api: ApiKey, version: int, array: str, element: Any) -> bytes:
-    """One element of an array of structs in a response, ready to stand in its place.
+    """Encodes one element of an array of structs. The result can be used as the element in a response.
 
-    For long responses: a handler encodes them bit by bit and lets others run in between. An array inside an array
-    is named with a dot: "results.topics".
+    For long responses: a handler encodes them element by element and yields to the event loop in between. The name of
+    a nested array has a dot: "results.topics".
     """
     from headrace.protocol.error_counts import encoded
 
@@ -101,7 +100,7 @@ def encode_element(api: ApiKey, version: int, array: str, element: Any) -> bytes
 
 
 def error_response(api: ApiKey, version: int, code: ErrorCode) -> bytes | None:
-    """A response that holds nothing but the error; None for APIs whose errors stand only in rows."""
+    """Encodes a response that has only the error; None for APIs whose errors are all in array elements."""
     if api in BY_HAND:
         codec = _codec_by_hand(api)
         failure = getattr(codec, "failure", None)
@@ -167,7 +166,7 @@ def _element_class(api: ApiKey, version: int, array: str) -> type[Any]:
 
 
 def message_class(api: ApiKey, version: int, direction: str) -> type[Any]:
-    """kio's class of a message; `direction` is "request" or "response"."""
+    """Returns kio's class of a message; `direction` is "request" or "response"."""
     _keep_kio_light()
     module = importlib.import_module(f"kio.schema.{api.name.lower()}.v{version}.{direction}")
     words = "".join(word.capitalize() for word in api.name.split("_"))
@@ -176,9 +175,9 @@ def message_class(api: ApiKey, version: int, direction: str) -> type[Any]:
 
 
 def _keep_kio_light() -> None:
-    """Load kio without hypothesis, which it imports for its own tests wherever it is installed: 0.8 s.
+    """Loads kio without hypothesis, which it imports for its own tests if it is installed: 0.8 s.
 
-    Brokers run where tests run, so that is not a rare place. A process that has hypothesis already keeps it.
+    Brokers often run in environments for tests, which have hypothesis. A process that has imported it keeps it.
     """
     if _PHANTOM in sys.modules or "hypothesis" in sys.modules:
         return

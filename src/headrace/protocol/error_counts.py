@@ -1,6 +1,6 @@
-"""Error codes of a response, counted wherever its schema has one: of the request, and of each row.
+"""Counts the error codes of a response: that of the request, and that of each array element.
 
-As `errorCounts` of Kafka's AbstractResponse, without NONE. The places of the codes are worked out once for each class.
+As `errorCounts` of Kafka's AbstractResponse, without NONE. The fields with error codes are compiled once per class.
 """
 
 from collections import Counter
@@ -15,13 +15,13 @@ CountErrors: TypeAlias = Callable[[Any, ErrorCounts], None]
 
 
 class EncodedWithErrors(bytes):
-    """An element of a response that is encoded already, with the errors in it."""
+    """An encoded element of a response, with the error codes in it."""
 
     errors: ErrorCounts
 
 
 def encoded(body: bytes, errors: ErrorCounts) -> bytes:
-    """Plain bytes where there are no errors: nearly always."""
+    """Returns the body with its error codes; plain bytes in the common case of no errors."""
     if not errors:
         return body
     element = EncodedWithErrors(body)
@@ -36,12 +36,12 @@ def count_codes(codes: Iterable[int], counts: ErrorCounts) -> None:
 
 
 def compile_counter(message: type[Any]) -> CountErrors:
-    """Adds the errors of one response of the class; elements that are encoded already bring theirs."""
+    """Compiles a function that adds the error codes of a response of the class, including those of encoded elements."""
     return _compile(message) or _count_nothing
 
 
 def _count_nothing(response: Any, counts: ErrorCounts) -> None:
-    """For a class without error codes."""
+    """Counts nothing: for a class without error codes."""
 
 
 def _compile(message: type[Any]) -> CountErrors | None:

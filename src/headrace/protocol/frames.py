@@ -1,9 +1,9 @@
-"""The envelope of every message: request header in, response header out.
+"""Headers of requests and responses.
 
     request    size i32 │ api key i16 │ version i16 │ correlation id i32 │ client id │ tags? │ body
     response   size i32 │ correlation id i32 │ tags? │ body
 
-A reply is a list of parts: bytes, and references to records that lie in a file and are sent from there.
+A response is a list of parts: bytes, and references to records in a file, which are sent from the file.
 """
 
 from collections.abc import Sequence
@@ -18,12 +18,12 @@ REQUEST_HEADER = Struct(">hhi")
 CORRELATION_ID_AT = 4  # in a request without its size, and in a response with it
 _RESPONSE_HEADER = Struct(">ii")
 
-# A number from the wire to its API: making an enum member of it costs more than parsing the header.
+# API by its number in a request: creating an enum member would take longer than parsing the header.
 _BY_NUMBER = {int(api): (api, versions) for api, versions in SERVED.items()}
 
 
 class RecordsRef(Protocol):
-    """Batches that the reply carries without looking at them."""
+    """Batches in a file that the response includes without reading them."""
 
     @property
     def length(self) -> int: ...
@@ -33,7 +33,7 @@ Part: TypeAlias = bytes | bytearray | memoryview | RecordsRef
 Parts: TypeAlias = Sequence[Part]
 
 
-# What a NamedTuple's own constructor ends up calling, at half its price; every request has a header.
+# What a NamedTuple's own constructor calls, in half its time; every request has a header.
 _new_tuple = tuple.__new__
 
 
@@ -45,7 +45,7 @@ class RequestHeader(NamedTuple):
 
 
 def parse_request_header(frame: memoryview) -> tuple[RequestHeader, Reader]:
-    """The header, and a reader that stands at the body."""
+    """Returns the header, and a reader positioned at the body."""
     if len(frame) < REQUEST_HEADER.size:
         raise ProtocolError(f"a request of {len(frame)} bytes is too short for its header")
     key, version, correlation_id = REQUEST_HEADER.unpack_from(frame)
@@ -64,7 +64,7 @@ def parse_request_header(frame: memoryview) -> tuple[RequestHeader, Reader]:
 
 
 class UnsupportedVersionFor(UnsupportedVersion):
-    """A version that we do not speak, of an API that we serve. Only ApiVersions has an answer to that."""
+    """The API is served, but not in this version. Only ApiVersions has a response for that."""
 
     def __init__(self, api: ApiKey, version: int, correlation_id: int, client_id: str) -> None:
         super().__init__(f"{api.name} v{version} is not served")
@@ -72,18 +72,18 @@ class UnsupportedVersionFor(UnsupportedVersion):
 
 
 def response_start(api: ApiKey, version: int, correlation_id: int, body_bytes: int) -> bytes:
-    """Size and response header of a reply whose body has `body_bytes`."""
+    """Returns size and response header of a response with a body of `body_bytes`."""
     if response_header_version(api, version):
         return _RESPONSE_HEADER.pack(body_bytes + 5, correlation_id) + EMPTY_TAGS
     return _RESPONSE_HEADER.pack(body_bytes + 4, correlation_id)
 
 
 def response(api: ApiKey, version: int, correlation_id: int, body: bytes) -> list[Part]:
-    """A whole reply in one piece."""
+    """Returns a complete response in one part."""
     return [response_start(api, version, correlation_id, len(body)) + body]
 
 
-# For requests that are recognised without being read (produce_fast_path.py, offset_commit_fast_path.py).
+# For requests on a fast path, which are not parsed (produce_fast_path.py, offset_commit_fast_path.py).
 
 
 def correlation_id_of(frame: memoryview) -> int:
@@ -92,7 +92,7 @@ def correlation_id_of(frame: memoryview) -> int:
 
 
 def with_correlation_id(reply: bytes, correlation_id: int) -> bytearray:
-    """A copy of an earlier reply, as the answer to another request."""
+    """Returns a copy of an earlier response with another correlation id."""
     copy = bytearray(reply)
     INT32.pack_into(copy, CORRELATION_ID_AT, correlation_id)
     return copy

@@ -1,4 +1,4 @@
-"""A member's next OffsetCommit, recognised by its last one: of the same partitions, only the offsets differ."""
+"""Fast path for OffsetCommit: recognizes a request that differs from the member's last one only in its offsets."""
 
 from struct import Struct
 
@@ -23,13 +23,13 @@ from headrace.protocol.messages.offset_commit import (
 )
 from headrace.protocol.primitives import INT64
 
-# Beyond that, comparing piece by piece gains little over reading.
+# With more, comparing the constant parts is hardly faster than parsing.
 PARTITIONS_MAX = 16
 REQUEST_BYTES_MAX = 2 * 1024
 
 
 class OffsetCommitTemplate:
-    """What a member says again and again, and how it is answered when every partition is accepted."""
+    """A repeated request of a member, and its response if every partition is accepted."""
 
     __slots__ = ("_api", "_frame_bytes", "_layout", "_reply", "_said", "request", "version")
 
@@ -37,7 +37,7 @@ class OffsetCommitTemplate:
         self.request, self.version = request, header.version
         self._api, self._frame_bytes = bytes(frame[:CORRELATION_ID_AT]), len(frame)
         offsets_at = _offsets_at(frame)
-        # What is said between two offsets, from behind the correlation id to the end.
+        # The constant parts between the offsets, from after the correlation id to the end.
         starts = [REQUEST_HEADER.size, *(at + INT64.size for at in offsets_at)]
         pieces = zip(starts, [*offsets_at, len(frame)], strict=True)
         self._layout = Struct(">" + "q".join(f"{end - start}s" for start, end in pieces))
@@ -50,26 +50,26 @@ class OffsetCommitTemplate:
     def of(
         cls, frame: memoryview, header: RequestHeader, request: OffsetCommitRequest
     ) -> "OffsetCommitTemplate | None":
-        """None for a request that is not worth it."""
+        """Returns a template, or None for a request that is too large for the fast path."""
         count = sum(len(topic.partitions) for topic in request.topics)
         if not 0 < count <= PARTITIONS_MAX or len(frame) > REQUEST_BYTES_MAX:
             return None
         return cls(frame, header, request)
 
     def offsets(self, frame: memoryview) -> tuple[int, ...] | None:
-        """Those of a request that says nothing else anew; in the order of the partitions."""
+        """Returns the offsets of a repeated request, in the order of the partitions; None for any other."""
         if len(frame) != self._frame_bytes or frame[:CORRELATION_ID_AT] != self._api:
             return None
         parts = self._layout.unpack_from(frame, REQUEST_HEADER.size)
         return parts[1::2] if parts[::2] == self._said else None
 
     def reply(self, correlation_id: int) -> bytearray:
-        """All of it was committed."""
+        """Returns the response if all offsets were committed."""
         return with_correlation_id(self._reply, correlation_id)
 
 
 def _offsets_at(frame: memoryview) -> list[int]:
-    """Where the offsets stand in a request that could be read."""
+    """Returns the positions of the offsets in a valid request."""
     header, reader = parse_request_header(frame)
     version, found = header.version, []
     reader.string()

@@ -1,6 +1,6 @@
 """Primitive types of the Kafka protocol: a bounded reader, and small encoders.
 
-The reader trusts no length: a count is believed only if that many elements could fit in what is left.
+The reader trusts no length: a count is valid only if that many elements could fit in the rest of the frame.
 """
 
 from collections.abc import Iterator
@@ -15,7 +15,7 @@ INT16 = Struct(">h")
 INT32 = Struct(">i")
 INT64 = Struct(">q")
 
-# No client sends more than a handful of tags; a million of them is an attack on our patience.
+# No client sends more than a few tagged fields; a million of them is a denial of service.
 TAGS_MAX = 64
 TAG_BYTES_MAX = 64 * 1024
 
@@ -23,7 +23,7 @@ EMPTY_TAGS = b"\x00"
 
 
 class Reader:
-    """Walks over one request. Every step either stays inside the frame or raises ProtocolError."""
+    """Reads one request sequentially. Every method stays within the frame or raises ProtocolError."""
 
     __slots__ = ("_buffer", "_end", "flexible", "position")
 
@@ -35,7 +35,7 @@ class Reader:
 
     @property
     def whole(self) -> memoryview:
-        """All that it walks over, from the beginning."""
+        """Returns all bytes of the reader, from the beginning."""
         return self._buffer
 
     @property
@@ -51,7 +51,7 @@ class Reader:
         return value
 
     def numbers(self, layout: Struct) -> tuple[int, ...]:
-        """Several numbers that stand side by side, at the price of one."""
+        """Reads several adjacent numbers at the cost of one."""
         try:
             values = layout.unpack_from(self._buffer, self.position)
         except StructError:
@@ -63,7 +63,7 @@ class Reader:
         return self._number(INT8)
 
     def int16(self) -> int:
-        # Written out like int32: every string of an older version begins with one.
+        # Inline like `int32`: every string of an older version begins with one.
         try:
             value: int = INT16.unpack_from(self._buffer, self.position)[0]
         except StructError:
@@ -72,7 +72,7 @@ class Reader:
         return value
 
     def int32(self) -> int:
-        # Written out, because every request has a dozen of them.
+        # Inline, because every request has a dozen of them.
         try:
             value: int = INT32.unpack_from(self._buffer, self.position)[0]
         except StructError:
@@ -134,7 +134,7 @@ class Reader:
         return None if length == -1 else self.take(length)
 
     def nullable_array(self, element_bytes_min: int) -> range | None:
-        """The indexes of an array; None for a null array. `element_bytes_min` bounds the count we believe."""
+        """Returns the indexes of an array; None for a null array. `element_bytes_min` bounds the count."""
         count = self.uvarint() - 1 if self.flexible else self.int32()
         if count == -1:
             return None
@@ -149,7 +149,7 @@ class Reader:
         return indexes
 
     def tags(self) -> Iterator[tuple[int, "Reader"]]:
-        """Each tagged field with a reader of its own bytes. Nothing where the version has no tags."""
+        """Yields each tagged field with a reader of its bytes. Yields nothing if the version has no tagged fields."""
         if not self.flexible:
             return
         count = self.uvarint()
@@ -203,5 +203,5 @@ def array_length(count: int, flexible: bool) -> bytes:
 
 
 def bytes_length(count: int, flexible: bool) -> bytes:
-    """The prefix of a bytes or records field that is not null."""
+    """Returns the prefix of a bytes or records field that is not null."""
     return array_length(count, flexible)

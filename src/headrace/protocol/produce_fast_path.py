@@ -1,10 +1,10 @@
-"""A producer's next request, recognised by its last ones.
+"""Fast path for Produce: recognizes a request that repeats an earlier one of its connection.
 
-Between two requests of a producer to a partition only the correlation id and the batch differ. So what stands before
-the batch is looked up among what this connection has said before, which costs a tenth of reading it, and the answer
-is the last one's bytes with other numbers in them.
+Consecutive requests of a producer to a partition differ only in the correlation id and the batch. So the bytes before
+the batch are looked up among those of earlier requests, which takes a tenth of the time of parsing them, and the
+response is a copy of the last one with other numbers.
 
-Only for small requests with a single batch and no transaction: with large ones it is not parsing that costs.
+Only for small requests with a single batch and no transaction: parsing does not dominate the cost of large ones.
 """
 
 from collections.abc import Iterable
@@ -22,22 +22,22 @@ from headrace.protocol.messages.produce import FLEXIBLE_FROM, PartitionResult, P
 from headrace.protocol.primitives import INT32
 
 BATCH_BYTES_MAX = 16 * 1024 - 2  # the largest whose length takes two bytes as a varint
-# A connection's partitions that are kept in mind. A producer of more of them sends several in a request.
+# Partitions per connection with a template. A producer of more partitions sends several of them in a request.
 PLACES_MAX = 64
-# Of what stands before the batch: a client id and a topic's name of ordinary lengths.
+# Length of the bytes before the batch: a client id and a topic name of ordinary lengths.
 SAID_BYTES_MAX = 1024
-# A connection that keeps talking of other topics gains nothing, and each change of subject costs a little.
+# A connection whose requests keep changing in structure gains nothing, and each change has a small cost.
 SUBJECTS_MAX = 16
-# Requests that look like those we know how to recognise: with a log start in the answer, and every codec allowed.
+# First version whose response has the log start offset and whose requests allow every codec.
 VERSION_MIN = 7
 
-_TAIL = b"\x00\x00\x00"  # no tags: of the partition, the topic, the request
+_TAIL = b"\x00\x00\x00"  # no tagged fields of the partition, the topic and the request
 _NUMBERS = Struct(">qqq")
-_BEFORE_NUMBERS = 6  # index and error
+_BEFORE_NUMBERS = 6  # bytes of partition index and error code
 
 
 class ProduceTemplate:
-    """A partition that the producer writes to, and how."""
+    """A repeated request: topic, partition, acks and timeout, with the response to it."""
 
     __slots__ = ("_numbers_at", "_reply", "acks", "index", "timeout_ms", "topic", "version")
 
@@ -49,18 +49,18 @@ class ProduceTemplate:
         self._numbers_at = row_at(version, self.topic) + _BEFORE_NUMBERS
 
     def reply(self, correlation_id: int, base_offset: int, append_time_ms: int, log_start_offset: int) -> bytearray:
-        """To a batch that was written."""
+        """Returns the response for a batch that was appended."""
         reply = with_correlation_id(self._reply, correlation_id)
         _NUMBERS.pack_into(reply, self._numbers_at, base_offset, append_time_ms, log_start_offset)
         return reply
 
     def replies(self, rows: Iterable[tuple[int, int, int, int]]) -> Parts:
-        """To several, in one piece."""
+        """Returns several responses as one part."""
         return (b"".join([self.reply(*row) for row in rows]),)
 
 
 class ProduceTemplates:
-    """What one connection's producer has said so far."""
+    """The templates of one connection."""
 
     __slots__ = ("_api", "_flexible", "_places", "_said_until", "_subjects")
 
@@ -72,7 +72,7 @@ class ProduceTemplates:
         self._subjects = 0
 
     def learn(self, frame: memoryview, header: RequestHeader, request: ProduceRequest) -> None:
-        """Keep in mind what this request says, if it is one of those that may come again."""
+        """Adds a template for a request that has been parsed, if the fast path can recognize it."""
         records = _single_batch(header, request)
         if records is None or self._subjects > SUBJECTS_MAX:
             return
@@ -91,11 +91,12 @@ class ProduceTemplates:
         said = bytes(frame[REQUEST_HEADER.size : said_until])
         self._places[said] = ProduceTemplate(header.version, request)
         found = self.recognise(frame)
-        if found is None or found[2] != records:  # it has tags, so its parts are not where we took them to be
+        # the request has tagged fields, so that its parts are at other positions
+        if found is None or found[2] != records:
             del self._places[said]
 
     def recognise(self, frame: memoryview) -> tuple[ProduceTemplate, int, memoryview] | None:
-        """The place, the correlation id and the batch of a request that says what an earlier one said."""
+        """Returns template, correlation id and batch of a repeated request; None for any other."""
         position = self._said_until
         if frame[:CORRELATION_ID_AT] != self._api or len(frame) < position + 4:
             return None
@@ -124,9 +125,11 @@ class ProduceTemplates:
     def recognise_run(
         self, view: memoryview, position: int, end: int, most: int
     ) -> tuple[ProduceTemplate, list[tuple[int, memoryview]], int] | None:
-        """Requests to one place, one behind the other from `position` on, and where the next begins.
+        """Parses consecutive requests of one template from `position` on.
 
-        Each with its correlation id and its batch; None unless there are two at least.
+        Returns them and the position of the next request.
+
+        A request is its correlation id and its batch. Returns None unless there are at least two.
         """
         place: ProduceTemplate | None = None
         requests: list[tuple[int, memoryview]] = []

@@ -1,7 +1,7 @@
-"""Kafka's message schemas, as plain descriptions taken from kio's generated classes.
+"""Kafka's message schemas, as plain descriptions that are derived from kio's generated classes.
 
-Only the descriptions are used. kio's own reader must never see a client's bytes: an array count of five bytes
-makes it allocate 32 GiB and abort the whole process.
+Only the descriptions are used. kio's own reader must never parse a client's bytes: an array count of five bytes makes
+it allocate 32 GiB and abort the whole process.
 """
 
 from dataclasses import MISSING, fields, is_dataclass
@@ -11,7 +11,7 @@ from typing import Any, NamedTuple, Union, get_args, get_origin
 
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
-# What a field holds when its version does not have it and the schema names no default.
+# Value of a field that a version does not have, if the schema names no default.
 _IMPLICIT_DEFAULTS: dict[str, Any] = {
     "string": "",
     "bytes": b"",
@@ -35,7 +35,7 @@ class FieldSchema(NamedTuple):
 
 
 def describe(message: type[Any]) -> tuple[FieldSchema, ...]:
-    """The fields of one of kio's message classes, in the order of the wire."""
+    """Returns the fields of one of kio's message classes, in protocol order."""
     return tuple(_describe_field(field) for field in fields(message))
 
 

@@ -1,7 +1,7 @@
-"""Compiles readers: bytes of one version of a message → the newest version's object.
+"""Compiles readers, which decode any served version of a message into an object of the newest one.
 
-Every count and length is checked against what is left of the frame (wire.Reader) and against the memory that
-the objects would take (BoundedReader), so no announced number is ever believed.
+Every count and length is checked against the rest of the frame (`primitives.Reader`) and against the memory of the
+resulting objects (`BoundedReader`), so that no number in a request is trusted.
 """
 
 from collections.abc import Callable, Mapping
@@ -26,8 +26,8 @@ Read: TypeAlias = Callable[[BoundedReader], Any]
 
 _FLOAT64 = Struct(">d")
 
-# Old fields that became something else: (message, old field) → (new array of structs, the struct's field that
-# each old element fills).
+# Old fields that were replaced: (message, old field) → (new array of structs, the field of the struct that each old
+# element fills).
 _LIFTED: Mapping[tuple[str, str], tuple[str, str]] = {
     ("DeleteTopicsRequest", "topic_names"): ("topics", "name"),
 }
@@ -54,8 +54,8 @@ def _nullable_bytes(reader: Reader) -> bytes | None:
     return None if view is None else bytes(view)
 
 
-# Kafka's name of a type → how it is read, its fewest bytes on the wire, its weight in memory. The fewest
-# bytes of strings and bytes are those of the flexible encoding: one byte of length.
+# Kafka's name of a type → its reader, its smallest encoded size, its weight in memory. The smallest size of strings and
+# bytes is that of the flexible encoding: one byte of length.
 _PRIMITIVES: Mapping[str, tuple[Read, int, int]] = {
     "int8": (Reader.int8, 1, INT_WEIGHT),
     "int16": (Reader.int16, 2, INT_WEIGHT),
@@ -75,7 +75,7 @@ _NULLABLE: Mapping[str, Read] = {"string": BoundedReader.nullable_string, "bytes
 
 
 def compile_reader(message: type[Any], newest: type[Any]) -> Read:
-    """A reader of `message` that makes a `newest`, matching fields by name."""
+    """Compiles a reader of `message` that creates a `newest`, matching fields by name."""
     newest_fields = {field.name: field for field in describe(newest)}
     steps: list[tuple[str, Read]] = []
     tagged: dict[int, tuple[str, Read]] = {}
@@ -163,7 +163,7 @@ def _nullable_struct(read: Read) -> Read:
 
 
 def _bytes_min(struct: type[Any]) -> int:
-    """The fewest bytes that a struct takes on the wire, so that announced counts can be checked."""
+    """Returns the smallest encoded size of a struct, which bounds counts."""
     total = 0
     for field in describe(struct):
         if field.tag is None:
@@ -173,7 +173,7 @@ def _bytes_min(struct: type[Any]) -> int:
 
 
 def _weight(struct: type[Any]) -> int:
-    """What one object weighs in memory, apart from its strings and arrays, which pay for themselves."""
+    """Returns the memory of one object without its strings and arrays, which are charged separately."""
     total = OBJECT_WEIGHT
     for field in describe(struct):
         total += FIELD_WEIGHT

@@ -1,7 +1,7 @@
-"""Compiles writers: the newest version's object → bytes of any served version.
+"""Compiles writers, which encode objects of the newest version in any served version.
 
-Fields are matched by name: what an older version does not have is left out, what only it has takes the
-schema's default. Neighbouring numbers are packed in one go, which makes this several times as fast as kio.
+Fields are matched by name. Fields that an older version lacks are omitted; fields that only it has get the schema's
+default. Adjacent numbers are packed with one call, which makes this several times as fast as kio.
 """
 
 from collections.abc import Callable, Mapping
@@ -21,7 +21,7 @@ _NO_UUID = bytes(16)
 _INT32 = Struct(">i")
 _INT64 = Struct(">q")
 
-# Types of a fixed size that struct can pack as they are.
+# Types of a fixed size that struct can pack.
 _FORMATS: Mapping[str, str] = {
     "int8": "b",
     "int16": "h",
@@ -35,7 +35,7 @@ _FORMATS: Mapping[str, str] = {
 
 
 def compile_writer(message: type[Any], newest: type[Any]) -> Write:
-    """A writer of `newest` objects in the layout of `message`."""
+    """Compiles a writer of `newest` objects in the format of `message`."""
     flexible: bool = message.__flexible__
     newest_fields = {field.name: field for field in describe(newest)}
     steps: list[Write] = []
@@ -61,7 +61,7 @@ def compile_writer(message: type[Any], newest: type[Any]) -> Write:
 
 
 def _flush(numbers: list[FieldSchema], steps: list[Write]) -> None:
-    """One step for a run of numbers."""
+    """Appends one step for adjacent numbers."""
     if not numbers:
         return
     pack = Struct(">" + "".join(_FORMATS[field.kind] for field in numbers)).pack
@@ -83,7 +83,7 @@ def _compile_field(field: FieldSchema, newest_fields: Mapping[str, FieldSchema],
 
 
 def _compile_tags(tagged: list[tuple[FieldSchema, Write]]) -> Write:
-    """The tagged fields; those that hold their default are left out, as every reader expects."""
+    """Compiles a writer of the tagged fields. Fields with their default value are omitted, as every reader expects."""
 
     def write_tags(out: bytearray, value: Any) -> None:
         present = bytearray()
@@ -102,7 +102,7 @@ def _compile_tags(tagged: list[tuple[FieldSchema, Write]]) -> Write:
 
 
 def _compile_value(field: FieldSchema, newest_fields: Mapping[str, FieldSchema], flexible: bool) -> Write:
-    """A writer of the field's value, whoever holds it."""
+    """Compiles a writer of the value of a field."""
     if field.struct is None:
         write = _primitive(field.kind, flexible)
         if field.kind == "string" and not field.nullable:
@@ -140,7 +140,7 @@ def _primitive(kind: str, flexible: bool) -> Write:
 
 
 def _never_null(write: Write) -> Write:
-    """Where an older version has no null, the empty string stands for it."""
+    """Writes null as the empty string, for an older version without null."""
     return lambda out, value: write(out, "" if value is None else value)
 
 
@@ -162,7 +162,7 @@ def _array(write: Write, flexible: bool) -> Write:
 
 
 def _unless_encoded(write: Write) -> Write:
-    """Elements that somebody has encoded before are copied: see `kafka_messages.encode_element`."""
+    """Appends elements that are already encoded unchanged: see `codec.encode_element`."""
 
     def write_element(out: bytearray, value: Any) -> None:
         if isinstance(value, bytes):

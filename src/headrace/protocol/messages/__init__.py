@@ -1,1 +1,1 @@
-"""protocol.messages: hand-written codecs, one file per API."""
+"""Hand-written codecs, one module per API."""

@@ -1,7 +1,7 @@
-"""AddPartitionsToTxn, versions 0 to 5, by hand: older versions speak of one transaction, newer ones of many.
+"""AddPartitionsToTxn, versions 0 to 5: older versions have one transaction, newer ones several.
 
-Clients use the older versions. The newer ones are for brokers, which ask on behalf of the producers that write to
-them; their request and response have other fields, so none can be read as the other.
+Clients use the older versions. The newer ones are for brokers, which send them on behalf of the producers that write
+to them. Their request and response have other fields, so that neither can be decoded as the older ones.
 """
 
 from collections import Counter
@@ -19,7 +19,7 @@ MANY_FROM = 4
 _PRODUCER = Struct(">qh")
 _ROW = Struct(">ih")
 
-# The smallest bytes of an element on the wire: bounds the counts that we believe.
+# Smallest encoded size of an element: bounds the counts that are accepted.
 _TRANSACTION_BYTES_MIN = 14
 _TOPIC_BYTES_MIN = 2
 

@@ -1,7 +1,7 @@
-"""ApiVersions, versions 0 to 4, by hand: the first message of every client, so it imports next to nothing.
+"""ApiVersions, versions 0 to 4: the first message of every client, so this module imports as little as possible.
 
-Advertises exactly what `api.SERVED` holds. A request of a version above ours is answered in version 0, the
-one body that every client can read whatever it asked for.
+Advertises the content of `api.SERVED`. The response to a request with a higher version than that has version 0, which
+every client can decode.
 """
 
 from collections import Counter
@@ -25,7 +25,7 @@ _FINALIZED_FEATURES_TAG = 2
 
 
 class Feature(NamedTuple):
-    """A cluster-wide behaviour that clients switch on by its level; level 0 means switched off."""
+    """A cluster-wide feature that clients enable by its level; at level 0 it is disabled."""
 
     name: str
     lowest: int
@@ -39,7 +39,10 @@ class ApiVersionsRequest(NamedTuple):
 
     @property
     def is_valid(self) -> bool:
-        """Versions below 3 name no software; from 3 on it must look like a name, not like log forging."""
+        """Returns whether the software name is valid.
+
+        It is absent below version 3; later it must not allow log injection.
+        """
         if self == ("", ""):
             return True
         return _is_software_word(self.software_name) and _is_software_word(self.software_version)
@@ -49,7 +52,7 @@ class ApiVersionsResponse(NamedTuple):
     error: int = ErrorCode.NONE
     throttle_ms: int = 0
     features: Sequence[Feature] = ()
-    features_epoch: int = 0  # -1 would say that we do not know our own features
+    features_epoch: int = 0  # -1 would mean that the broker's features are unknown
 
 
 def decode_request(reader: Reader, version: int) -> ApiVersionsRequest:
@@ -80,12 +83,12 @@ def encode_response(version: int, response: ApiVersionsResponse) -> bytes:
 
 
 def unsupported_version_body() -> bytes:
-    """The answer to a version we do not speak: our list, in the body of version 0."""
+    """Returns the response to an unsupported version: the served versions, in the body of version 0."""
     return encode_response(0, ApiVersionsResponse(ErrorCode.UNSUPPORTED_VERSION))
 
 
 def _features(version: int, response: ApiVersionsResponse) -> bytes:
-    """The tagged fields, in the order of their tags; each is left out while it holds its default."""
+    """Encodes the tagged fields, in the order of their tags; fields with their default value are omitted."""
     features = _readable(version, response.features)
     supported = b"".join(
         string(feature.name, True) + INT16.pack(feature.lowest) + INT16.pack(feature.highest) + b"\x00"
@@ -107,13 +110,13 @@ def _features(version: int, response: ApiVersionsResponse) -> bytes:
 
 
 def _readable(version: int, features: Sequence[Feature]) -> Sequence[Feature]:
-    """Clients that speak version 3 refuse a feature whose range starts at 0."""
+    """Returns the features for this version. Clients with version 3 reject a feature whose range starts at 0."""
     if version >= FEATURES_FROM_ZERO_FROM:
         return features
     return [feature for feature in features if feature.lowest > 0]
 
 
 def _is_software_word(word: str) -> bool:
-    """Letters and digits, with dots and dashes only inside."""
+    """Returns whether a word has only letters and digits, with dots and dashes only inside."""
     inner = word.replace("-", "").replace(".", "")
     return word.isascii() and inner.isalnum() and word[0] not in "-." and word[-1] not in "-."

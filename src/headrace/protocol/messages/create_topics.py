@@ -1,4 +1,4 @@
-"""CreateTopics, versions 2 to 7, by hand: in tests it stands between a fresh broker and its first record."""
+"""CreateTopics, versions 2 to 7: hand-written, because tests create topics before the first record."""
 
 from collections import Counter
 from collections.abc import Sequence
@@ -30,7 +30,7 @@ class NewTopic(NamedTuple):
     name: str
     partitions: int  # -1: the broker's default, or as many as there are assignments
     replication_factor: int
-    assignments: tuple[tuple[int, tuple[int, ...]], ...] = ()  # partition and its brokers
+    assignments: tuple[tuple[int, tuple[int, ...]], ...] = ()  # partition and its replicas
     configs: tuple[tuple[str, str | None], ...] = ()
 
 
@@ -56,7 +56,7 @@ class CreatedTopic(NamedTuple):
     partitions: int = -1
     replication_factor: int = -1
     configs: Sequence[ConfigRow] | None = None
-    config_error: int = ErrorCode.NONE  # why there are no configs although the topic was made
+    config_error: int = ErrorCode.NONE  # why configs are missing although the topic was created
 
 
 class CreateTopicsResponse(NamedTuple):
@@ -98,7 +98,7 @@ def _decode_config(reader: BoundedReader) -> tuple[str, str | None]:
 
 
 def count_errors(version: int, response: CreateTopicsResponse, counts: Counter[int]) -> None:
-    """Why a topic has no configs is not counted: it was created."""
+    """Counts the topics' errors. The reason for missing configs is not counted, because the topic was created."""
     for topic in response.topics:
         if topic.error:
             counts[topic.error] += 1
@@ -121,7 +121,7 @@ def encode_response(version: int, response: CreateTopicsResponse) -> bytes:
 
 
 def _encode_outcome(body: bytearray, topic: CreatedTopic) -> None:
-    """What the topic has become: counts, configs, and the tag that tells why configs are missing."""
+    """Encodes the created topic: counts, configs, and the tag with the reason for missing configs."""
     body += _COUNTS.pack(topic.partitions, topic.replication_factor)
     body += array_length(-1 if topic.configs is None else len(topic.configs), True)
     for config in topic.configs or ():

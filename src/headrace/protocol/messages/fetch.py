@@ -1,4 +1,4 @@
-"""Fetch, versions 4 to 18, by hand: the reply refers to batches in their files and never reads them."""
+"""Fetch, versions 4 to 18: the response refers to batches in their files and never reads them."""
 
 from collections.abc import Sequence
 from struct import Struct
@@ -17,16 +17,16 @@ SESSIONS_FROM = 7
 LOG_START_FROM = 5
 FLEXIBLE_FROM = SERVED[ApiKey.FETCH].first_flexible
 
-# The smallest bytes of an element on the wire: bounds the counts that we believe.
+# Smallest encoded size of an element: bounds the counts that are accepted.
 _TOPIC_BYTES_MIN = 2
 _PARTITION_BYTES_MIN = 16
 _FORGOTTEN_BYTES_MIN = 2
 
-# The largest wait, the fewest and the most bytes, the isolation level; then id and epoch of the session.
+# Maximum wait, minimum and maximum bytes, isolation level; then id and epoch of the session.
 _LIMITS = Struct(">iiib")
 _LIMITS_AND_SESSION = Struct(">iiibii")
 _READ_COMMITTED = 1
-# Index, current leader epoch (9), offset, last fetched epoch (12), log start (5), most bytes; since that version.
+# Index, current leader epoch (since 9), offset, last fetched epoch (since 12), log start (since 5), maximum bytes.
 _PARTITION = Struct(">iiqiqi")
 _PARTITION_BEFORE_12 = Struct(">iiqqi")
 _PARTITION_BEFORE_9 = Struct(">iqqi")
@@ -40,7 +40,7 @@ REPLICA_STATE_TAG = 1
 DIVERGING_EPOCH_TAG = 0
 _CURRENT_LEADER_TAG = 1
 
-CONSUMER = -1  # the replica id that ordinary consumers send
+CONSUMER = -1  # the replica id that consumers send
 
 
 class FetchPartition(NamedTuple):
@@ -81,7 +81,7 @@ class PartitionRow(NamedTuple):
     preferred_replica: int = -1
     records: RecordsRef | None = None
     current_leader: tuple[int, int] | None = None
-    diverging: tuple[int, int] | None = None  # for a follower: an epoch of the leader's history, and where it ended
+    diverging: tuple[int, int] | None = None  # for a follower: an epoch of the leader, and its end offset
 
 
 def decode_request(reader: Reader, version: int) -> FetchRequest:
@@ -149,7 +149,7 @@ def encode_response(
     error: int = ErrorCode.NONE,
     throttle_ms: int = 0,
 ) -> list[Part]:
-    """Parts whose records stand between the bytes around them, in order."""
+    """Returns the response as parts: records, and the bytes between them, in order."""
     flexible = version >= FLEXIBLE_FROM
     parts: list[Part] = []
     piece = bytearray(INT32.pack(throttle_ms))
@@ -181,7 +181,7 @@ def encode_response(
 
 
 def _row_tags(row: PartitionRow) -> bytes:
-    """Where a follower's history parts from ours, or who leads instead, or nothing."""
+    """Encodes the tags of a row: the diverging epoch of a follower, the current leader, or none."""
     if row.diverging is None:
         return leader_tag(_CURRENT_LEADER_TAG, row.current_leader)
     value = _EPOCH_END.pack(*row.diverging) + b"\x00"
@@ -189,7 +189,7 @@ def _row_tags(row: PartitionRow) -> bytes:
 
 
 def _encode_row(piece: bytearray, row: PartitionRow, version: int, flexible: bool) -> None:
-    """Everything of a row up to and including the length of its records."""
+    """Encodes a row up to and including the length of its records."""
     if version >= LOG_START_FROM:
         piece += _ROW.pack(row.partition, row.error, row.high_watermark, row.last_stable_offset, row.log_start_offset)
     else:

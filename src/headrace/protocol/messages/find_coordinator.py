@@ -1,4 +1,4 @@
-"""FindCoordinator, versions 0 to 6, by hand: the newer versions ask for many keys at once, the older for one."""
+"""FindCoordinator, versions 0 to 6: newer versions request many keys at once, older ones a single key."""
 
 from collections import Counter
 from collections.abc import Sequence

@@ -1,4 +1,4 @@
-"""Heartbeat, versions 0 to 4, by hand: every member of every classic group sends one every few seconds."""
+"""Heartbeat, versions 0 to 4: every member of every classic group sends one every few seconds."""
 
 from collections import Counter
 from typing import NamedTuple

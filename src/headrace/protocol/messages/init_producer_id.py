@@ -1,4 +1,4 @@
-"""InitProducerId, versions 0 to 5, by hand: what an idempotent producer asks before its first batch."""
+"""InitProducerId, versions 0 to 5: the request of an idempotent producer before its first batch."""
 
 from collections import Counter
 from struct import Struct

@@ -1,4 +1,4 @@
-"""LeaveGroup, versions 0 to 5, by hand: the newer versions let many members leave, the older one."""
+"""LeaveGroup, versions 0 to 5: newer versions remove several members, older ones a single member."""
 
 from collections import Counter
 from collections.abc import Sequence

@@ -1,4 +1,4 @@
-"""ListOffsets, versions 1 to 11, by hand: a consumer's way to its first fetch."""
+"""ListOffsets, versions 1 to 11: sent by consumers before their first fetch."""
 
 from collections import Counter
 from collections.abc import Sequence
@@ -21,7 +21,7 @@ MAX_TIMESTAMP = -3
 EARLIEST_LOCAL = -4
 LATEST_TIERED = -5
 EARLIEST_PENDING_UPLOAD = -6
-# The version that brought each of the special times; an older request that asks for one is refused.
+# The first version of each special timestamp; older requests with it are rejected.
 SPECIAL_TIMES_FROM = {
     LATEST: 0,
     EARLIEST: 0,
@@ -31,7 +31,7 @@ SPECIAL_TIMES_FROM = {
     EARLIEST_PENDING_UPLOAD: 11,
 }
 
-CONSUMER = -1  # the replica id of an ordinary client
+CONSUMER = -1  # the replica id of clients
 DEBUGGING = -2
 
 _TOPIC_BYTES_MIN = 2

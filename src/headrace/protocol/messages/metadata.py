@@ -1,7 +1,7 @@
-"""Metadata, versions 0 to 13, by hand: the second message of every client, and the largest reply of a broker.
+"""Metadata, versions 0 to 13: the second message of every client, and the largest response of a broker.
 
-A reply is put together from blocks, one for each topic, that the caller keeps as long as the topic does not
-change: encoding 10,000 partitions takes tens of milliseconds, joining their blocks less than one.
+A response is assembled from blocks, one per topic, that the caller caches until the topic changes: encoding 10,000
+partitions takes tens of milliseconds, joining their blocks less than one.
 """
 
 from collections import Counter
@@ -36,8 +36,8 @@ OPERATIONS_NOT_ASKED = -(2**31)
 _NO_ID = bytes(16)
 _NAME_BYTES_MIN = 1
 _ID_AND_NAME_BYTES_MIN = 18
-# librdkafka asks for all topics with a null array of four bytes where the flexible versions have one. Read as the
-# protocol says, its zeros are the null, the flags and the tags, and the real flags and tags are left over.
+# librdkafka requests all topics with a null array of four bytes where the flexible versions have one. Decoded by the
+# protocol, its zeros are the null, the flags and the tags, and the actual flags and tags remain.
 _LIBRDKAFKA_BYTES_LEFT = 3
 _ROW = Struct(">hii")
 _ROW_WITH_EPOCH = Struct(">hiii")
@@ -72,18 +72,18 @@ class MetadataResponse(NamedTuple):
     cluster_id: str | None
     controller_id: int
     topic_count: int
-    topics: bytes  # blocks of `encode_topic`, in the version of the reply, joined
+    topics: bytes  # blocks of `encode_topic`, in the version of the response, joined
     cluster_operations: int = OPERATIONS_NOT_ASKED
     error: int = ErrorCode.NONE
     throttle_ms: int = 0
-    topic_errors: Mapping[int, int] = NO_ERRORS  # in the blocks: how often each code stands there
+    topic_errors: Mapping[int, int] = NO_ERRORS  # how often each error code occurs in the blocks
 
 
 def decode_request(body: Reader, version: int) -> MetadataRequest:
     reader = BoundedReader.of_body(body)
     topics = _decode_topics(reader, version)
     if version == 0 and topics == ():
-        topics = None  # version 0 has no null: its empty list asks for everything
+        topics = None  # version 0 has no null: an empty list requests all topics
     allow_auto_create = reader.boolean() if version >= AUTO_CREATE_FROM else True
     cluster_operations = topic_operations = False
     if version >= AUTHORIZED_OPERATIONS_FROM:
@@ -172,7 +172,7 @@ def encode_topic(
     is_internal: bool = False,
     operations: int = OPERATIONS_NOT_ASKED,
 ) -> bytes:
-    """One topic of a reply, around the block of `encode_partitions`. A null name is for unknown ids."""
+    """Encodes one topic of a response, with the block of `encode_partitions`. The name is null for unknown ids."""
     flexible = version >= FLEXIBLE_FROM
     block = bytearray(INT16.pack(error))
     block += nullable_string(name if version >= BY_ID_FROM else name or "", flexible)
@@ -189,7 +189,7 @@ def encode_topic(
 
 
 def encode_partitions(version: int, rows: Iterable[PartitionRow]) -> bytes:
-    """The array of a topic's partitions; the same bytes for all versions of one `partition_layout`."""
+    """Encodes the array of a topic's partitions; the same bytes for all versions of one `partition_layout`."""
     flexible = version >= FLEXIBLE_FROM
     with_epoch = version >= LEADER_EPOCH_FROM
     with_offline = version >= OFFLINE_REPLICAS_FROM
@@ -206,7 +206,10 @@ def encode_partitions(version: int, rows: Iterable[PartitionRow]) -> bytes:
 
 
 def partition_layout(version: int) -> int:
-    """The lowest version whose partitions look, and fail, the same: the key under which a block is kept."""
+    """Returns the lowest version with the same encoding and errors of partitions.
+
+    It is the key under which a block is cached.
+    """
     for first in (FLEXIBLE_FROM, LEADER_EPOCH_FROM, LISTENER_NOT_FOUND_FROM, OFFLINE_REPLICAS_FROM, 1):
         if version >= first:
             return first

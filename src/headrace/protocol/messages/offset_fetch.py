@@ -1,4 +1,4 @@
-"""OffsetFetch, versions 1 to 10, by hand: from 8 on for many groups at once, from 10 on with topic ids."""
+"""OffsetFetch, versions 1 to 10: since 8 for many groups at once, since 10 with topic ids."""
 
 from collections import Counter
 from collections.abc import Sequence
@@ -47,7 +47,7 @@ class GroupOffsetsQuery(NamedTuple):
     group_id: str
     member_id: str | None
     member_epoch: int
-    topics: tuple[TopicOffsetsQuery, ...] | None  # None: everything that the group has committed
+    topics: tuple[TopicOffsetsQuery, ...] | None  # None: all offsets that the group has committed
 
 
 class OffsetFetchRequest(NamedTuple):

@@ -1,6 +1,6 @@
-"""Produce, versions 3 to 13, by hand: batches stay views into the received frame, never Python objects.
+"""Produce, versions 3 to 13: batches stay views into the received frame, never Python objects.
 
-A decoded request is valid only as long as its frame: the caller appends the batches before it reads on.
+A decoded request is valid only as long as its frame: the caller appends the batches before it reads more data.
 """
 
 from collections.abc import Sequence
@@ -17,10 +17,11 @@ TOPIC_IDS_FROM = 13
 LOG_START_FROM = 5
 RECORD_ERRORS_FROM = 8
 CURRENT_LEADER_FROM = 10
-ADDS_PARTITIONS_FROM = 12  # clients leave it to the Produce to add partitions to their transaction
+# from here on clients do not send AddPartitionsToTxn: Produce adds the partitions to their transaction
+ADDS_PARTITIONS_FROM = 12
 FLEXIBLE_FROM = SERVED[ApiKey.PRODUCE].first_flexible
 
-# The smallest bytes that an element can take on the wire, so that no announced count is believed beyond the frame.
+# Smallest encoded size of an element, so that no count can exceed the frame.
 _TOPIC_BYTES_MIN = 2
 _PARTITION_BYTES_MIN = 5
 
@@ -49,7 +50,7 @@ class PartitionResult(NamedTuple):
     log_start_offset: int = -1
     record_errors: tuple[tuple[int, str], ...] = ()
     message: str | None = None
-    current_leader: tuple[int, int] | None = None  # id and epoch, told when we are not the leader
+    current_leader: tuple[int, int] | None = None  # id and epoch, in the response of a broker that is not the leader
 
 
 def decode_request(reader: Reader, version: int) -> ProduceRequest:
@@ -93,7 +94,7 @@ def encode_response(
 
 
 def row_at(version: int, topic: str | UUID) -> int:
-    """Where the first row of the first topic begins in a response."""
+    """Returns the position of the first row of the first topic in a response."""
     flexible = version >= FLEXIBLE_FROM
     name = topic.bytes if isinstance(topic, UUID) else string(topic, flexible)
     return len(response_start(ApiKey.PRODUCE, version, 0, 0)) + 2 * len(array_length(1, flexible)) + len(name)
@@ -117,7 +118,7 @@ def _encode_result(body: bytearray, result: PartitionResult, version: int, flexi
 
 
 def leader_tag(tag: int, leader: tuple[int, int] | None) -> bytes:
-    """The tagged fields of a row: who leads now, or no field at all."""
+    """Encodes the tagged fields of a row: the current leader, or no field."""
     if leader is None:
         return b"\x00"
     value = _LEADER.pack(*leader) + b"\x00"

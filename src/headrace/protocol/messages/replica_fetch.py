@@ -1,6 +1,6 @@
-"""Fetch as a follower sends it and reads it back, version 17: the other end of `fetch.py`.
+"""Fetch on a follower, version 17: encodes the request and decodes the response; the leader's side is in `fetch.py`.
 
-request    frame │ header │ waits │ session │ topics by id │ forgotten │ rack │ who asks, in a tag
+request    frame │ header │ limits │ session │ topics by id │ forgotten │ rack │ replica id and epoch, in a tag
 response   header │ session │ rows, whose records are views into the frame
 """
 
@@ -16,20 +16,20 @@ from headrace.protocol.primitives import EMPTY_TAGS, INT32, Reader, array_length
 
 VERSION = 17
 
-_HEAD = Struct(">iiibii")  # max wait, least and most bytes, isolation, session id and epoch
+_HEAD = Struct(">iiibii")  # max wait, minimum and maximum bytes, isolation, session id and epoch
 _PARTITION = Struct(">iiqiqi")
 _REPLICA_STATE = Struct(">iq")
 _ROW = Struct(">ihqqq")
 _EPOCH_END = Struct(">iq")
 _UNCOMMITTED = 0
 
-# The smallest bytes of an element on the wire: bounds the counts that we believe.
+# Smallest encoded size of an element: bounds the counts that are accepted.
 _TOPIC_BYTES_MIN = 18
 _ROW_BYTES_MIN = 37
 
 
 class WantedPartition(NamedTuple):
-    """From where on a follower wants records, and what it last had."""
+    """Fetch position of a follower in a partition, and its state there."""
 
     leader_epoch: int
     fetch_offset: int
@@ -67,7 +67,7 @@ class Fetched(NamedTuple):
 
 
 def encode_request(request: ReplicaFetch, correlation_id: int, client_id: str) -> bytes:
-    """The whole frame."""
+    """Returns the complete frame."""
     out = bytearray(INT32.pack(0))
     out += REQUEST_HEADER.pack(ApiKey.FETCH, VERSION, correlation_id) + string(client_id, False) + EMPTY_TAGS
     out += _HEAD.pack(
@@ -106,10 +106,10 @@ def _encode_forgotten(out: bytearray, forgotten: Sequence[tuple[UUID, int]]) -> 
 
 
 def decode_response(frame: memoryview) -> Fetched:
-    """A response frame without its size, read back. The correlation id was looked at by whoever received it."""
+    """Decodes a response frame without its size. The caller has checked the correlation id."""
     reader = Reader(frame, INT32.size, flexible=True)
     reader.skip_tags()
-    reader.int32()  # throttle time: leaders throttle followers by what they send
+    reader.int32()  # throttle time: leaders throttle followers by the amount that they send
     error, session_id = reader.int16(), reader.int32()
     rows = []
     for _ in reader.array(_TOPIC_BYTES_MIN):
@@ -122,7 +122,7 @@ def decode_response(frame: memoryview) -> Fetched:
 
 def _row(reader: Reader, topic_id: UUID) -> FetchedPartition:
     index, error, high_watermark, _, log_start_offset = reader.numbers(_ROW)
-    aborted = reader.uvarint()  # a follower is told of none
+    aborted = reader.uvarint()  # aborted transactions: a follower receives none
     for _ in range(aborted - 1):
         reader.take(16)
         reader.skip_tags()

@@ -1,4 +1,4 @@
-"""UpdateFeatures, versions 0 to 2, by hand: the older versions answer for each feature, the newest with one error."""
+"""UpdateFeatures, versions 0 to 2: older versions return an error per feature, the newest one error."""
 
 from collections import Counter
 from collections.abc import Sequence
@@ -17,7 +17,7 @@ _UPDATE_WEIGHT = POINTER_WEIGHT + OBJECT_WEIGHT + 2 * FIELD_WEIGHT
 
 class FeatureUpdate(NamedTuple):
     feature: str
-    level: int  # 0: the feature is to be off
+    level: int  # 0: disables the feature
 
 
 class UpdateFeaturesRequest(NamedTuple):
@@ -44,7 +44,7 @@ def failure(code: ErrorCode) -> UpdateFeaturesResponse:
 
 def decode_request(body: Reader, version: int) -> UpdateFeaturesRequest:
     reader = BoundedReader.of_body(body)
-    reader.int32()  # how long the client waits; the answer is known at once
+    reader.int32()  # timeout; unused, because the response is immediate
     updates = tuple([_update(reader) for _ in reader.elements(_UPDATE_BYTES_MIN, _UPDATE_WEIGHT)])
     validate_only = reader.boolean() if version >= VALIDATE_ONLY_FROM else False
     reader.skip_tags()
@@ -54,7 +54,7 @@ def decode_request(body: Reader, version: int) -> UpdateFeaturesRequest:
 
 def _update(reader: BoundedReader) -> FeatureUpdate:
     feature, level = reader.string(), reader.int16()
-    reader.int8()  # whether a lower level is meant, as a truth value in version 0: no level can be changed here
+    reader.int8()  # upgrade type, a boolean for downgrades in version 0; unused, because no level can be changed
     reader.skip_tags()
     return FeatureUpdate(feature, level)
 
