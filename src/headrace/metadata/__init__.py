@@ -1,1 +1,1 @@
-"""metadata: where cluster facts live: a port (load, put-if-version, watch, lease), in memory, in SQLite or in etcd."""
+"""The metadata store: its interface, and implementations in memory, in SQLite and in etcd."""

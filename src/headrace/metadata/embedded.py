@@ -1,11 +1,8 @@
-"""Metadata stores inside one process: what they share, and the one in memory.
+"""Metadata stores inside one process: their common part, and the one in memory.
 
-A store inside this process: the ledger, made to wait for whoever makes a change durable.
-
-Decides the order of commits (one after the other), when leases end, and how watchers wait. Never touches a
-disk itself: `_persist` is what an implementation adds.
-
-Cluster facts that live as long as the process: for memory mode and for tests.
+`EmbeddedStore` serializes commits, expires leases and wakes watchers, on the state of `key_value_state.py`. It
+performs no I/O; subclasses add `_persist`. `MemoryStore` keeps the cluster metadata as long as the process runs, for
+memory mode and for tests.
 """
 
 import asyncio
@@ -30,7 +27,7 @@ class EmbeddedStore:
         self._closed = False
 
     async def _persist(self, change: Change, leased: bool) -> None:
-        """Return once the change will survive; raise if it will not or if nobody knows."""
+        """Returns when the change is durable. Raises if it is not or if its state is unknown."""
         raise NotImplementedError
 
     async def load(self, prefix: str) -> Snapshot:
@@ -75,9 +72,9 @@ class EmbeddedStore:
         await self._uninterrupted(self._end([lease]))
 
     async def expire(self) -> None:
-        """End the leases whose time is over, and let the watchers know.
+        """Ends expired leases and notifies the watchers.
 
-        It happens by itself in the time of the event loop; whoever moves the clock by hand calls this afterwards.
+        A timer of the event loop calls this. Tests with simulated time call it after they advance the clock.
         """
         self._check_open()
         await self._end_expired_leases()
@@ -107,7 +104,7 @@ class EmbeddedStore:
         self._wake_watchers()
 
     async def _uninterrupted(self, work: Coroutine[Any, Any, Result]) -> Result:
-        """Whoever waits may be cancelled; the work is not, or the ledger would no longer mirror the disk."""
+        """Shields the work: if the caller is canceled it continues, so that the state in memory matches the disk."""
         return await asyncio.shield(self._start(work))
 
     def _start(self, work: Coroutine[Any, Any, Result]) -> asyncio.Task[Result]:
@@ -119,14 +116,14 @@ class EmbeddedStore:
     def _finished(self, task: asyncio.Task[Any]) -> None:
         self._under_way.discard(task)
         if not task.cancelled():
-            task.exception()  # whoever waited has it; if nobody did, the next call meets the same trouble
+            task.exception()  # retrieved by the caller; if there is none, the next call meets the same error
 
     async def _end_expired_leases(self) -> None:
         if self._ledger.leases and self._ledger.expired_leases(self._clock.monotonic_ms()):
             await self._uninterrupted(self._end(None))
 
     async def _end(self, leases: list[LeaseId] | None) -> None:
-        """Delete the keys of these leases, or of all whose time is over, and then the leases."""
+        """Deletes the keys of these leases, or of all expired ones, and then the leases."""
         async with self._one_at_a_time:
             if leases is None:
                 leases = self._ledger.expired_leases(self._clock.monotonic_ms())
@@ -137,7 +134,7 @@ class EmbeddedStore:
             self._ledger.end(leases)
 
     def _set_expiry_timer(self) -> None:
-        """Leases end on time even if nobody calls; with none granted, there is no timer at all."""
+        """Sets the timer that ends leases on time without a call; no timer if no lease is granted."""
         if self._expiry_timer is not None:
             self._expiry_timer.cancel()
             self._expiry_timer = None
@@ -151,7 +148,7 @@ class EmbeddedStore:
         self._start(self._end(None)).add_done_callback(self._expiry_done)
 
     def _expiry_done(self, task: asyncio.Task[None]) -> None:
-        # After a failure the timer stays off rather than spin: the next call tries again and reports.
+        # After a failure the timer is not set again, which avoids a busy loop: the next call retries and reports.
         if not task.cancelled() and task.exception() is None:
             self._set_expiry_timer()
 
@@ -169,4 +166,4 @@ class MemoryStore(EmbeddedStore):
         super().__init__(clock, KeyValueState(last_lease=last_lease))
 
     async def _persist(self, change: Change, leased: bool) -> None:
-        """Nothing to do: what is in memory is as durable as this store gets."""
+        """Does nothing: memory is not durable."""

@@ -1,6 +1,6 @@
 """Records the outcome of every call to the metadata store, for metrics and health checks.
 
-Decides which outcomes mean that the store cannot be used. The calls themselves are passed on unchanged.
+Classifies outcomes into those of a usable store and those of an unusable one. The calls are passed on unchanged.
 """
 
 from collections import Counter
@@ -25,12 +25,12 @@ from headrace.model.errors import HeadraceError
 Result = TypeVar("Result")
 
 SESSION, WRITE, READ, WATCH = "session", "write", "read", "watch"
-# The store has processed the request: it can be used.
+# The store has processed the request: it is usable.
 _PROCESSED = (Conflict, Compacted, LeaseExpired)
 
 
 class StoreMetrics:
-    """Errors by operation, and why the latest session request or write failed."""
+    """Errors by operation, and the reason for the last failure of a session request or write."""
 
     __slots__ = ("errors", "session_failure", "write_failure")
 
@@ -48,7 +48,8 @@ class StoreMetrics:
             self.session_failure = self.write_failure = None
         elif operation == SESSION:
             self.session_failure = None
-            # A store that rejects writes (etcd without space) still renews leases, so only another write clears that.
+            # A store that rejects writes (etcd without disk space) still renews leases, so that only another write
+            # clears that.
             if isinstance(self.write_failure, Unavailable | OutcomeUnknown):
                 self.write_failure = None
 

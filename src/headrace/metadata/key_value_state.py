@@ -1,7 +1,7 @@
-"""Facts, revisions, recent changes and leases in memory: what the embedded stores have in common.
+"""Keys, revisions, recent changes and leases in memory: the common part of the embedded stores.
 
-Decides whether a commit may happen and what it changes; `apply` alone changes anything. Never waits, never
-touches a file, and is told the time.
+Pure; performs no I/O, never waits, and receives the time as an argument. `check` decides whether a commit is valid
+and what it changes; `apply` makes the change.
 """
 
 from collections import deque
@@ -18,8 +18,8 @@ from headrace.metadata.store import (
     check_size,
 )
 
-# How far a watcher may fall behind before it has to load again: by commits, and by bytes so that a few
-# thousand-partition topics do not pin memory. The newest commit is always kept.
+# How far a watcher may fall behind before it has to load again: in commits, and in bytes so that a few topics with
+# thousands of partitions do not pin memory. The newest commit is always kept.
 HISTORY_COMMITS_MAX = 1024
 HISTORY_BYTES_MAX = 4 * 1024 * 1024
 
@@ -35,7 +35,7 @@ class Lease:
 
 class KeyValueState:
     def __init__(self, entries: Iterable[Entry] = (), revision: int = 0, last_lease: int = 0) -> None:
-        """Leases count from `last_lease` on: where holders outlive a store, two lives of it must not give the same."""
+        """Leases are numbered after `last_lease`: holders that outlive a store must not meet the same number again."""
         self.revision = revision
         self.leases: dict[LeaseId, Lease] = {}
         self._entries = {entry.key: entry for entry in entries}
@@ -52,7 +52,7 @@ class KeyValueState:
     def check(
         self, expect: Mapping[str, int], writes: Mapping[str, bytes | None], lease: LeaseId | None
     ) -> Change | None:
-        """The change this commit would be, None if it would change nothing; Conflict if it may not happen."""
+        """Returns the change of this commit, None if it has none. Raises Conflict or LeaseExpired."""
         check_size(expect, writes)
         if lease is not None and lease not in self.leases:
             raise LeaseExpired(f"lease {lease} is over")
@@ -64,7 +64,7 @@ class KeyValueState:
         return Change(self.revision + 1, effective) if effective else None
 
     def apply(self, change: Change, lease: LeaseId | None = None) -> None:
-        """Make a checked (and, where it matters, durable) change true."""
+        """Applies a change that was checked and, in a durable store, persisted."""
         assert change.revision == self.revision + 1, "changes are applied in order, without gaps"
         self.revision = change.revision
         for key, value in change.writes.items():
@@ -79,7 +79,10 @@ class KeyValueState:
         self._remember(change)
 
     def changes_after(self, revision: int) -> list[Change]:
-        """Every commit after the revision, oldest first; Compacted if some of them are forgotten."""
+        """Returns every commit after the revision, oldest first.
+
+        Raises Compacted if some of them are no longer kept.
+        """
         if revision > self.revision:
             raise Compacted(
                 f"revision {revision} is of another store, this one has come to {self.revision}; load again"
@@ -113,7 +116,7 @@ class KeyValueState:
         return sorted(key for lease in leases if lease in self.leases for key in self.leases[lease].keys)
 
     def end(self, leases: Iterable[LeaseId]) -> None:
-        """Forget leases whose keys are gone already."""
+        """Removes leases whose keys have been deleted."""
         for lease in leases:
             ended = self.leases.pop(lease, None)
             assert ended is None or not ended.keys, "a lease goes after its keys"

@@ -1,12 +1,12 @@
-"""A lease and its holder's view of it: kept alive on time, and never believed in longer than the store does.
+"""A lease and its holder's view of it: renewed on time, and never assumed to last longer than in the store.
 
     session = await Session.open(store, clock, ttl_ms=…)
     await store.commit({…}, {"/headrace/brokers/1": …}, session.lease)
     await session.keep_alive()        returns when the lease is lost; run it as a task
-    session.holds()                   false as soon as the lease may be over: time to stop acting as its holder
+    session.holds()                   False as soon as the lease may have ended: its holder must stop acting on it
 
-Decides how often the lease is renewed and what its holder may believe meanwhile. The time counts from *before* a
-renewal was sent: the store starts its own count later, so the holder gives up first.
+The time counts from *before* a renewal was sent. The store starts its own count later, so that the holder stops
+first.
 """
 
 import asyncio
@@ -19,9 +19,9 @@ from headrace.model.errors import HeadraceError
 
 log = logging.getLogger(__name__)
 
-# Three chances within the lease's time, as etcd's own client takes them: one lost packet is no reason to lose a lease.
+# Three attempts within the lease's time, as in etcd's own client: one lost packet must not cost a lease.
 RENEWALS_PER_TTL = 3
-# A renewal that failed is tried again soon: the time that is left is short.
+# A failed renewal is retried soon: little time is left.
 RETRIES_PER_TTL = 20
 
 
@@ -32,7 +32,7 @@ class Session:
         self._clock = clock
         self._ttl_ms = ttl_ms
         self._holds_until_ms = asked_ms + ttl_ms
-        self.confirmed_ms = asked_ms  # when the latest request that the store granted was sent
+        self.confirmed_ms = asked_ms  # when the latest successful request was sent
 
     @classmethod
     async def open(cls, store: Store, clock: Clock, ttl_ms: int) -> "Session":
@@ -41,14 +41,14 @@ class Session:
 
     @property
     def holds_until_ms(self) -> int:
-        """Until then, by this process's monotonic clock, nobody else can hold what this lease guards."""
+        """Time of this process's monotonic clock until which no other process can hold what this lease guards."""
         return self._holds_until_ms
 
     def holds(self) -> bool:
         return self._clock.monotonic_ms() < self._holds_until_ms
 
     async def renew(self) -> None:
-        """Once. LeaseExpired if it is over; Unavailable if nobody knows."""
+        """Renews once. Raises LeaseExpired if it has ended, Unavailable if that is unknown."""
         asked_ms = self._clock.monotonic_ms()
         try:
             await self._store.keep_alive(self.lease)
@@ -59,7 +59,7 @@ class Session:
         self.confirmed_ms = asked_ms
 
     async def keep_alive(self) -> None:
-        """Renew until the lease is over or the store closed. A store that is away is asked again: it may come back."""
+        """Renews until the lease has ended or the store is closed. An unavailable store is retried until then."""
         while True:
             rest_ms = self._ttl_ms / RENEWALS_PER_TTL
             try:
@@ -75,7 +75,10 @@ class Session:
             await asyncio.sleep(rest_ms / 1000)
 
     async def end(self) -> None:
-        """Give the lease back: its keys vanish now. If the store cannot be told, they vanish when the time is over."""
+        """Revokes the lease, which deletes its keys.
+
+        If the store is unavailable, they are deleted when the lease expires.
+        """
         self._holds_until_ms = min(self._holds_until_ms, self._clock.monotonic_ms())
         with suppress(HeadraceError):
             await self._store.revoke(self.lease)

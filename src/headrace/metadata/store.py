@@ -1,20 +1,20 @@
-"""The port through which cluster facts are kept: small values under path-like keys, one revision for all.
+"""Interface of the metadata store: small values under path-like keys, with one revision for all.
 
-Decides what every implementation promises, and nothing about how it keeps the promise:
+Every implementation guarantees:
 
 - Every commit that changes something gets the next revision. A key's version is the revision of the commit
-  that wrote it last; version 0 means that the key is not there.
-- A commit happens as a whole or not at all. Once it has returned, it survives whatever the implementation
-  survives (the process for SQLite, a minority of machines for etcd).
-- A load may be behind the newest commit, where the store is on other machines; it is never behind what the
-  same store object has shown before. So a decision rests on the versions that its commit expects, not on a load.
-- A watch shows every commit after a revision, in order, each exactly once and whole; if it cannot, it says
-  Compacted, and the reader loads again (`metadata/watch.py` does it for whoever wants all news).
-- Keys written under a lease vanish together when the lease ends. A lease lasts at least as long as was asked for,
-  counted from when the store heard of it; `metadata/lease.py` keeps one alive.
-- A store that cannot be reached says Unavailable: nothing was changed. Only a commit may also say OutcomeUnknown:
-  it may have happened, or happen still. (A lease that was granted and not heard of runs out.)
-- A store that does not let this node in says StoreAccessDenied: that is for a person to put right.
+  that wrote it last; version 0 means that the key does not exist.
+- A commit is atomic. Once it has returned, it survives what the implementation survives (a process crash and a power
+  loss for SQLite, the failure of a minority of members for etcd).
+- A load may be behind the newest commit if the store is on other hosts. It is never behind what the same store object
+  has returned before. So a decision depends on the versions that its commit expects, not on a load.
+- A watch returns every commit after a revision, in order, each exactly once and complete. If it cannot, it raises
+  Compacted, and the caller loads again (`metadata/watch.py` does so for callers that need all changes).
+- Keys written under a lease are deleted together when the lease ends. A lease lasts at least as long as requested,
+  counted from when the store received the request; `metadata/lease.py` keeps one alive.
+- A store that cannot be reached raises Unavailable: nothing was changed. Only a commit may also raise OutcomeUnknown:
+  it may have been executed, or may be executed later. (A granted lease whose response was lost expires.)
+- A store that denies this node access raises StoreAccessDenied, which an operator has to resolve.
 """
 
 from collections.abc import AsyncGenerator, Mapping
@@ -24,8 +24,8 @@ from headrace.model.errors import ErrorCode, HeadraceError
 
 LeaseId = NewType("LeaseId", int)
 
-# etcd refuses a transaction with more writes or more comparisons than this (its default --max-txn-ops); what one
-# implementation cannot do in one commit, nobody may rely on. It holds for what is expected and for what is written.
+# etcd rejects a transaction with more writes or more comparisons than this (its default --max-txn-ops), so that callers
+# must not exceed it with any implementation. The limit applies to expected and to written keys.
 KEYS_PER_COMMIT_MAX = 128
 
 
@@ -36,28 +36,28 @@ class Entry(NamedTuple):
 
 
 class Snapshot(NamedTuple):
-    """All entries under a prefix as they were together at `revision`."""
+    """All entries under a prefix at `revision`."""
 
     entries: dict[str, Entry]
     revision: int
 
 
 class Change(NamedTuple):
-    """One commit as a watcher sees it: what it wrote under the watched prefix; None means deleted."""
+    """One commit in a watch: its writes under the watched prefix; None means deleted."""
 
     revision: int
     writes: Mapping[str, bytes | None]
 
     def under(self, prefix: str) -> "Change | None":
-        """The part of the change that lies under the prefix, if any does."""
+        """Returns the part of the change under the prefix; None if there is none."""
         writes = {key: value for key, value in self.writes.items() if key.startswith(prefix)}
         return Change(self.revision, writes) if writes else None
 
 
 class Conflict(HeadraceError):
-    """Someone else changed the key first: load again, decide again."""
+    """Another commit changed the key first: the caller loads and decides again."""
 
-    # The one code that makes every admin client refresh its metadata and try once more.
+    # The only code on which every admin client refreshes its metadata and retries.
     code = ErrorCode.NOT_CONTROLLER
     retriable = True
 
@@ -67,26 +67,26 @@ class Conflict(HeadraceError):
 
 
 class Compacted(HeadraceError):
-    """The changes after that revision are no longer all there: load a snapshot, then watch from it."""
+    """The changes after that revision are no longer complete: load a snapshot, then watch from its revision."""
 
     retriable = True
 
 
 class LeaseExpired(HeadraceError):
-    """The lease is over, and with it every key that was written under it."""
+    """The lease has ended, and every key that was written under it is deleted."""
 
 
 class Unavailable(HeadraceError):
-    """The store cannot be reached now, and nothing was changed; later, or from another broker, it may be."""
+    """The store cannot be reached, and nothing was changed. A retry may succeed, later or from another broker."""
 
     code = ErrorCode.NOT_CONTROLLER
     retriable = True
 
 
 class OutcomeUnknown(HeadraceError):
-    """The store went away in the middle of a commit: it may have happened, or happen still.
+    """The connection failed during a commit: it may have been executed, or may be executed later.
 
-    Load again and decide again: the new commit expects versions, so that only one of the two can count.
+    The caller loads and decides again: the new commit expects versions, so that only one of the two can succeed.
     """
 
     code = ErrorCode.REQUEST_TIMED_OUT
@@ -94,17 +94,17 @@ class OutcomeUnknown(HeadraceError):
 
 
 class StoreAccessDenied(HeadraceError):
-    """The store does not let this node in, or not do what it must: wrong user, password, certificate or rights."""
+    """The store denies this node access or a right that it needs: wrong user, password, certificate or permissions."""
 
     code = ErrorCode.CLUSTER_AUTHORIZATION_FAILED
 
 
 class StoreClosed(HeadraceError):
-    """The store was closed; nothing can be read from it or written to it any more."""
+    """The store was closed; it can no longer be read or written."""
 
 
 def check_size(expect: Mapping[str, int], writes: Mapping[str, bytes | None]) -> None:
-    """A commit that is too large is our bug, whichever store it goes to."""
+    """Raises ValueError for a commit that is too large for every store: a bug of the caller."""
     most = max(len(expect), len(writes))
     if most > KEYS_PER_COMMIT_MAX:
         raise ValueError(f"{most} keys in one commit; at most {KEYS_PER_COMMIT_MAX} are allowed")
@@ -112,7 +112,7 @@ def check_size(expect: Mapping[str, int], writes: Mapping[str, bytes | None]) ->
 
 class Store(Protocol):
     async def load(self, prefix: str) -> Snapshot:
-        """Everything under the prefix, as of one revision."""
+        """Returns all entries under the prefix, at one revision."""
 
     async def commit(
         self,
@@ -120,23 +120,25 @@ class Store(Protocol):
         writes: Mapping[str, bytes | None],
         lease: LeaseId | None = None,
     ) -> int:
-        """Write (None deletes) if every expected key has its expected version, 0 for absent; else Conflict.
+        """Writes (None deletes) if every expected key has its expected version, 0 for absent.
 
-        The revision of the commit; the present one if there was nothing to change. A commit without writes is how
-        to make sure that the expected versions are still the newest ones.
+        Raises Conflict otherwise.
+
+        Returns the revision of the commit, or the present one if there is nothing to change. A commit without writes
+        verifies that the expected versions are still the newest ones.
         """
 
     def watch(self, prefix: str, after_revision: int) -> AsyncGenerator[Change, None]:
-        """Every change under the prefix after that revision; ends when the store is closed."""
+        """Yields every change under the prefix after that revision. Ends when the store is closed."""
 
     async def grant(self, ttl_ms: int) -> LeaseId:
-        """A lease that lasts this long unless it is kept alive."""
+        """Grants a lease that lasts this long unless it is renewed."""
 
     async def keep_alive(self, lease: LeaseId) -> None:
-        """The lease's time starts anew; LeaseExpired if it is over already."""
+        """Renews the lease for its full time. Raises LeaseExpired if it has ended."""
 
     async def revoke(self, lease: LeaseId) -> None:
-        """End the lease now. Ending one that is over changes nothing."""
+        """Ends the lease now. Has no effect if it has ended."""
 
     async def close(self) -> None:
-        """Let go of everything. What was committed stays where the implementation keeps it."""
+        """Releases all resources. Committed entries stay where the implementation stores them."""

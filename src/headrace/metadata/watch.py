@@ -1,7 +1,4 @@
-"""All news under a prefix, without a gap: load, watch, and load again whenever the watch lost the thread.
-
-Decides when to load again and how long to wait before. Knows nothing of what the facts mean.
-"""
+"""Follows all changes under a prefix without gaps: load, watch, and load again after changes were missed."""
 
 import asyncio
 from collections.abc import AsyncGenerator
@@ -9,8 +6,8 @@ from contextlib import aclosing
 
 from headrace.metadata.store import Change, Compacted, Snapshot, Store, StoreClosed, Unavailable
 
-# A store that went away is back after an election or a restart: asked soon, and then no more than once a second by
-# each broker, however long it takes.
+# Store failures end with an election or a restart: retried soon, and later at most once a second by each broker,
+# without a limit.
 RETRY_SECONDS_MIN = 0.05
 RETRY_SECONDS_MAX = 1.0
 
@@ -18,9 +15,9 @@ RETRY_SECONDS_MAX = 1.0
 async def follow(
     store: Store, prefix: str, after_revision: int | None = None
 ) -> AsyncGenerator[Snapshot | Change, None]:
-    """Changes in their order; a Snapshot, which replaces everything known, where changes may have been missed.
+    """Yields changes in order; a Snapshot, which replaces all previous state, if changes may have been missed.
 
-    It begins with a Snapshot, or with the changes after a revision; it ends when the store is closed.
+    Begins with a Snapshot, or with the changes after `after_revision`. Ends when the store is closed.
     """
     position = after_revision
     rest_seconds = RETRY_SECONDS_MIN

@@ -1,6 +1,6 @@
-"""Cluster facts in etcd: a small asyncio gRPC client over the few messages that the store port needs.
+"""Metadata store in etcd, with a small asyncio gRPC client for the few calls that the store needs.
 
-    store → connection (which member is asked) → channel (one HTTP/2 connection) → call (one gRPC call on it)
+    store → connection (selects a member) → channel (one HTTP/2 connection) → call (one gRPC call on it)
 
-Nothing outside imports this package before it is needed: a node alone never loads HTTP/2.
+Other packages import this one lazily: a node without etcd never loads HTTP/2.
 """

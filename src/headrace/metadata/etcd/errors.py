@@ -1,6 +1,6 @@
-"""What etcd's errors mean to us: who is to blame, and whether anything may have been changed.
+"""Classifies etcd's errors: whether to retry, on which member, and whether the request may have been executed.
 
-Decides by status code and, where etcd uses one code for several things, by its text.
+Pure; performs no I/O. Uses the status code and, where etcd has one code for several errors, its text.
 """
 
 from enum import Enum
@@ -11,7 +11,7 @@ from headrace.model.errors import DiskFull, HeadraceError, StorageError
 
 
 class Next(Enum):
-    """What to do after a failed attempt."""
+    """Next step after a failed attempt."""
 
     RAISE = "the response is an error that every member would return"
     LOG_IN = "the token is not valid any more; nothing was done"
@@ -19,7 +19,7 @@ class Next(Enum):
     UNCERTAIN = "no response: the request may have been or may still be executed"
 
 
-# Said before a request is put before the other members, so nothing can have come of it.
+# etcd returns these errors before a request is proposed to the other members, so that it was not executed.
 _NOT_BEGUN = (
     "etcdserver: no leader",
     "etcdserver: not capable",
@@ -36,7 +36,7 @@ _ACCESS = {
 
 
 def judge(status: Status, details: str) -> tuple[Next, HeadraceError]:
-    """The next step, and the error if there is no further one."""
+    """Returns the next step, and the error to raise if there is no further attempt."""
     for beginning, meaning in _ACCESS.items():
         if details.startswith(beginning):
             return Next.RAISE, StoreAccessDenied(f"{meaning} ({details})")

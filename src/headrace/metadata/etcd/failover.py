@@ -1,7 +1,7 @@
-"""A connection to whichever member of an etcd cluster answers.
+"""Connection to an etcd cluster with failover between its members.
 
-Decides which member is asked, when to give one up for the next, and when a request must not be sent twice. Knows gRPC;
-knows nothing of keys.
+Never repeats a change that etcd may have executed.
+Uses gRPC; independent of keys and values.
 """
 
 import asyncio
@@ -22,33 +22,33 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-# A member on the same network answers a connection in milliseconds; one that does not is tried again later.
+# A member on the same network accepts a connection in milliseconds; one that does not is retried later.
 CONNECT_SECONDS_MAX = 1.0
-# A commit takes milliseconds, on a busy disk hundreds of them. A member that takes longer is paused or cut off.
+# A commit takes milliseconds, on a busy disk hundreds of them. A member that takes longer is suspended or partitioned.
 ATTEMPT_SECONDS_MAX = 2.0
-# Long enough to see an election through (a second or two), short enough for a client that waits for its answer.
+# Longer than an election (a second or two), shorter than a client waits for a response.
 CALL_SECONDS_MAX = 6.0
-ROUND_REST_SECONDS = 0.1  # between two rounds over all members
-GIVEN_UP_GRACE_SECONDS = ATTEMPT_SECONDS_MAX  # calls that are under way may still be answered
+ROUND_REST_SECONDS = 0.1  # between two passes over all members
+GIVEN_UP_GRACE_SECONDS = ATTEMPT_SECONDS_MAX  # calls in flight may still complete
 
-# A member that has lost its leader says so at once, and ends watches, instead of keeping them silently waiting.
+# With it, a member that loses its leader fails requests and ends watches, instead of leaving them waiting.
 _REQUIRE_LEADER = (b"hasleader", b"true")
 
 
 class Endpoint:
-    """One member, while it is the one that is asked."""
+    """The member that is in use."""
 
     def __init__(self, target: str, tls: "ssl.SSLContext | None") -> None:
         self.target = target
         self.token = ""
-        self.is_known = False  # that it belongs to the cluster that was asked before
+        self.is_known = False  # whether it belongs to the same cluster as the members before
         self._tls = tls
         self._channel: Channel | None = None
         self._is_given_up = False
         self._watches: set[Call] = set()
 
     async def ready(self) -> None:
-        """Return when there is a connection; Unavailable as soon as it is refused."""
+        """Returns when there is a connection. Raises Unavailable as soon as it is refused."""
         if self._channel is None or self._channel.is_lost:
             self._channel = await self._connect()
             self.is_known = False
@@ -73,7 +73,7 @@ class Endpoint:
 
     @contextmanager
     def watch(self, method: str) -> Iterator[Call]:
-        """A stream without an end of its own: it breaks when the member is given up."""
+        """Opens a stream without a deadline. It fails when the member is given up."""
         call = self._connected().open(method, self._metadata())
         self._watches.add(call)
         try:
@@ -83,7 +83,10 @@ class Endpoint:
             call.cancel()
 
     def give_up(self) -> None:
-        """Nobody asks it any more. Calls under way may still be answered; watches would wait for ever."""
+        """Stops using the member.
+
+        Calls in flight may still complete; watches are canceled, because they would wait forever.
+        """
         self._is_given_up = True
         for call in tuple(self._watches):
             call.cancel(CallFailed(Status.UNAVAILABLE, f"the watch through {self.target} is closed: no response"))
@@ -114,11 +117,14 @@ class Connection:
         self._revision_seen = 0
 
     async def call(self, method: str, request: bytes, *, changes: bool = False) -> bytes:
-        """One request, one reply. `changes`: it must not be sent again once it may have been heard."""
+        """Sends a request and returns the response.
+
+        `changes`: it must not be repeated once etcd may have received it.
+        """
         return await self.attempt(lambda endpoint: endpoint.ask(method, request), changes=changes)
 
     async def read(self, method: str, request: bytes) -> bytes:
-        """A reply that is not older than what we were told before this was asked."""
+        """Returns a response that is at least as recent as every response before the request."""
         seen = self._revision_seen
 
         async def ask(endpoint: Endpoint) -> bytes:
@@ -129,7 +135,7 @@ class Connection:
         return await self.attempt(ask)
 
     async def attempt(self, work: Callable[[Endpoint], Awaitable[bytes]], *, changes: bool = False) -> bytes:
-        """Ask one member after the other until one answers or the time is over."""
+        """Tries one member after the other until one responds or the time is over."""
         trouble: Exception = Unavailable("the request was not sent to etcd")
         logged_in_again = False
         deadline = asyncio.get_running_loop().time() + CALL_SECONDS_MAX
@@ -147,7 +153,7 @@ class Connection:
                 reply = await work(endpoint)
                 self.note(messages.header_of(reply))
                 return reply
-            except Unavailable as error:  # it is behind: its answer does not count
+            except Unavailable as error:  # the member is behind: its response is discarded
                 trouble = error
                 self.give_up(endpoint)
             except CallFailed as error:
@@ -163,7 +169,7 @@ class Connection:
         raise trouble
 
     async def endpoint(self) -> Endpoint:
-        """The member that is asked now: connected, and logged in to."""
+        """Returns the member in use, after connecting and logging in if necessary."""
         async with self._choosing:
             if self.closed:
                 raise StoreClosed("the metadata store is closed")
@@ -179,12 +185,12 @@ class Connection:
             return endpoint
 
     def use(self, targets: tuple[str, ...]) -> None:
-        """The members to ask from now on, in this order; the one in use stays in use while it answers."""
+        """Sets the members, in order of preference; the one in use stays in use while it responds."""
         assert targets, "there is always somebody to ask"
         self._targets = targets
 
     def give_up(self, endpoint: Endpoint) -> None:
-        """The next one shall be asked from now on; whoever watches through this one has to look for another."""
+        """Switches to the next member. Watches through this one end and have to be opened again."""
         if endpoint is not self._endpoint:
             return
         self._endpoint = None
@@ -198,7 +204,7 @@ class Connection:
         if self._leaving:
             await asyncio.wait(self._leaving)
         async with self._choosing:
-            pass  # whoever is connecting just now has seen that it is too late, and let go
+            pass  # waits for a connection attempt, which detects `closed` and ends
 
     def note(self, header: messages.Header) -> None:
         self._revision_seen = max(self._revision_seen, header.revision)
@@ -210,7 +216,7 @@ class Connection:
         task.add_done_callback(self._leaving.discard)
 
     async def _greet(self, endpoint: Endpoint) -> None:
-        """Log in, and make sure that nothing is ever written into another cluster."""
+        """Logs in, and verifies that the member belongs to the same cluster, so that no other one is written to."""
         try:
             if self.address.user and not endpoint.token:
                 request = messages.authenticate_request(self.address.user, self.address.password)
@@ -236,7 +242,7 @@ class Connection:
 
 
 def _refuse_older(endpoint: Endpoint, header: messages.Header, seen: int) -> None:
-    """What was seen before the request was sent must be in the answer."""
+    """Raises Unavailable if the response is older than one that was received before the request."""
     if header.revision < seen:
         raise Unavailable(
             f"{endpoint.target} responds with revision {header.revision} after {seen} was seen: it is behind;"

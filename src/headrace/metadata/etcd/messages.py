@@ -1,14 +1,12 @@
-"""The etcd messages that headrace uses, in Protobuf's wire format.
+"""The etcd messages that headrace uses, in Protobuf's wire format. Pure; performs no I/O.
 
-Protocol buffers, as far as etcd's messages need them: numbers, bytes and messages within messages.
+The supported part of Protobuf is numbers, bytes and nested messages:
 
     field = varint(number << 3 | kind) value      kind 0: a varint    kind 2: varint(length) bytes
-    varint = seven bits a byte, lowest first; the high bit says that more follow
+    varint = seven bits per byte, lowest first; the high bit marks that more follow
 
-A field that is zero or empty is left out, as proto3 has it. Decides nothing about what a field means.
-
-Requests are made, replies are read; unknown fields are passed over. Decides nothing: what to ask is `store.py`'s and
-`store.py`'s business.
+A field that is zero or empty is omitted, as in proto3. Requests are encoded and responses are decoded; unknown fields
+are skipped. `store.py` and `failover.py` use these messages.
 """
 
 from collections.abc import Iterable, Iterator
@@ -23,7 +21,7 @@ _SIGN = 1 << 63
 
 
 def integer(field: int, value: int) -> bytes:
-    """An int64, uint64, enum or bool."""
+    """Encodes an int64, uint64, enum or bool."""
     return _varint(field << 3 | _VARINT) + _varint(value & _UINT64) if value else b""
 
 
@@ -32,7 +30,7 @@ def data(field: int, value: bytes) -> bytes:
 
 
 def message(field: int, value: bytes) -> bytes:
-    """Unlike plain bytes, an empty message says something: that it is there."""
+    """Encodes a nested message. An empty one is encoded as well, because its presence has a meaning."""
     return _varint(field << 3 | _BYTES) + _varint(len(value)) + value
 
 
@@ -41,7 +39,7 @@ def text(field: int, value: str) -> bytes:
 
 
 def fields(encoded: bytes) -> Iterator[tuple[int, int, bytes]]:
-    """(field, number, bytes) of each field, one of the two being 0 or empty; numbers are signed."""
+    """Yields (field, number, bytes) of each field; one of the two values is 0 or empty. Numbers are signed."""
     position = 0
     while position < len(encoded):
         tag, position = _read_varint(encoded, position)
@@ -110,7 +108,7 @@ class KeyValue(NamedTuple):
 class TxnReply(NamedTuple):
     header: Header
     succeeded: bool
-    found: list[KeyValue]  # what the ranges of the branch that was taken showed
+    found: list[KeyValue]  # results of the range requests in the executed branch
 
 
 class Event(NamedTuple):
@@ -131,7 +129,7 @@ class Member(NamedTuple):
     member_id: int
     name: str
     peer_urls: tuple[str, ...]
-    client_urls: tuple[str, ...]  # empty until the member has been started for the first time
+    client_urls: tuple[str, ...]  # empty until the member has started for the first time
     is_learner: bool
 
 
@@ -139,18 +137,21 @@ class Member(NamedTuple):
 
 
 def prefix_end(prefix: bytes) -> bytes:
-    """The first key behind all that begin with the prefix; a zero byte, etcd's word for "to the end", if none is."""
+    """Returns the first key after all keys with the prefix.
+
+    If there is none, returns a zero byte, etcd's end of the key space.
+    """
     stripped = prefix.rstrip(b"\xff")
     return stripped[:-1] + bytes((stripped[-1] + 1,)) if stripped else b"\0"
 
 
 def range_request(key: bytes, end: bytes = b"", *, keys_only: bool = False) -> bytes:
-    """Linearizable: the member that is asked makes sure with a majority that it is not behind."""
+    """Linearizable: the member confirms with a majority that it is up to date."""
     return data(1, key) + data(2, end) + integer(8, keys_only)
 
 
 def version_is(key: bytes, mod_revision: int) -> bytes:
-    """A comparison; the revision of a key that is not there is 0."""
+    """Compares a key's revision; that of an absent key is 0."""
     kind = integer(1, _COMPARE_EQUAL) + integer(2, _TARGET_MOD_REVISION)
     return kind + data(3, key) + integer(6, mod_revision)
 
@@ -181,7 +182,7 @@ def lease_grant_request(ttl_seconds: int) -> bytes:
 
 
 def id_request(number: int) -> bytes:
-    """A lease to revoke or keep alive; a member to promote."""
+    """Encodes the id of a lease to revoke or keep alive, or of a member to promote."""
     return integer(1, number)
 
 
@@ -193,11 +194,11 @@ def member_add_request(peer_url: str, *, is_learner: bool) -> bytes:
     return text(1, peer_url) + integer(2, is_learner)
 
 
-# Replies
+# Responses
 
 
 def header_of(reply: bytes) -> Header:
-    """Every reply carries its header as its first field."""
+    """Returns the header, which is the first field of every response."""
     for field, _, encoded in fields(reply):
         if field == 1:
             values = {number: value for number, value, _ in fields(encoded)}
@@ -234,7 +235,7 @@ def watch_reply(reply: bytes) -> WatchReply:
 
 
 def lease_reply(reply: bytes) -> tuple[int, int]:
-    """(lease, seconds to live) of a grant or of a renewal."""
+    """Returns (lease, seconds to live) of a grant or of a renewal."""
     numbers = {field: number for field, number, _ in fields(reply)}
     return numbers.get(2, 0), numbers.get(3, 0)
 
@@ -248,7 +249,7 @@ def member_list_reply(reply: bytes) -> list[Member]:
 
 
 def member_add_reply(reply: bytes) -> tuple[Member, list[Member]]:
-    """The new one, and all of them with it."""
+    """Returns the new member, and all members including it."""
     new = next(_member(encoded) for field, _, encoded in fields(reply) if field == 2)
     return new, [_member(encoded) for field, _, encoded in fields(reply) if field == 3]
 

@@ -1,11 +1,7 @@
-"""The metadata store on etcd, and the membership of its cluster.
+"""Metadata store in etcd, with transactions, leases and watches; and the membership of the etcd cluster.
 
-Who takes part in an etcd cluster: listing, adding and promoting members. Decides nothing.
-
-Cluster facts in etcd: the store port over transactions, leases and watches.
-
-Decides how each promise of the port is kept with what etcd gives. No decision rests on a read: a commit is a
-transaction that goes through etcd's log, also one without writes.
+Implements the guarantees of `metadata/store.py`. No decision depends on a read: a commit is a transaction that goes
+through etcd's log, also one without writes.
 """
 
 import asyncio
@@ -34,7 +30,7 @@ from headrace.metadata.store import (
 )
 from headrace.model.errors import StorageError
 
-PROMOTE_AGAIN_SECONDS = 0.1  # catching up with facts takes about this long
+PROMOTE_AGAIN_SECONDS = 0.1  # catching up takes about this long for cluster metadata
 
 
 async def list_members(connection: Connection) -> list[Member]:
@@ -42,21 +38,21 @@ async def list_members(connection: Connection) -> list[Member]:
 
 
 async def add_learner(connection: Connection, peer_url: str) -> list[Member]:
-    """A new member that has no vote until it has caught up; returns all of them. A second one at a time is refused."""
+    """Adds a member without a vote; returns all members. etcd rejects a second learner while there is one."""
     request = messages.member_add_request(peer_url, is_learner=True)
     reply = await connection.call(messages.MEMBER_ADD, request, changes=True)
     return messages.member_add_reply(reply)[1]
 
 
 async def client_targets(connection: Connection) -> list[str]:
-    """host:port of every member that serves clients."""
+    """Returns host:port of every member that serves clients."""
     return [target_of(url) for member in await list_members(connection) for url in member.client_urls]
 
 
 async def promote_when_ready(connection: Connection, peer_url: str) -> None:
-    """Returns when the member at this address has its vote: at once, or when it has caught up."""
+    """Returns when the member at this address has a vote: at once, or after it has caught up."""
     while True:
-        with suppress(StorageError, Unavailable, OutcomeUnknown):  # refused while it is behind
+        with suppress(StorageError, Unavailable, OutcomeUnknown):  # rejected while it has not caught up
             own = next((one for one in await list_members(connection) if peer_url in one.peer_urls), None)
             if own is None or not own.is_learner:
                 return
@@ -65,28 +61,28 @@ async def promote_when_ready(connection: Connection, peer_url: str) -> None:
         await asyncio.sleep(PROMOTE_AGAIN_SECONDS)
 
 
-# etcd answers a transaction that writes nothing from one member's memory. Deleting a key that never exists changes
-# nothing either, but goes through the log like every write.
+# etcd executes a transaction without writes in one member's memory. Deleting a key that never exists changes nothing
+# either, but goes through the log like every write.
 _NEVER_THERE = "/nothing"
 
-# A member that is paused must not cost a broker its session: there is time to ask another.
+# A suspended member must not cost a broker its session: the remaining time suffices for another member.
 RENEWAL_ATTEMPTS_PER_TTL = 5
-# Leases are revoked when a machine has just died, perhaps with etcd's leader on it. What a member passes on to a leader
-# that is gone is lost without a word, so it is asked again before long.
+# Leases are revoked after the failure of a host, perhaps that of etcd's leader. A request that a member forwards to a
+# failed leader is lost silently, so that it is retried soon.
 REVOCATION_SECONDS_MAX = 0.3
 
 
 class EtcdStore:
-    """Made by `EtcdStore.connect`."""
+    """Created by `EtcdStore.connect`."""
 
     def __init__(self, connection: Connection) -> None:
         self.connection = connection
         self._namespace = connection.address.namespace
-        self._renewal_seconds: dict[LeaseId, float] = {}  # how long a member may take to renew a lease
+        self._renewal_seconds: dict[LeaseId, float] = {}  # timeout of a renewal on one member
 
     @classmethod
     async def connect(cls, address: EtcdAddress) -> "EtcdStore":
-        """Unavailable if none of the endpoints serves, StoreAccessDenied if they do not let us in."""
+        """Connects. Raises Unavailable if none of the endpoints serves, StoreAccessDenied if they deny access."""
         store = cls(Connection(address))
         try:
             await store.load(_NEVER_THERE)
@@ -143,7 +139,7 @@ class EtcdStore:
             raise Unavailable("etcd ended the watch")
 
     async def grant(self, ttl_ms: int) -> LeaseId:
-        # etcd counts in seconds, and gives more than it was asked for if less than an election would be too short.
+        # etcd counts in seconds, and grants more if the requested time is shorter than an election.
         request = messages.lease_grant_request(-(-ttl_ms // 1000))
         number, _ = messages.lease_reply(await self.connection.call(messages.LEASE_GRANT, request))
         lease = LeaseId(number)
@@ -180,7 +176,7 @@ class EtcdStore:
         await self.connection.close()
 
     async def refresh_endpoints(self, first: tuple[str, ...]) -> None:
-        """Ask etcd where its members serve, and use those after the first ones that are given."""
+        """Requests the client addresses of the members from etcd, and uses them after those in `first`."""
         others = await client_targets(self.connection)
         self.connection.use((*first, *(target for target in others if target not in first)))
 
@@ -200,7 +196,7 @@ class EtcdStore:
         return next(key for key, version in expect.items() if versions.get(key, 0) != version)
 
     def _changes(self, events: list[messages.Event]) -> Iterator[Change]:
-        """etcd shows the events of a revision together; each revision is one of our commits."""
+        """Groups the events by revision: each revision is one commit. etcd sends the events of a revision together."""
         writes: dict[int, dict[str, bytes | None]] = {}
         for deleted, kv in events:
             writes.setdefault(kv.mod_revision, {})[self._name(kv.key)] = None if deleted else kv.value

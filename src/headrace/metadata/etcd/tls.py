@@ -1,4 +1,4 @@
-"""Certificates for the connections to etcd: which authority is trusted, and what we show."""
+"""TLS contexts for the connections to etcd: trusted authorities and the client certificate."""
 
 import ssl
 
@@ -8,14 +8,14 @@ from headrace.model.errors import InvalidConfig
 
 
 def tls_context(address: EtcdAddress) -> ssl.SSLContext:
-    """The member's certificate must name the host that was asked for."""
+    """Returns the context. The member's certificate must contain the requested host name."""
     context = client_context(address.ca_file, address.cert_file, address.key_file)
     context.set_alpn_protocols([ALPN])
     return context
 
 
 def client_context(ca_file: str, cert_file: str, key_file: str) -> ssl.SSLContext:
-    """InvalidConfig, with the setting and its file, for one that cannot be used."""
+    """Returns the context. Raises InvalidConfig, with the setting and its file, if a file cannot be used."""
     for path in (ca_file, cert_file, key_file):
         _check_readable(path)
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
@@ -28,7 +28,7 @@ def client_context(ca_file: str, cert_file: str, key_file: str) -> ssl.SSLContex
         raise InvalidConfig(f"etcd.ca_file: {ca_file} cannot be used: {error}") from None
     try:
         if cert_file:
-            # Without a password here OpenSSL would ask for one on the terminal.
+            # Without a password OpenSSL would prompt for one on the terminal.
             context.load_cert_chain(cert_file, key_file or None, password="")
     except ssl.SSLError as error:
         key = f" with etcd.key_file: {key_file}" if key_file else ""
@@ -37,7 +37,7 @@ def client_context(ca_file: str, cert_file: str, key_file: str) -> ssl.SSLContex
 
 
 def _check_readable(path: str) -> None:
-    """OpenSSL does not say which file it could not open."""
+    """Raises the error with the file name, which OpenSSL's errors lack."""
     if not path:
         return
     try:

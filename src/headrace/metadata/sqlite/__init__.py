@@ -1,1 +1,1 @@
-"""metadata.sqlite: the metadata store in a SQLite file."""
+"""Metadata store in a SQLite file."""

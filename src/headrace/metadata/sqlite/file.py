@@ -1,10 +1,9 @@
-"""The SQLite file with the cluster facts, as one thread sees it.
+"""The SQLite file with the cluster metadata: its schema, the verification of records, and the mapping of errors.
 
-Decides how facts lie in the file, how they are checked when read, and what SQLite's errors mean to us. Knows
-nothing of loops, leases' time or who asks.
+Used by one thread, synchronously. Independent of event loops and of the expiration of leases.
 
     facts   key │ value │ version │ checksum │ leased     one row per key
-    state   revision │ fact_count                         one row; a lost fact shows as a wrong count
+    state   revision │ fact_count                         one row; a lost record shows as a wrong count
 """
 
 from collections.abc import Iterator
@@ -21,8 +20,8 @@ if TYPE_CHECKING:
 
 SCHEMA_VERSION = 1
 
-# The order matters: exclusive locking before WAL keeps the WAL's index in our memory instead of in a shared
-# file, and lets nobody else open the facts of a running node. FULL syncs the WAL at every commit.
+# The order matters: exclusive locking before WAL keeps the WAL's index in this process's memory instead of in a shared
+# file, and prevents other processes from opening the metadata of a running node. FULL syncs the WAL at every commit.
 _PRAGMAS = (("locking_mode", "exclusive"), ("journal_mode", "wal"), ("synchronous", "full"))
 
 _CREATE = (
@@ -45,7 +44,7 @@ class SqliteFile:
             self._db = self._open()
 
     def read(self) -> tuple[list[Entry], int]:
-        """All facts and the revision, checked; without the keys whose lease died with the last process."""
+        """Returns all records, verified, and the revision; deletes the keys whose lease ended with the last process."""
         with self._errors(), self._closed_on_error():
             rows = self._db.execute("SELECT key, value, version, checksum FROM facts").fetchall()
             for key, value, version, checksum in rows:
@@ -62,7 +61,7 @@ class SqliteFile:
         return [Entry(key, value, version) for key, value, version, _ in rows if key not in orphans], revision
 
     def write(self, change: Change, leased: bool) -> None:
-        """Return when the change is on disk. It is not if this raises DiskFull; otherwise, nobody knows."""
+        """Returns when the change is on disk. After DiskFull it is not; after any other error its state is unknown."""
         if self._broken:
             raise StorageError(f"{self._path} failed earlier and takes no writes until the node restarts")
         with self._errors():
@@ -101,7 +100,7 @@ class SqliteFile:
         return db
 
     def _read_wal(self) -> bytes:
-        """What the last process left: empty after a clean shutdown."""
+        """Returns the WAL of the last process: empty after a clean shutdown."""
         try:
             with open(self._path + "-wal", "rb") as wal:
                 return wal.read()
@@ -124,13 +123,13 @@ class SqliteFile:
             )
 
     def _check_wal(self, db: "sqlite3.Connection", wal_before: bytes) -> None:
-        """SQLite takes a damaged WAL for a torn one and drops what follows; committed facts may be in it."""
+        """Raises CorruptLog if acknowledged commits are lost: SQLite truncates a corrupt WAL as it does a torn one."""
         _, recovered_frames, _ = db.execute("PRAGMA wal_checkpoint(PASSIVE)").fetchone()
         if commit_lost_after(max(0, recovered_frames), wal_before):
             raise CorruptLog(f"{self._path}-wal is corrupt: metadata committed after the corruption is unreadable")
 
     def _write_one(self, key: str, value: bytes | None, version: int, leased: bool) -> int:
-        """By how much the number of facts changes."""
+        """Writes one key. Returns the change of the number of records."""
         if value is None:
             return -self._db.execute("DELETE FROM facts WHERE key = ?", (key,)).rowcount
         row = (value, version, _checksum(key, value, version), leased, key)
@@ -144,12 +143,12 @@ class SqliteFile:
     def _roll_back(self) -> None:
         import sqlite3
 
-        with suppress(sqlite3.Error):  # after some errors SQLite has rolled back by itself already
+        with suppress(sqlite3.Error):  # after some errors SQLite has rolled back already
             self._db.execute("ROLLBACK")
 
     @contextmanager
     def _closed_on_error(self) -> Iterator[None]:
-        """A file that cannot be read has no store to close it later."""
+        """Closes the file if it cannot be read: no store exists yet that would close it."""
         try:
             yield
         except BaseException:
@@ -158,7 +157,7 @@ class SqliteFile:
 
     @contextmanager
     def _errors(self) -> Iterator[None]:
-        """Our errors instead of SQLite's. After anything but a full disk, what is on disk is unknown."""
+        """Maps SQLite's errors to headrace's. After any error but a full disk, the content of the disk is unknown."""
         import sqlite3
 
         try:

@@ -1,8 +1,8 @@
-"""Cluster facts in one SQLite file, for a node of its own: a commit survives kill -9 and power loss.
+"""Metadata store in one SQLite file, for a single node: a commit survives a process crash and a power loss.
 
-Decides how the file and the ledger stay one. The ledger in memory answers every question; the file is written
-before the ledger changes and read only when it is opened. Never blocks the event loop: all SQLite work, its
-import included, happens on one thread that belongs to the store.
+The state in memory serves every read. A commit is written to the file before the state changes; the file is read only
+when it is opened. Never blocks the event loop: all SQLite work, including its import, runs on one thread of the
+store.
 """
 
 import asyncio
@@ -20,9 +20,9 @@ Result = TypeVar("Result")
 
 
 class SqliteStore(EmbeddedStore):
-    """Made by `SqliteStore.open`. Its leases end at the latest when the file is opened again.
+    """Created by `SqliteStore.open`. Its leases end at the latest when the file is opened again.
 
-    Only the process that has the file open can hold a lease in it, so at an opening no holder is left.
+    Only the process that has the file open can hold a lease in it, so that no holder is left when the file is opened.
     """
 
     def __init__(self, clock: Clock, ledger: KeyValueState, facts: SqliteFile, thread: ThreadPoolExecutor) -> None:
@@ -32,7 +32,7 @@ class SqliteStore(EmbeddedStore):
 
     @classmethod
     async def open(cls, path: str, clock: Clock, last_lease: int = 0) -> "SqliteStore":
-        """Open the file, making it if it is not there; its directory is."""
+        """Opens the file; creates it, but not its directory, if it does not exist."""
         thread = ThreadPoolExecutor(1, thread_name_prefix="headrace-metadata")
         try:
             facts = await _on(thread, lambda: SqliteFile(path))

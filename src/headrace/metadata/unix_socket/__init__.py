@@ -1,1 +1,1 @@
-"""One embedded store for the brokers of one machine: a small server on a Unix socket, and its client."""
+"""One embedded store for all brokers of a host: a small server on a Unix socket, and its client."""

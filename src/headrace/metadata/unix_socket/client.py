@@ -1,6 +1,7 @@
-"""A broker's end of a store that it shares with the other brokers of its machine.
+"""Client of a metadata store that the brokers of a host share.
 
-Decides what a broken connection means to each call, and connects again when next asked. The promises are the port's.
+Maps a lost connection to the error of each call, and reconnects with the next call. The guarantees are those of
+`metadata/store.py`.
 """
 
 import asyncio
@@ -20,12 +21,12 @@ from headrace.metadata.unix_socket import protocol
 from headrace.metadata.unix_socket.server import check_path, read_message
 from headrace.model.errors import ProtocolError
 
-# The server answers in milliseconds; one that takes this long is paused or its disk hangs.
+# The server responds in milliseconds; one that takes this long is suspended, or waits for its disk.
 ANSWER_SECONDS_MAX = 5.0
 
 
 class UnixSocketStore:
-    """Made by `UnixSocketStore.connect`."""
+    """Created by `UnixSocketStore.connect`."""
 
     def __init__(self, path: str) -> None:
         self._path = path
@@ -35,7 +36,7 @@ class UnixSocketStore:
 
     @classmethod
     async def connect(cls, path: str) -> "UnixSocketStore":
-        """Unavailable if nobody serves there."""
+        """Connects. Raises Unavailable if no server listens there."""
         check_path(path)
         store = cls(path)
         await store._connected()
@@ -85,7 +86,7 @@ class UnixSocketStore:
             await self._connection.close()
 
     async def _call(self, word: str, content: Any, *, changes: bool = False) -> Any:
-        """`changes`: after the request has left, no answer does not mean that nothing happened."""
+        """Sends a call. `changes`: a request without a response may have been executed (OutcomeUnknown)."""
         connection = await self._connected()
         number, answers = connection.ask(word, content)
         try:
@@ -156,7 +157,7 @@ class _Connection:
                 if (answers := self._waiting.get(message.number)) is not None:
                     answers.put_nowait(message)
         except ProtocolError:
-            pass  # whoever that is, it is not our store
+            pass  # the peer is no metadata store
         finally:
             self.broken = True
             self._writer.close()

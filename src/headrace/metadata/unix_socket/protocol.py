@@ -1,11 +1,12 @@
-"""The bytes between a broker and the store it shares with others on its machine. No I/O.
+"""Protocol between a broker and the metadata store of its host. Pure; performs no I/O.
 
     ┌────────┬───────────────────────────────┐
     │length 4│ JSON: [number, word, content] │
     └────────┴───────────────────────────────┘
 
-A request is answered by messages with its number: one `answer` or `error`; a `watch` by any number of `change` and
-then an `end` or an `error`. A `cancel` ends a watch. Values are bytes: each byte is the character of its number.
+The response to a request consists of messages with its number: one `answer` or `error`; for a `watch` any number of
+`change` messages and then an `end` or an `error`. A `cancel` ends a watch. In JSON, each byte of a value is the
+character with its code.
 """
 
 import json
@@ -17,7 +18,8 @@ from headrace.metadata.store import Change, Compacted, Conflict, Entry, LeaseExp
 from headrace.model.errors import CorruptLog, DiskFull, HeadraceError, ProtocolError, StorageError
 
 LENGTH = Struct(">I")
-# All facts travel in one message when a broker starts: some 30 MB for ten thousand topics of a hundred partitions.
+# A starting broker receives all cluster metadata in one message: some 30 MB for ten thousand topics of a hundred
+# partitions.
 MESSAGE_BYTES_MAX = 256 * 1024 * 1024
 
 _ERRORS: tuple[type[Exception], ...] = (
@@ -88,7 +90,7 @@ def snapshot_from_json(content: Any) -> Snapshot:
 
 
 def error_to_json(error: Exception) -> list[str]:
-    """Kind and text; what the other side has no name for arrives as Unavailable."""
+    """Returns type and text of an error; types without a name in the protocol become Unavailable."""
     if isinstance(error, Conflict):
         return ["Conflict", error.key]
     kind = next((kind for kind in _ERRORS if isinstance(error, kind)), Unavailable)

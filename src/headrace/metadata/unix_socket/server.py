@@ -1,7 +1,7 @@
-"""Serves one store to the brokers of this machine, over a Unix socket that only this user may open.
+"""Serves one store to the brokers of a host, over a Unix socket that only the same user may open.
 
-Decides who may connect and what happens when a broker goes away: its watches end, its commits under way are finished,
-its leases run on until their time is over. What a commit means is the store's business.
+After a broker has disconnected, its watches end, its commits in flight complete, and its leases last until they
+expire.
 """
 
 import asyncio
@@ -19,7 +19,7 @@ from headrace.model.errors import HeadraceError, InvalidConfig, ProtocolError
 
 log = logging.getLogger(__name__)
 
-PATH_BYTES_MAX = 107  # of a Unix socket's address, on Linux
+PATH_BYTES_MAX = 107  # limit of a Unix socket's address on Linux
 Write = Callable[[bytes], Awaitable[None]]
 
 
@@ -37,11 +37,11 @@ class LocalStoreServer:
         }
 
     async def start(self, path: str) -> None:
-        """Returns when brokers can connect. A socket that an earlier server left behind is replaced."""
+        """Returns when brokers can connect. Replaces the socket of an earlier server."""
         self._server = await asyncio.start_unix_server(self._accept, sock=_bind(path))
 
     async def close(self) -> None:
-        """The store stays open: it belongs to whoever opened it."""
+        """Closes the connections. The caller closes the store."""
         if self._server is not None:
             self._server.close()
         for connection in self._connections:
@@ -59,7 +59,7 @@ class LocalStoreServer:
         except ProtocolError as error:
             log.warning("Malformed message on the metadata socket; closing the connection: %s", error)
         except (asyncio.CancelledError, ConnectionError):
-            pass  # the server closes, or the broker is gone
+            pass  # the server is closing, or the broker has disconnected
         finally:
             writer.close()
 
@@ -81,7 +81,7 @@ class LocalStoreServer:
                 task.add_done_callback(partial(_forget, requests, message.number))
         finally:
             for task in list(requests.values()):
-                task.cancel()  # what the store has begun to commit it finishes all the same
+                task.cancel()  # a commit that the store has begun still completes
 
     async def _answer(self, message: protocol.Message, write: Write) -> None:
         number, word, content = message
@@ -120,7 +120,7 @@ def _forget(requests: dict[int, asyncio.Task[None]], number: int, _: asyncio.Tas
 
 
 async def read_message(reader: asyncio.StreamReader) -> protocol.Message | None:
-    """The next message; None when the other side is gone."""
+    """Returns the next message; None if the peer has disconnected."""
     try:
         header = await reader.readexactly(protocol.LENGTH.size)
         return protocol.decode(await reader.readexactly(protocol.body_length(header)))
@@ -133,7 +133,7 @@ def _bind(path: str) -> socket.socket:
     with suppress(FileNotFoundError):
         os.unlink(path)
     listener = socket.socket(socket.AF_UNIX)
-    mask = os.umask(0o177)  # from the first moment on nobody else may connect
+    mask = os.umask(0o177)  # no other user may connect at any time
     try:
         listener.bind(path)
     except BaseException:

@@ -1,1 +1,1 @@
-"""metadata.etcd.grpc_client: a small asyncio gRPC client over h2."""
+"""A small asyncio gRPC client on h2."""

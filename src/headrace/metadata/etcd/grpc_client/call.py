@@ -1,13 +1,9 @@
-"""One gRPC call on an HTTP/2 connection, and its status.
+"""One gRPC call on an HTTP/2 connection: request messages, response messages, and the status at its end.
 
-How a gRPC call ends: its status, and the error that carries one. No I/O.
+CallFailed            the call ended with a status other than OK
+└── ChannelClosed     because this process closed the connection
 
-CallFailed            the call ended with another status than OK
-└── ChannelClosed     because this side has closed the connection under it
-
-One gRPC call on a channel: messages out, messages in, and the status at its end.
-
-Decides when a call is over. What goes over the wire and when is the channel's business.
+A call determines when it has ended. The channel sends and receives its bytes.
 """
 
 import asyncio
@@ -22,7 +18,7 @@ from headrace.metadata.etcd.grpc_client.framing import MessageSplitter, message_
 
 
 class Status(IntEnum):
-    """As gRPC numbers them."""
+    """gRPC status codes."""
 
     OK = 0
     CANCELLED = 1
@@ -43,7 +39,7 @@ class Status(IntEnum):
     UNAUTHENTICATED = 16
 
 
-# What gRPC makes of an answer that has no gRPC status: some proxy or web server gave it. All others are UNKNOWN.
+# gRPC's statuses for a response without one, which a proxy or web server sent. All others are UNKNOWN.
 _OF_HTTP = {
     400: Status.INTERNAL,
     401: Status.UNAUTHENTICATED,
@@ -58,7 +54,7 @@ HTTP_OK = 200
 
 
 class CallFailed(Exception):
-    """`may_have_begun`: whether the peer can have acted on the call."""
+    """`may_have_begun`: whether the peer may have executed the call."""
 
     def __init__(self, status: Status, details: str, *, may_have_begun: bool = True) -> None:
         super().__init__(f"{status.name}: {details}")
@@ -72,7 +68,7 @@ class ChannelClosed(CallFailed):
 
 
 def failure_in(headers: Mapping[bytes, bytes]) -> CallFailed | None:
-    """What the headers and trailers of an answer say together; None if all is well."""
+    """Returns the error in the headers and trailers of a response; None if there is none."""
     told = headers.get(b"grpc-status")
     if told is None:
         return CallFailed(*_without_status(_number(headers.get(b":status", b""))))
@@ -97,41 +93,44 @@ def _number(text: bytes) -> int:
 
 Header = tuple[bytes, bytes]
 _GRPC = ((b"te", b"trailers"), (b"content-type", b"application/grpc"), (b"user-agent", b"headrace"))
-# A reader that does not keep up holds the peer back, instead of filling our memory.
+# Flow control limit: a slow reader stops the peer, instead of filling the memory.
 UNREAD_BYTES_MAX = 4 * 1024 * 1024
 
 
 def request_headers(
     place: Sequence[Header], metadata: Sequence[Header], seconds_max: float | None
 ) -> tuple[Header, ...]:
-    """`place`: the pseudo-headers that say where the request goes. The peer stops working when the time is over."""
+    """Returns the headers.
+
+    `place`: the pseudo-headers with the destination. The peer cancels the call after `seconds_max`.
+    """
     timeout = [(b"grpc-timeout", b"%dm" % ceil(seconds_max * 1000))] if seconds_max is not None else []
     return ((b":method", b"POST"), *place, *_GRPC, *timeout, *metadata)
 
 
 class MetadataGetter(Protocol):
-    """What a call needs of its channel."""
+    """Operations of the channel that a call uses."""
 
     def push(self) -> None:
-        """Send what has been written, as far as the peer has room for it."""
+        """Sends what has been written, within the peer's flow control window."""
 
     def welcome_more(self, call: "Call") -> None:
-        """The peer may send more, unless much of what it has sent is unread."""
+        """Opens the peer's flow control window, unless too many received bytes are unread."""
 
     def forget(self, call: "Call") -> None:
-        """The call is over here; the peer is told if it does not know yet."""
+        """Removes a call that has ended; resets its stream if the peer has not ended it."""
 
 
 class Call:
-    """Messages that arrive are iterated over; CallFailed after the last one if the call did not end well."""
+    """Asynchronous iterator of the received messages. Raises CallFailed after the last one if the call failed."""
 
     def __init__(self, carrier: MetadataGetter, headers: Sequence[Header], seconds_max: float | None) -> None:
         self.headers = headers
         self.stream_id = 0  # 0 until it has begun
         self.unsent = bytearray()
-        self.is_written = False  # nothing will be written any more
+        self.is_written = False  # nothing more will be written
         self.unread_bytes = 0
-        self.unacknowledged_bytes = 0  # the channel's note of what the peer has not been given room for yet
+        self.unacknowledged_bytes = 0  # received bytes for which the channel has not opened the peer's window yet
         self._carrier = carrier
         self._answer: dict[bytes, bytes] = {}  # headers and trailers
         self._splitter = MessageSplitter()
@@ -145,7 +144,7 @@ class Call:
 
     def write(self, message: bytes, *, is_last: bool = False) -> None:
         if self._is_over:
-            return  # whoever reads is told why
+            return  # the reader gets the error
         self.unsent += message_frame(message)
         self.is_written = is_last
         self._carrier.push()
@@ -172,17 +171,17 @@ class Call:
         raise StopAsyncIteration
 
     def cancel(self, why: CallFailed | None = None) -> None:
-        """End it, whatever the peer says. Changes nothing if it is over."""
+        """Ends the call without waiting for the peer. Has no effect if it has ended."""
         self.finish(why or CallFailed(Status.CANCELLED, "cancelled", may_have_begun=self.has_begun))
 
     @property
     def has_begun(self) -> bool:
         return self.stream_id != 0
 
-    # The channel's side
+    # Called by the channel
 
     def take_headers(self, headers: Sequence[Header]) -> None:
-        """Those before the messages or those after them."""
+        """Adds the headers before the messages, or the trailers after them."""
         self._answer.update(headers)
         if self._answer.get(b":status") != b"%d" % HTTP_OK:
             self.finish(failure_in(self._answer))

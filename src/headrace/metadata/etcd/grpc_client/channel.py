@@ -1,8 +1,8 @@
 """One HTTP/2 connection to an etcd member, and gRPC calls on it.
 
-Decides what is sent when: the peer's windows bound what leaves, and readers that keep up open ours. Decides too when
-the connection is lost, which ends every call on it. Which member is asked, and what a failure means, is decided by
-whoever holds the channel. Works in the event loop's callbacks, without a task of its own.
+Implements flow control: the peer's windows limit what is sent, and readers that keep up open the windows of this
+side. Detects the loss of the connection, which ends every call on it. The owner of the channel selects the member and
+handles failures. Runs in callbacks of the event loop, without a task.
 """
 
 import asyncio
@@ -39,16 +39,16 @@ from headrace.metadata.etcd.grpc_client.http2 import ALPN, WINDOW_BYTES, Http2, 
 if TYPE_CHECKING:
     import ssl
 
-PING_AFTER_SECONDS = 10.0  # of silence; etcd refuses to be asked more often than every 5 s
+PING_AFTER_SECONDS = 10.0  # of inactivity; etcd rejects pings more often than every 5 s
 PING_ANSWER_SECONDS_MAX = 5.0
 
 
 class Channel(asyncio.Protocol):
-    """Made by `Channel.connect`."""
+    """Created by `Channel.connect`."""
 
     def __init__(self, target: str, ping_after_seconds: float, ping_answer_seconds_max: float) -> None:
         self.target = target
-        self.refusal = ""  # why no further calls are taken; those under way may still be answered
+        self.refusal = ""  # why no further calls are accepted; those in flight may still complete
         self.is_lost = False
         self._ping_after_seconds = ping_after_seconds
         self._ping_answer_seconds_max = ping_answer_seconds_max
@@ -57,12 +57,13 @@ class Channel(asyncio.Protocol):
         self._http = Http2()
         self._frames = FrameSplitter()
         self._calls: dict[int, Call] = {}  # by their streams
-        self._queue: dict[Call, None] = {}  # those that have not begun: not written to, or no room for another stream
+        # those that have not begun: without a message, or above the limit of concurrent streams
+        self._queue: dict[Call, None] = {}
         self._pulse: KeepalivePing | None = None
         self._failure_kind = CallFailed
         self._idle = asyncio.Event()
         self._idle.set()
-        self._greeted = asyncio.Event()  # the peer has sent its settings, or is lost
+        self._greeted = asyncio.Event()  # the peer has sent its settings, or the connection is lost
         self._gone = asyncio.Event()  # the socket is closed
 
     @classmethod
@@ -75,14 +76,17 @@ class Channel(asyncio.Protocol):
         ping_after_seconds: float = PING_AFTER_SECONDS,
         ping_answer_seconds_max: float = PING_ANSWER_SECONDS_MAX,
     ) -> "Channel":
-        """Returns when the peer has greeted us: one that is paused takes connections, but does not greet."""
+        """Returns when the peer has sent its settings.
+
+        A suspended process accepts connections, but does not send settings.
+        """
         channel = cls(target, ping_after_seconds, ping_answer_seconds_max)
         host, port = split_address(target)
         try:
             async with asyncio.timeout(seconds_max):
                 await asyncio.get_running_loop().create_connection(lambda: channel, host, port, ssl=tls)
                 await channel._greeted.wait()
-        except (OSError, UnicodeError) as error:  # also what is wrong with a certificate, and a timeout
+        except (OSError, UnicodeError) as error:  # includes an invalid certificate and a timeout
             channel._lose(str(error) or "no answer")
         except BaseException:
             await channel.close()
@@ -93,7 +97,7 @@ class Channel(asyncio.Protocol):
         return channel
 
     async def ask(self, method: str, request: bytes, metadata: Sequence[Header] = (), *, seconds_max: float) -> bytes:
-        """One message there, one message back."""
+        """Runs a unary call: one request message, one response message."""
         call = self.open(method, metadata, seconds_max=seconds_max)
         try:
             call.write(request, is_last=True)
@@ -105,7 +109,7 @@ class Channel(asyncio.Protocol):
         return answer[0]
 
     def open(self, method: str, metadata: Sequence[Header] = (), *, seconds_max: float | None = None) -> Call:
-        """A call that messages go to and come from. It begins with the first one that is written."""
+        """Returns a call that streams messages in both directions. It begins with the first message that is written."""
         place = [(b":scheme", self._scheme), (b":authority", self.target.encode()), (b":path", method.encode())]
         call = Call(self, request_headers(place, metadata, seconds_max), seconds_max)
         if self.refusal:
@@ -116,7 +120,10 @@ class Channel(asyncio.Protocol):
         return call
 
     async def close(self, grace_seconds: float = 0.0) -> None:
-        """No new calls from now on; those under way may be answered for so long, and then fail with ChannelClosed."""
+        """Accepts no new calls.
+
+        Those in flight may complete within the grace period, and then fail with ChannelClosed.
+        """
         self.refusal = self.refusal or "the connection is being closed"
         try:
             with suppress(TimeoutError):
@@ -127,17 +134,17 @@ class Channel(asyncio.Protocol):
         if self._transport is not None:
             await self._gone.wait()
 
-    # The calls' side
+    # Called by calls
 
     def push(self) -> None:
         if self.is_lost or self._transport is None or self._transport.is_closing():
-            return  # what has not begun never will
+            return  # calls that have not begun can no longer begin
         try:
             while self._queue and self._http.has_room_for_a_stream:
                 self._begin(next(iter(self._queue)))
             for call in self._calls.values():
                 self._send(call)
-        except H2Error as error:  # the numbers of streams are used up
+        except H2Error as error:  # the stream ids are used up
             self._lose(f"{self.target}: the connection accepts no more requests: {error}")
         self._flush()
 
@@ -153,9 +160,9 @@ class Channel(asyncio.Protocol):
         if not self._calls and not self._queue:
             self._idle.set()
         if was_begun and not self.is_lost:
-            with suppress(NoSuchStreamError):  # it has ended on both sides
+            with suppress(NoSuchStreamError):  # the stream has ended on both sides
                 self._http.reset_stream(call.stream_id, ErrorCodes.CANCEL)
-            self.push()  # another one may begin now
+            self.push()  # another call may begin now
 
     def _begin(self, call: Call) -> None:
         stream_id = self._http.get_next_available_stream_id()
@@ -168,7 +175,7 @@ class Channel(asyncio.Protocol):
         while call.unsent:
             count = min(self._http.room_in_a_frame(call.stream_id), len(call.unsent))
             if count <= 0:
-                return  # until the peer has taken some
+                return  # until the peer opens its window
             chunk = bytes(call.unsent[:count])
             del call.unsent[:count]
             self._http.send_data(call.stream_id, chunk, end_stream=call.is_written and not call.unsent)
@@ -178,7 +185,7 @@ class Channel(asyncio.Protocol):
         if data and self._transport is not None:
             self._transport.write(data)
 
-    # The event loop's side
+    # Called by the event loop
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast(asyncio.Transport, transport)  # asyncio has set TCP_NODELAY
@@ -194,7 +201,7 @@ class Channel(asyncio.Protocol):
             self._pulse = KeepalivePing(
                 ask_after_seconds=self._ping_after_seconds,
                 answer_seconds_max=self._ping_answer_seconds_max,
-                is_wanted=lambda: bool(self._calls),  # etcd breaks with whoever pings without having asked for anything
+                is_wanted=lambda: bool(self._calls),  # etcd closes connections that send pings without a call
                 ask=self._ping,
                 give_up=self._lose,
             )
@@ -218,8 +225,8 @@ class Channel(asyncio.Protocol):
         self._gone.set()
 
     def _take(self, frame: bytes) -> None:
-        # h2 takes one frame at a time, because what it says about some is lost if the next one is broken. It never
-        # hears of a GOAWAY: it would refuse the answers to calls under way, which come after it.
+        # h2 receives one frame at a time, because it loses the events of preceding frames if one is malformed. It never
+        # receives a GOAWAY: it would reject the responses to calls in flight, which follow it.
         last_stream_id = last_stream_if_goaway(frame)
         if last_stream_id is not None:
             self._peer_leaves(last_stream_id)
@@ -238,9 +245,9 @@ class Channel(asyncio.Protocol):
         elif isinstance(event, (ResponseReceived, TrailersReceived, StreamEnded, StreamReset)):
             call = self._calls.get(event.stream_id)
             if call is None:
-                pass  # it was cancelled meanwhile
+                pass  # it was canceled
             elif isinstance(event, StreamReset):
-                refused = event.error_code == ErrorCodes.REFUSED_STREAM  # HTTP/2's word for "not even looked at"
+                refused = event.error_code == ErrorCodes.REFUSED_STREAM  # HTTP/2: the request was not processed
                 details = f"{self.target} has broken off the call: code {event.error_code:d}"
                 call.finish(CallFailed(Status.UNAVAILABLE, details, may_have_begun=not refused))
             elif isinstance(event, StreamEnded):
@@ -258,7 +265,10 @@ class Channel(asyncio.Protocol):
                 self.welcome_more(call)
 
     def _peer_leaves(self, last_stream_id: int) -> None:
-        """It answers the calls up to the last one that it has heard of, and then closes the connection."""
+        """Handles a GOAWAY.
+
+        The peer responds to the calls up to the last stream in it, and then closes the connection.
+        """
         self.refusal = self.refusal or f"{self.target} is shutting down"
         for call in (*self._queue, *self._calls.values()):
             if not call.has_begun or call.stream_id > last_stream_id:
@@ -269,7 +279,7 @@ class Channel(asyncio.Protocol):
         self._flush()
 
     def _lose(self, reason: str, kind: type[CallFailed] = CallFailed) -> None:
-        """Ends everything, at once; the first reason counts."""
+        """Ends the connection and all calls immediately; the first reason is kept."""
         if self.is_lost:
             return
         self.is_lost, self.refusal, self._failure_kind = True, reason, kind
@@ -279,7 +289,7 @@ class Channel(asyncio.Protocol):
             call.finish(self._failure(may_have_begun=call.has_begun))
         if self._transport is not None:
             self._flush()
-            self._transport.abort()  # not close(), which would wait until a peer that is paused has taken everything
+            self._transport.abort()  # not close(), which would wait until a suspended peer has read everything
         self._greeted.set()
 
     def _failure(self, *, may_have_begun: bool) -> CallFailed:

@@ -1,4 +1,4 @@
-"""Where frames and messages end: HTTP/2 frames in a stream of bytes, gRPC messages in a stream of DATA. No I/O.
+"""Splits a byte stream into HTTP/2 frames, and DATA into gRPC messages. Pure; performs no I/O.
 
 HTTP/2 frame                                       gRPC message
 ┌────────┬──────┬───────┬────────┬─────────┐       ┌────────────┬────────┬─────────┐
@@ -10,17 +10,17 @@ from collections.abc import Iterator
 from struct import Struct
 
 _FRAME_HEADER_BYTES = 9
-# What HTTP/2 allows as long as nobody asks for more, and we do not. A stranger that speaks something else shows here.
+# HTTP/2's default maximum, which this client does not raise. A peer with another protocol usually exceeds it.
 _FRAME_BYTES_MAX = 16 * 1024
 _TYPE_GOAWAY = 7
 _GOAWAY = Struct(">II")
 _PREFIX = Struct(">BI")
-# All facts arrive in one message when a node starts.
+# A starting node receives all cluster metadata in one message.
 MESSAGE_BYTES_MAX = 256 * 1024 * 1024
 
 
 class BrokenPeer(Exception):
-    """The peer's bytes make no sense; nothing after them can be trusted."""
+    """The peer's bytes are malformed; nothing after them can be parsed."""
 
 
 class FrameSplitter:
@@ -28,7 +28,7 @@ class FrameSplitter:
         self._buffer = bytearray()
 
     def split(self, data: bytes) -> Iterator[bytes]:
-        """Every frame that is complete now, with its header."""
+        """Yields every complete frame, with its header."""
         self._buffer += data
         while len(self._buffer) >= _FRAME_HEADER_BYTES:
             length = int.from_bytes(self._buffer[:3], "big")
@@ -43,7 +43,7 @@ class FrameSplitter:
 
 
 def last_stream_if_goaway(frame: bytes) -> int | None:
-    """The last stream that the peer will answer, if this frame says that it goes away."""
+    """Returns the last stream to which the peer will respond, if the frame is a GOAWAY; else None."""
     if frame[3] != _TYPE_GOAWAY:
         return None
     if len(frame) < _FRAME_HEADER_BYTES + _GOAWAY.size:
@@ -65,7 +65,7 @@ class MessageSplitter:
         return not self._buffer
 
     def split(self, data: bytes) -> Iterator[bytes]:
-        """Every message that is complete now."""
+        """Yields every complete message."""
         self._buffer += data
         while len(self._buffer) >= _PREFIX.size:
             compressed, length = _PREFIX.unpack_from(self._buffer)

@@ -1,10 +1,7 @@
 """HTTP/2 settings and keepalive pings of the gRPC client.
 
-HTTP/2 as a client of etcd speaks it: h2's state machine with our settings. No I/O.
-
-Whether the other side is still there: a question when it has been silent for long, and an end if none is answered.
-
-Decides when to ask and when to give up; what is asked, and whether anybody waits for answers, it is told.
+The settings apply to h2's state machine, which performs no I/O. The keepalive sends a ping after a time without
+received data, and gives up the connection if no data arrives after it. The channel provides the functions for that.
 """
 
 import asyncio
@@ -15,21 +12,21 @@ from h2.connection import H2Connection
 from h2.settings import SettingCodes, Settings
 
 ALPN = "h2"
-# How much may be on its way to us, in a stream and in all of them together: more than a fast network holds, so that a
-# node that loads all facts never waits.
+# Bytes in flight to this client, per stream and in total: more than the bandwidth-delay product of a fast network, so
+# that a node that loads all cluster metadata never waits.
 WINDOW_BYTES = 4 * 1024 * 1024
-_WINDOW_BYTES_AT_FIRST = 65_535  # of a connection; only an update can change it
-_PING = b"headrace"  # eight bytes, whichever
+_WINDOW_BYTES_AT_FIRST = 65_535  # of a connection; only a WINDOW_UPDATE can change it
+_PING = b"headrace"  # any eight bytes
 
 
 class Http2(H2Connection):
-    # By this memory frames that were under way when we reset their stream are told from nonsense. The default of
-    # 65,536 streams would take megabytes after some hours.
+    # h2 remembers closed streams to distinguish frames that were in flight when a stream was reset from protocol
+    # errors. Its default of 65,536 streams would take megabytes after some hours.
     MAX_CLOSED_STREAMS = 1024
 
     def __init__(self) -> None:
         super().__init__(H2Configuration(client_side=True, header_encoding=None))
-        # Set before the first frame, so that they hold for it and not only when the peer has confirmed them.
+        # Set before the first frame, so that they apply to it and not only after the peer has acknowledged them.
         self.local_settings = Settings(
             client=True,
             initial_values={
@@ -52,11 +49,11 @@ class Http2(H2Connection):
         return self.open_outbound_streams < self.remote_settings.max_concurrent_streams
 
     def room_in_a_frame(self, stream_id: int) -> int:
-        """How much data can be sent in the next frame; may be negative when the peer has narrowed its windows."""
+        """Returns how much data the next frame can have; negative if the peer has reduced its windows."""
         return min(self.local_flow_control_window(stream_id), self.max_outbound_frame_size)
 
     def acknowledge(self, received_bytes: int) -> None:
-        """For the connection as a whole: one stream that is not read must not stop the others."""
+        """Opens the window of the connection: one stream that is not read must not stop the others."""
         self._unacknowledged_bytes += received_bytes
         if self._unacknowledged_bytes >= WINDOW_BYTES // 2:
             self.increment_flow_control_window(self._unacknowledged_bytes)
@@ -83,7 +80,7 @@ class KeepalivePing:
         self._timer = self._loop.call_later(ask_after_seconds, self._look)
 
     def heard(self) -> None:
-        """Whatever it was: it is alive."""
+        """Records that the peer is alive, on any received data."""
         self._heard_at = self._loop.time()
 
     def stop(self) -> None:
