@@ -1,1 +1,1 @@
-"""core: machines that decide; no clock, no waiting, no files. Time, ids and chance come in as arguments."""
+"""core: state machines and rules without I/O. Time, ids and random numbers are arguments."""

@@ -1,14 +1,16 @@
-"""What the state machines of all coordinators have in common: results, records, request ids, and Java's string hash.
+"""Common types of the coordinator state machines, and the partition of an internal topic that a name hashes to.
 
-A machine lives in one partition of an internal topic. It is asked to decide, and answers with a Decision: who is to be
-told what, which facts are to be written down, and when it wants to be asked again. Deciding changes nothing; only
-`apply` does, live and at recovery alike, one fact at a time.
+A coordinator shard is the state machine of one partition of an internal topic. A request yields a Decision:
+responses, records to append (`facts`, before they are encoded), and timers. Deciding changes no state. Only `apply`
+does, live and at recovery alike, one record at a time.
 
-    decide → append the facts to the log → apply them → answer when the log has committed them
+    decide → append the records to the log → apply them → respond when the log has committed them
 
-An append that fails has changed no machine. Gaining leadership replays the log through the same `apply`.
+After a failed append the state is unchanged. A new leader replays the log through the same `apply`.
 
-Which partition of an internal topic a name belongs to: every client and broker must agree on it.
+All clients and brokers must compute the same partition for a name.
+
+Pure; performs no I/O.
 """
 
 from collections.abc import Sequence
@@ -18,13 +20,13 @@ from typing import Generic, NamedTuple, Protocol, TypeVar, runtime_checkable
 
 Fact = TypeVar("Fact")
 
-RequestId = int  # names a request that waits for its answer; given out by the shell
+RequestId = int  # identifies a request that awaits its response; allocated by the runtime
 
 
 class CoordinatorTime(int):
-    """Now: milliseconds of a clock that never jumps, which is what deadlines are counted in.
+    """The time in milliseconds of a monotonic clock, which deadlines are based on.
 
-    `wall_ms` is what the calendar says, for what is written down and read after a restart.
+    `wall_ms` is wall time, for records that are read after a restart.
     """
 
     wall_ms: int
@@ -36,7 +38,7 @@ class CoordinatorTime(int):
 
 
 class Answer(NamedTuple):
-    """What the request with this ticket is told. A request may be answered by somebody else's decision.
+    """The response to the request with this ticket. The decision of another request may complete it.
 
     A reply that is a HeadraceError is raised where the request waits.
     """
@@ -46,14 +48,14 @@ class Answer(NamedTuple):
 
 
 class Timer(NamedTuple):
-    """Ask the machine again at this time, by this name. A timer of the same name replaces the one before."""
+    """Calls `expire` with this name when it is due. A new timer replaces the one of the same name."""
 
     name: str
-    due_ms: int | None  # monotonic; None takes the timer back
+    due_ms: int | None  # monotonic; None cancels the timer
 
 
 class Producer(NamedTuple):
-    """In whose open transaction facts are written."""
+    """The producer in whose open transaction the records are appended."""
 
     producer_id: int
     producer_epoch: int
@@ -64,8 +66,8 @@ class Decision(Generic[Fact]):
     answers: Sequence[Answer] = ()
     facts: Sequence[Fact] = ()
     timers: Sequence[Timer] = ()
-    producer: Producer | None = None  # the facts count once this producer's transaction is committed
-    # The facts may be appended in several batches: the state is consistent after each prefix of them, and the same
+    producer: Producer | None = None  # the records take effect when this producer's transaction commits
+    # The records may be appended in several batches: the state is consistent after each prefix of them, and the same
     # decision, taken again after a failure, yields the rest.
     is_divisible: bool = False
 
@@ -74,44 +76,46 @@ NOTHING: Decision[object] = Decision()
 
 
 class CoordinatorRecord(NamedTuple):
-    """A fact as the internal topic holds it. A null value forgets what was said under the key."""
+    """An encoded record of the internal topic. A null value is a tombstone for the key."""
 
     key: bytes
     value: bytes | None
 
 
 class CoordinatorShard(Protocol[Fact]):
-    """What the shell needs of every machine, beyond its decisions."""
+    """State machine of one partition, as the coordinator runtime uses it."""
 
     def encode(self, fact: Fact) -> CoordinatorRecord | None:
-        """None for a fact that nobody needs after a restart: it is applied and not written."""
+        """Encodes a record. Returns None for one that is not needed after a restart: it is applied and not written."""
 
     def apply(self, fact: Fact, offset: int) -> None:
-        """Make a fact true. `offset` is that of its record; of a fact without one, where it would have been."""
+        """Applies a record to the state. `offset` is its offset in the log; for one that is not written, the offset
+        it would have.
+        """
 
     def replay(self, record: CoordinatorRecord, offset: int) -> None:
-        """`apply`, from the bytes of a log: unknown kinds of records are passed over."""
+        """Decodes and applies a record of the log. Skips unknown kinds of records."""
 
     def loaded(self, now_ms: CoordinatorTime) -> Decision[Fact]:
-        """After the last record was replayed: the timers that the state calls for."""
+        """Called after the last record was replayed. Returns the timers that the state requires."""
 
     def expire(self, timer: str, now_ms: CoordinatorTime) -> Decision[Fact]:
-        """A timer is due."""
+        """Called when a timer is due."""
 
 
 @runtime_checkable
 class TransactionalMachine(Protocol):
-    """A machine whose log also holds records of transactions, and the markers that end them."""
+    """A coordinator shard whose log also has transactional records and the markers that end their transactions."""
 
     def replay_in_transaction(self, record: CoordinatorRecord, offset: int, producer: Producer) -> None:
-        """Like `replay`, for a record that counts once the producer's transaction is committed."""
+        """Like `replay`, for a record that takes effect when the producer's transaction commits."""
 
     def transaction_ended(self, producer_id: int, *, committed: bool) -> None:
-        """A marker is in the log, live or at recovery."""
+        """Called when a transaction marker is in the log, live or at recovery."""
 
 
 def merged(decisions: Sequence[Decision[Fact]]) -> Decision[Fact]:
-    """Several decisions taken one after the other on the same state, as one."""
+    """Merges decisions that were taken one after the other on the same state."""
     if len(decisions) == 1:
         return decisions[0]
     return Decision(
@@ -121,12 +125,12 @@ def merged(decisions: Sequence[Decision[Fact]]) -> Decision[Fact]:
     )
 
 
-# Groups that are busy at the same time: each commit and each heartbeat asks again for one of them.
+# Groups that are active at the same time: each commit and each heartbeat looks one of them up.
 NAMES_MAX = 16 * 1024
 
 
 def java_string_hash(text: str) -> int:
-    """`String.hashCode` of Java, over UTF-16 units, as a signed 32-bit number."""
+    """Returns Java's `String.hashCode`: over UTF-16 units, as a signed 32-bit number."""
     value = 0
     for unit in _units(text):
         value = (31 * value + unit) & 0xFFFFFFFF
@@ -140,6 +144,6 @@ def _units(text: str) -> list[int]:
 
 @lru_cache(NAMES_MAX)
 def partition_for(name: str, partitions: int) -> int:
-    """Kafka's own absolute value: the lowest number has no positive twin, so it becomes 0."""
+    """Returns the partition for a name. As in Kafka, the absolute value of the lowest 32-bit number is 0."""
     value = java_string_hash(name)
     return (0 if value == -(1 << 31) else abs(value)) % partitions

@@ -1,7 +1,8 @@
-"""Fetch sessions (KIP-227): a consumer names its partitions once, then only what changes.
+"""Fetch sessions (KIP-227), on the leader's side: a consumer or follower names its partitions once, then only
+changes.
 
-Decides which partitions a Fetch is about and which rows of the answer carry news. Knows neither logs nor sockets;
-time and session ids are arguments.
+Determines the partitions of a Fetch request and the rows of an incremental response. Pure; performs no I/O. Time and
+session ids are arguments.
 """
 
 from collections.abc import Callable, Iterator
@@ -16,15 +17,15 @@ FINAL_EPOCH = -1
 INITIAL_EPOCH = 0
 EPOCH_MAX = 2**31 - 1
 
-# As Kafka: a session that was silent for two minutes may give its place to a new one.
+# As in Kafka: a session that was idle for two minutes may be evicted for a new one.
 IDLE_BEFORE_EVICTION_MS = 120_000
 
-# What one remembered partition takes at most: its row, its key, its place in the dict and a topic name of its own that
-# is as long as names may be. Measured: 700 bytes; with ids or short names 450.
+# Upper bound of the memory for one cached partition: its row, its key, its dict entry and a topic name of its own with
+# the maximal length. Measured: 700 bytes; with ids or short names 450.
 PARTITION_BYTES = 768
-# For the partitions of all sessions together: 87,000 of them, enough for 1,000 consumers (the default number of slots)
-# with 50 partitions each beside three followers with 10,000 each. Without a bound, 1,000 sessions that were made by
-# requests of 8 MiB take gigabytes.
+# Limit for the partitions of all sessions together: 87,000 of them, enough for 1,000 consumers (the default number of
+# slots) with 50 partitions each beside three followers with 10,000 each. Without a limit, 1,000 sessions that were
+# created by requests of 8 MiB take gigabytes.
 BYTES_MAX = 64 * 1024 * 1024
 
 TopicKey = str | UUID
@@ -32,7 +33,7 @@ Wanted = tuple[TopicKey, FetchPartition]
 
 
 class FetchSessionTopicIdError(RequestError):
-    """A session speaks either of topic names or of topic ids, to its end."""
+    """A session uses either topic names or topic ids until it ends."""
 
     code = ErrorCode.FETCH_SESSION_TOPIC_ID_ERROR
 
@@ -40,13 +41,13 @@ class FetchSessionTopicIdError(RequestError):
 @dataclass(slots=True)
 class CachedPartition:
     wanted: FetchPartition
-    # What the client was last told; an equal row is no news.
+    # Last values sent to the client. A row with equal values is left out of the response.
     high_watermark: int = -1
     log_start_offset: int = -1
-    answered: FetchPartition | None = None  # what could be answered without an error
+    answered: FetchPartition | None = None  # the last request that was answered without an error
 
     def is_news(self, row: PartitionRow) -> bool:
-        """Whether the client must hear of this row."""
+        """Returns whether the response must include this row."""
         return (
             row.error != ErrorCode.NONE
             or row.preferred_replica != -1
@@ -57,8 +58,8 @@ class CachedPartition:
         )
 
     def told(self, row: PartitionRow) -> None:
-        # After an error the client must hear of the partition again, whatever the next row says; so must a follower
-        # that has to cut its log first, and believes no watermark until it has.
+        # After an error the next response includes the partition, whatever its row contains. The same holds for a
+        # follower that has to truncate its log first, and until then ignores the high watermark.
         failed = row.error != ErrorCode.NONE or row.diverging is not None
         self.high_watermark = -1 if failed else row.high_watermark
         self.log_start_offset = -1 if failed else row.log_start_offset
@@ -89,7 +90,9 @@ class FetchSession:
         return [(topic, cached.wanted) for (topic, _), cached in self.partitions.items()]
 
     def news(self, rows: Iterator[tuple[TopicKey, PartitionRow]]) -> list[tuple[TopicKey, PartitionRow]]:
-        """The rows worth sending. Partitions that gave data go to the end of the queue, so that all get a turn."""
+        """Returns the rows to send. Partitions that returned data move to the end of the queue, so that all get their
+        share.
+        """
         worth = []
         for topic, row in rows:
             cached = self.partitions.get((topic, row.partition))
@@ -103,16 +106,16 @@ class FetchSession:
 
 
 class FetchSessionCache:
-    """All sessions of a broker, in order of last use: at most `slots` of them, with at most `bytes_max` together.
+    """All fetch sessions of a broker, in order of last use: at most `slots`, and at most `bytes_max` together.
 
-    An idle session makes place for any other, a consumer's session for a follower's at any time.
-    A client that gets no session, or loses its own, sends full requests.
+    An idle session may be evicted for any other, a consumer's session for a follower's at any time. A client without
+    a session, or whose session was evicted, sends full requests.
     """
 
     def __init__(self, slots: int, bytes_max: int = BYTES_MAX) -> None:
         self._slots = slots
         self._partitions_max = bytes_max // PARTITION_BYTES
-        self._partitions = 0  # of all sessions
+        self._partitions = 0  # cached partitions of all sessions
         self._sessions: dict[int, FetchSession] = {}
 
     def __len__(self) -> int:
@@ -121,7 +124,7 @@ class FetchSessionCache:
     def begin(
         self, request: FetchRequest, now_ms: int, new_id: Callable[[], int], *, uses_topic_ids: bool
     ) -> FetchSession | None:
-        """The session that this request belongs to, brought up to date; None for a fetch without one."""
+        """Returns the session of this request, updated; None for a fetch without one."""
         if request.session_epoch in (FINAL_EPOCH, INITIAL_EPOCH):
             self._end(request.session_id)
             if request.session_epoch == FINAL_EPOCH:
@@ -173,7 +176,7 @@ class FetchSessionCache:
         return session
 
     def _evict(self, needy: FetchSession, now_ms: int) -> bool:
-        """Ends the session that was idle longest and may make place for this one. False if there is none."""
+        """Evicts the least recently used session that may be evicted for this one. Returns False if there is none."""
         others = (one for one in self._sessions.values() if one is not needy)
         oldest = next(others, None)
         if oldest is not None and now_ms - oldest.last_used_ms < IDLE_BEFORE_EVICTION_MS:

@@ -1,6 +1,6 @@
-"""A follower's side of a fetch session: what to name in the next request, so that the leader knows the rest (KIP-227).
+"""Fetch sessions (KIP-227), on the follower's side: which partitions the next request names.
 
-Decides only which partitions are news. The leader's side is `core/fetch_session.py`.
+Pure; performs no I/O. The leader's side is `core/fetch_session.py`.
 """
 
 from collections.abc import Mapping
@@ -27,7 +27,7 @@ class FetchSessionHandler:
         self._told: dict[Key, WantedPartition] = {}
 
     def news(self, wanted: Mapping[Key, WantedPartition]) -> News:
-        """What to send so that the leader knows everything that is wanted now."""
+        """Returns the changes to send, so that the leader's session matches `wanted`."""
         told = self._told if self._epoch else {}
         changed = {key: one for key, one in wanted.items() if told.get(key) != one}
         forgotten = [key for key in told if key not in wanted]
@@ -35,7 +35,9 @@ class FetchSessionHandler:
         return News(self._id, self._epoch, changed, forgotten)
 
     def answered(self, session_id: int) -> None:
-        """The leader has kept up; id 0 means that it keeps no session, so everything is told each time."""
+        """Handles a successful response. Session id 0 means that the leader keeps no session, so every request is a
+        full one.
+        """
         self._id = session_id
         if session_id == 0:
             self._epoch = 0
@@ -43,6 +45,6 @@ class FetchSessionHandler:
             self._epoch = 1 if self._epoch == EPOCH_MAX else self._epoch + 1
 
     def forget(self) -> None:
-        """Whatever the leader knows, the next request starts over."""
+        """Discards the session: the next request is a full one."""
         self._id = self._epoch = 0
         self._told = {}

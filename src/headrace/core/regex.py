@@ -1,4 +1,4 @@
-"""Regular expressions from strangers: matched by RE2, whose time is bounded by the length of what it reads."""
+"""Regular expressions from untrusted clients, matched by RE2: its time is linear in the length of the input."""
 
 from collections.abc import Callable
 from functools import lru_cache
@@ -7,16 +7,16 @@ from headrace.core.group.errors import InvalidRegex
 
 # Topic names have at most 249 characters; an expression that lists more than a few of them is a list.
 REGEX_CHARS_MAX = 4096
-# What one compiled expression may take: bounds ((a{100}){100}){100} and its kin.
+# Memory limit of a compiled expression: bounds ((a{100}){100}){100} and the like.
 REGEX_BYTES_MAX = 1024 * 1024
-# More expressions than that in use at once are compiled again.
+# If more expressions are in use at once, they are compiled repeatedly.
 COMPILED_MAX = 256
 
 
 @lru_cache(maxsize=COMPILED_MAX)
 def matcher(regex: str) -> Callable[[str], bool]:
-    """Whether a whole name matches. InvalidRegex for what RE2 does not take."""
-    # Most groups name their topics, and a broker should start without it.
+    """Returns a function that matches a whole name. Raises InvalidRegex for expressions that RE2 rejects."""
+    # Most groups name their topics, and a broker should start without loading it.
     import re2  # type: ignore[import-not-found,import-untyped,unused-ignore]
 
     if len(regex) > REGEX_CHARS_MAX:

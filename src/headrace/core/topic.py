@@ -1,4 +1,4 @@
-"""Topic names: which are valid, which are internal, which collide in metric names."""
+"""Topic names: validation, internal topics, collisions in metric names."""
 
 from headrace.model.errors import InvalidTopic
 
@@ -9,14 +9,14 @@ SHARE_STATE_TOPIC = "__share_group_state"
 INTERNAL_TOPICS = frozenset({OFFSETS_TOPIC, TRANSACTIONS_TOPIC, SHARE_STATE_TOPIC})
 
 
-# A partition's folder is `<topic>-<partition>` and, while it is deleted, carries a suffix; file names end at
-# 255 bytes. The number is Kafka's, so that every topic can move both ways.
+# A partition's directory is `<topic>-<partition>`, with a suffix while it is deleted; file names have at most 255
+# bytes. Kafka's limit, so that every topic can be migrated both ways.
 TOPIC_NAME_CHARS_MAX = 249
 _LEGAL = frozenset("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789._-")
 
 
 def check_topic_name(name: str) -> None:
-    """InvalidTopic if no topic can have this name; the reason says which rule it breaks."""
+    """Raises InvalidTopic for an invalid topic name, with the rule that it breaks."""
     if not name:
         raise InvalidTopic("the topic name is empty")
     if name in (".", ".."):
@@ -30,5 +30,7 @@ def check_topic_name(name: str) -> None:
 
 
 def unify_collision_chars(name: str) -> str:
-    """Names that differ only in dots and underscores become one metric, so they may not coexist."""
+    """Replaces dots by underscores. Names that differ only in these become the same metric name, so they must not
+    coexist.
+    """
     return name.replace(".", "_")

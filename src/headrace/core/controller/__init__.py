@@ -1,1 +1,1 @@
-"""core.controller: pure changes of cluster metadata: image and request in, records out."""
+"""core.controller: changes of the cluster metadata, as pure functions from image and request to metadata records."""

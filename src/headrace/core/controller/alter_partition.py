@@ -1,8 +1,10 @@
-"""What a leader may change about its partition by itself: who is in sync.
+"""AlterPartition: ISR changes that a leader proposes for its own partitions.
 
-A leader proposes, and the proposal counts once it is committed over the very state that it was made for: same leader,
-same leader epoch, same partition epoch. Who is to join must have the session that it fetched in, so that a fetch of an
-earlier life of that broker, late on the network, brings nobody in (KIP-903).
+A proposal is committed only over the state that it was made for: same leader, same leader epoch, same partition
+epoch. A replica joins only if its broker's session began with the broker epoch that it fetched with, so that a
+delayed fetch of an earlier incarnation of the broker adds no replica (KIP-903).
+
+Pure; performs no I/O.
 """
 
 from collections.abc import Mapping, Sequence
@@ -19,20 +21,20 @@ from headrace.model.errors import RequestError, UnknownTopicId
 
 
 class AlterPartitionItem(NamedTuple):
-    """The ISR that a leader wants for one of its partitions."""
+    """A leader's ISR proposal for one of its partitions."""
 
     topic_id: UUID
     partition: int
     leader_epoch: int
-    partition_epoch: int  # of the state that it was made for
+    partition_epoch: int  # of the state that the proposal was made for
     isr: tuple[int, ...]
-    joining: Mapping[int, int]  # those who are new, and the broker epochs that they fetched with
+    joining: Mapping[int, int]  # replicas that join, with the broker epochs that they fetched with
 
 
 class IsrOutcome(NamedTuple):
-    """Of the proposals for one block: how many are good, and which can never be committed any more.
+    """Outcome of the proposals for one block: how many were accepted, and which ones can never be committed any more.
 
-    The rest was made for a state that is no more; what holds instead, the facts tell.
+    The others were made for an outdated state. The metadata image has the present one.
     """
 
     good: int
@@ -43,7 +45,7 @@ Block = tuple[UUID, int]
 
 
 def by_block(proposals: Sequence[AlterPartitionItem]) -> dict[Block, list[AlterPartitionItem]]:
-    """Proposals that change the same fact are committed together."""
+    """Groups proposals by metadata key. Proposals for the same key are committed together."""
     blocks: dict[Block, list[AlterPartitionItem]] = {}
     for proposal in proposals:
         blocks.setdefault((proposal.topic_id, proposal.partition // records.PARTITIONS_PER_BLOCK), []).append(proposal)
@@ -70,12 +72,13 @@ def alter_partition(
             if not _is_for(proposal, states[proposal.partition], node_id):
                 continue
             if not _may_join(proposal, image):
-                # Nor can an earlier try whose outcome nobody knows succeed: it compares the session that is no more.
+                # An earlier attempt with an unknown outcome cannot succeed either: its commit compares a session that
+                # has ended.
                 refused.append(proposal)
                 continue
             states[proposal.partition] = _next(states[proposal.partition], proposal, topic_rules)
-            # The registration, too: a broker that registers again may have lost what its earlier life fetched, while
-            # the session of that life lasts.
+            # The registration is compared, too. A broker that registers again may have lost what its earlier
+            # incarnation fetched, while the session of that incarnation is still valid.
             guards |= {key(broker) for broker in proposal.joining for key in (records.session_key, records.broker_key)}
             good.append(proposal.partition)
         writes = records.block_writes(topic_id, states, good)
@@ -97,7 +100,7 @@ def _may_join(proposal: AlterPartitionItem, image: MetadataImage) -> bool:
 
 
 def is_eligible(image: MetadataImage, broker: int, epoch: int) -> bool:
-    """Whether the broker lives, in the life that it fetched with, does not shut down and has disk space."""
+    """Returns whether the broker is live with this broker epoch, is not shutting down and has disk space."""
     known = image.brokers.get(broker)
     if known is None or not known.is_live or known.epoch != epoch:
         return False
@@ -106,6 +109,6 @@ def is_eligible(image: MetadataImage, broker: int, epoch: int) -> bool:
 
 def _next(state: PartitionRegistration, proposal: AlterPartitionItem, rules: ElectionConfig) -> PartitionRegistration:
     new = with_isr(state, proposal.isr, rules)
-    if new == state:  # the same ISR, proposed so that a stale ELR goes
+    if new == state:  # the same ISR, proposed to clear a stale ELR
         new = changed(state, elr=())
     return settled(new)._replace(partition_epoch=state.partition_epoch + 1)

@@ -1,6 +1,6 @@
-"""A broker's own facts: its registration, its session, the controller's seat, blocks of producer ids.
+"""Broker registrations, broker sessions, the controller lease, and blocks of producer ids.
 
-Pure decisions over the image; whoever commits them is elsewhere.
+Pure; performs no I/O. The caller commits the decisions.
 """
 
 from collections.abc import Iterable
@@ -12,8 +12,7 @@ from headrace.core.image.metadata_image import MetadataImage
 from headrace.core.image.model import NO_CONTROLLER, BrokerRegistration, Decision
 from headrace.model.errors import ErrorCode, InvalidConfig, RequestError
 
-# How many ids a broker takes at a time, as Kafka: a commit per thousand new producers, and at most a thousand
-# of 2^63 ids lost in a crash.
+# Ids per block, as in Kafka: one commit per thousand new producers, and at most a thousand of 2^63 ids lost in a crash.
 PRODUCER_IDS_PER_BLOCK = 1000
 
 
@@ -24,20 +23,20 @@ class ProducerIdBlock:
 
 
 class DuplicateBroker(RequestError):
-    """Another process that runs now has this node's id."""
+    """Another running process has registered with this broker id."""
 
     code = ErrorCode.DUPLICATE_BROKER_REGISTRATION
     retriable = True
 
 
 class UnknownBroker(RequestError):
-    """No broker has this id."""
+    """The broker id is not registered."""
 
     code = ErrorCode.BROKER_ID_NOT_REGISTERED
 
 
 class BrokerInUse(RequestError):
-    """The broker cannot be forgotten yet."""
+    """The broker is live or holds replicas, and cannot be unregistered."""
 
     code = ErrorCode.INVALID_REQUEST
 
@@ -56,12 +55,13 @@ def register(
     registrations: int = 0,
     alone: bool = True,
 ) -> Decision[None]:
-    """This broker is here, under these addresses; the first one of all gives the cluster its id.
+    """Registers this broker with its endpoints. The first registration of a cluster sets the cluster id.
 
-    `known_as` is the directory that is written down, if it is not yet the broker's own. While a session of this node
-    id lasts, only the same `incarnation` registers: the process that it belonged to is known to be dead. A copy of the
-    data directory has the same directory id and another incarnation. `registrations`: see `BrokerRegistration`.
-    Where nobody else can come to these facts (`alone`), it has a session without an end and controls everything.
+    `known_as` is the directory id to register if it differs from the broker's own. While a session of this node id is
+    valid, only the same `incarnation` registers: the process that the session belonged to is known to be dead. A
+    copied data directory has the same directory id and another incarnation. `registrations`: see
+    `BrokerRegistration`. With `alone` (a metadata store that no other node can reach), the broker gets a session that
+    never expires, and is the controller.
     """
     known = image.brokers.get(node_id)
     if not alone and known is not None and known.is_live and not _is_restart(known, directory, incarnation):
@@ -84,7 +84,7 @@ def register(
             f"this node is configured for cluster {configured_cluster_id}, but its metadata belongs to"
             f" {image.cluster_id}; correct cluster.id, or give the node a directory of its own"
         )
-    # A session that begins between the check above and the commit is that of another process.
+    # A session that begins between the check above and the commit belongs to another process.
     return Decision(None, writes, unchanged=() if alone else (records.session_key(node_id),))
 
 
@@ -95,7 +95,7 @@ def _is_restart(known: BrokerRegistration, directory: str, incarnation: str) -> 
 def begin_session(
     image: MetadataImage, node_id: int, epoch: int, *, lease: int, stopping: bool = False, full: bool = False
 ) -> Decision[None]:
-    """The broker is there, from now on as long as the lease that this is committed under."""
+    """Begins the broker's session. It is valid as long as the lease that it is committed under."""
     known = image.brokers.get(node_id)
     if known is None or known.epoch != epoch:
         raise DuplicateBroker(f"Another process has registered with broker id {node_id}; this one shuts down")
@@ -107,7 +107,9 @@ def begin_session(
 
 
 def count_stop(image: MetadataImage, node_id: int, registrations: int) -> Decision[None]:
-    """The directory of this broker counts a clean stop: copies of it that were made before are older ones."""
+    """Records a clean stop in the registration, so that copies of the data directory that were made earlier are
+    detected as older.
+    """
     known = image.brokers.get(node_id)
     if known is None or known.registrations >= registrations:
         return Decision(None, {})
@@ -116,7 +118,7 @@ def count_stop(image: MetadataImage, node_id: int, registrations: int) -> Decisi
 
 
 def unregister(image: MetadataImage, node_id: int) -> Decision[None]:
-    """A broker that is gone, and holds nothing, is forgotten."""
+    """Unregisters a broker that has no session and holds no replica."""
     known = image.brokers.get(node_id)
     if known is None:
         raise UnknownBroker(f"no broker has the id {node_id}")
@@ -134,7 +136,7 @@ def unregister(image: MetadataImage, node_id: int) -> Decision[None]:
 
 
 def claim_controller(image: MetadataImage, node_id: int) -> Decision[bool]:
-    """Whether this broker is the controller: if nobody is, it takes the seat for as long as its lease lasts."""
+    """Returns whether this broker is the active controller. Without one, this broker takes the controller lease."""
     if image.controller != NO_CONTROLLER:
         return Decision(image.controller == node_id, {})
     return Decision(

@@ -1,13 +1,11 @@
-"""Changes of topic, broker and group configs, and of logger levels.
+"""Validates changes of topic, broker and group configs, and of logger levels.
 
-Changing the configs of topics, brokers and groups: what is allowed, and which facts make it so.
+Configs: reads the image and the request, and returns one decision or error per resource.
 
-Reads the image and the request and answers with a decision per resource, or with the reason why not. Log
-levels are not facts; see config_control.py.
+Logger levels: names and levels are text, as Kafka's tools send them. Levels last as long as the process and are not
+cluster metadata. The caller sets them on the loggers.
 
-Log levels of a running broker: which changes are allowed. They last as long as the process; no fact is kept.
-
-Decides with names and levels as words, as Kafka's tools write them; never touches a logger.
+Pure; performs no I/O.
 """
 
 from collections.abc import Callable, Collection, Iterable, Mapping
@@ -42,7 +40,7 @@ def topic_definition(name: str) -> ConfigDef:
 
 
 def checked_configs(configs: Mapping[str, str | None], layers: BrokerLayers) -> dict[str, str]:
-    """Topic configs as canonical text, if each of them and all of them together are valid."""
+    """Returns topic configs as canonical text. Raises if one of them, or their combination, is invalid."""
     canonical = {}
     for name, text in configs.items():
         definition = topic_definition(name)
@@ -59,7 +57,9 @@ class CheckedConfigs(NamedTuple):
 
 
 class ConfigsOfTopics:
-    """Checks and describes the configs of the topics of one request, where most are usually alike."""
+    """Validates and describes the configs of the topics of one request. Results are shared between topics, since most
+    are usually alike.
+    """
 
     def __init__(self, layers: BrokerLayers) -> None:
         self._layers = layers
@@ -74,7 +74,7 @@ class ConfigsOfTopics:
 
 
 class Operation(IntEnum):
-    """What IncrementalAlterConfigs can do to one key, by its numbers."""
+    """Operations of IncrementalAlterConfigs on one key, by protocol number."""
 
     SET = 0
     DELETE = 1
@@ -96,14 +96,14 @@ Change = list[Alteration] | Replacement
 def alter_configs(
     wanted: Mapping[ConfigResource, Iterable[Alteration]], image: MetadataImage, layers: BrokerLayers
 ) -> Outcomes:
-    """IncrementalAlterConfigs: keys that are not named stay as they are."""
+    """IncrementalAlterConfigs: keys that are not named keep their values."""
     return {resource: _outcome(resource, list(alterations), image, layers) for resource, alterations in wanted.items()}
 
 
 def legacy_alter_configs(
     wanted: Mapping[ConfigResource, Replacement], image: MetadataImage, layers: BrokerLayers
 ) -> Outcomes:
-    """AlterConfigs: keys that are not named go back to their defaults."""
+    """AlterConfigs: keys that are not named return to their defaults."""
     return {resource: _outcome(resource, configs, image, layers) for resource, configs in wanted.items()}
 
 
@@ -151,14 +151,14 @@ def _broker(name: str, change: Change, image: MetadataImage, layers: BrokerLayer
         key: _canonical(_dynamic_definition(key), text)
         for key, text in _wanted(present, change, _dynamic_definition, effective).items()
     }
-    # Every topic without values of its own would have these.
+    # These values become effective for every topic without values of its own.
     check_topic_configs({}, {**layers.merged(), **configs})
     key = records.broker_configs_key(name)
     return Decision(None, {key: records.encode_configs(configs) if configs else None}, unchanged=layers.keys)
 
 
 def _group(name: str, change: Change, image: MetadataImage, layers: BrokerLayers) -> Decision[None]:
-    """A group need not be there to have configs: they are waiting for it when it comes."""
+    """Configs can be set for a group that does not exist. They apply once it does."""
     if not name:
         raise RequestError("a group has a name")
 
@@ -198,7 +198,7 @@ def _wanted(
     definition_of: Callable[[str], ConfigDef],
     effective: Callable[[ConfigDef], ConfigValue | None],
 ) -> dict[str, str | None]:
-    """What is to be set after the change; values are not checked yet."""
+    """Returns the values after the change. They are not validated yet."""
     if not isinstance(change, list):
         return dict(change)
     wanted: dict[str, str | None] = dict(present)
@@ -219,7 +219,7 @@ def _wanted(
 
 
 def _changed_list(definition: ConfigDef, operation: int, value: str | None, effective: ConfigValue | None) -> str:
-    """The list with items added or taken away, starting from the default if none was set."""
+    """Returns the list with items appended or subtracted, starting from the default if no value is set."""
     verb = Operation(operation).name
     if definition.type is not ConfigType.LIST:
         raise InvalidConfig(f"{verb} is for lists, and {definition.name} is none; use SET")
@@ -233,14 +233,16 @@ def _changed_list(definition: ConfigDef, operation: int, value: str | None, effe
 
 
 ROOT_LOGGER = "root"
-# Kafka's words and the numbers of Python's logging; known keys: no TRACE, which is more than DEBUG.
+# Kafka's level names and Python's logging numbers. Python has no TRACE, which is more verbose than DEBUG.
 LEVELS: Mapping[str, int] = {"FATAL": 50, "ERROR": 40, "WARN": 30, "INFO": 20, "DEBUG": 10, "TRACE": 5}
 
 
 def altered_levels(
     resource: ConfigResource, alterations: Iterable[Alteration], known: Collection[str], node_id: int
 ) -> dict[str, str | None]:
-    """The new level of each named logger; None: as its parent. RequestError if one change is not allowed."""
+    """Returns the new level of each named logger; None: inherited from its parent. Raises RequestError if a change is
+    invalid.
+    """
     if resource.name != str(node_id):
         raise RequestError(
             f"log levels belong to one broker: send the request to broker {node_id} about {node_id}, not"
@@ -256,7 +258,7 @@ def altered_levels(
 
 
 def level_name(number: int) -> str:
-    """The word for a number: of the levels that let less through than it asks, the nearest."""
+    """Returns the name of the highest level that is not above `number`; TRACE for numbers below all levels."""
     return next((word for word, least in LEVELS.items() if number >= least), "TRACE")
 
 

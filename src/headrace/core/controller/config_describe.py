@@ -1,7 +1,7 @@
-"""What every config comes to, and who said so: the rows of DescribeConfigs and CreateTopics.
+"""Effective configs and their sources: the rows of DescribeConfigs and CreateTopics.
 
-Decides precedence: the topic, then this broker's dynamic configs, the cluster's dynamic default, the settings
-the node was started with, the built-in default. Changes nothing.
+Precedence: topic config, dynamic config of this broker, dynamic default of the cluster, static settings of the node,
+built-in default. Read-only.
 """
 
 from collections.abc import Iterator, Mapping
@@ -14,11 +14,11 @@ from headrace.config.values import BROKER_CONFIGS, TOPIC_CONFIGS, ConfigDef, Con
 from headrace.core.image import records
 from headrace.core.image.metadata_image import MetadataImage
 
-CLUSTER_DEFAULT = ""  # the broker resource that stands for all brokers
+CLUSTER_DEFAULT = ""  # the broker resource of the cluster-wide default
 
 
 class ConfigSource(IntEnum):
-    """Who set a value, by DescribeConfigs' numbers."""
+    """Source of a value, by DescribeConfigs' numbers."""
 
     TOPIC = 1
     DYNAMIC_BROKER = 2
@@ -30,7 +30,7 @@ class ConfigSource(IntEnum):
 
 
 class Synonym(NamedTuple):
-    """One place where the value could come from; the first of a row is where it does."""
+    """One possible source of the value. The first of a row is the effective one."""
 
     name: str
     value: str | None
@@ -49,12 +49,12 @@ class ConfigRow(NamedTuple):
 
 
 class BrokerLayers(NamedTuple):
-    """The configs that one broker was given, the most specific first."""
+    """The config layers of one broker, the most specific first."""
 
     own: Mapping[str, str]
     cluster: Mapping[str, str]
     static: Mapping[str, str]
-    keys: tuple[str, ...] = ()  # of the metadata that they were read from
+    keys: tuple[str, ...] = ()  # metadata keys that the layers were read from
 
     def merged(self) -> dict[str, str]:
         return {**self.static, **self.cluster, **self.own}
@@ -75,7 +75,9 @@ _LAYER_SOURCES = (
 
 
 def broker_layers(image: MetadataImage, settings: Settings, node_id: int) -> BrokerLayers:
-    """What is set for a broker. Static settings are known of the node we are only; others show none."""
+    """Returns a broker's config layers. Static settings are only available for the local node; other brokers show
+    none.
+    """
     return BrokerLayers(
         own=image.broker_configs.get(str(node_id), {}),
         cluster=image.broker_configs.get(CLUSTER_DEFAULT, {}),
@@ -85,8 +87,9 @@ def broker_layers(image: MetadataImage, settings: Settings, node_id: int) -> Bro
 
 
 def static_configs(settings: Settings) -> dict[str, str]:
-    """All that the node was started with under Kafka's names, those kept in typed fields included."""
-    # Where clients are sent is always somebody's choice: where it is not set, the listeners are the choice.
+    """Returns the node's static settings under Kafka's names, including those kept in typed fields."""
+    # The addresses that clients connect to are always reported as configured. Where advertised.listeners is not set,
+    # the listeners are the configuration.
     fields = {"node.id", "broker.id", "listeners", "advertised.listeners", "log.dirs"}
     if settings.rack is not None:
         fields.add("broker.rack")
@@ -94,7 +97,7 @@ def static_configs(settings: Settings) -> dict[str, str]:
 
 
 def describe_topic(overrides: Mapping[str, str], layers: BrokerLayers) -> list[ConfigRow]:
-    """Every config of a topic, set or not."""
+    """Returns every config of a topic, set or not."""
     broker = layers.merged()
     return [
         _topic_row(definition, overrides, layers, broker)
@@ -104,7 +107,7 @@ def describe_topic(overrides: Mapping[str, str], layers: BrokerLayers) -> list[C
 
 
 def describe_group(overrides: Mapping[str, str], layers: BrokerLayers) -> list[ConfigRow]:
-    """Every config of a group, set or not."""
+    """Returns every config of a group, set or not."""
     rows = []
     for definition in GROUP_CONFIGS.values():
         synonyms = [one for name in definition.synonyms for one in layers.synonyms_of(BROKER_CONFIGS[name])]
@@ -115,12 +118,12 @@ def describe_group(overrides: Mapping[str, str], layers: BrokerLayers) -> list[C
 
 
 def describe_broker(layers: BrokerLayers) -> list[ConfigRow]:
-    """Every config of a broker, set or not."""
+    """Returns every config of a broker, set or not."""
     return [_broker_row(definition, layers) for definition in BROKER_CONFIGS.values() if not definition.internal]
 
 
 def describe_cluster_default(image: MetadataImage) -> list[ConfigRow]:
-    """What is set for all brokers; the default resource has no other configs than these."""
+    """Returns the cluster-wide dynamic defaults. The default resource has no other configs."""
     layers = BrokerLayers({}, image.broker_configs.get(CLUSTER_DEFAULT, {}), {})
     return [_broker_row(BROKER_CONFIGS[name], layers) for name in layers.cluster if name in BROKER_CONFIGS]
 

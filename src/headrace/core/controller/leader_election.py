@@ -1,16 +1,19 @@
-"""Who leads a partition, and who may: one partition's state in, its next state out.
+"""Leader election rules: one partition's state in, its next state out.
 
-The rules are Kafka's, with KIP-966. A replica in the ISR holds everything that is committed; so does one in the ELR
-(*eligible leader replicas*), because the watermark stands still while the ISR is smaller than `min.insync.replicas`,
-and that is the only time when replicas go from the one set to the other. Nobody else leads, unless the topic allows an
-unclean election. When both sets are empty, the last leader is the best guess there is, and it may come back.
+The rules are Kafka's, with KIP-966. A replica in the ISR has every committed record. So does a replica in the ELR
+(*eligible leader replicas*): the high watermark does not advance while the ISR is smaller than `min.insync.replicas`,
+and only then do replicas move from the ISR to the ELR. No other replica is elected, unless the topic allows unclean
+elections. When both sets are empty, the last leader is the best candidate, and it may come back.
 
-A broker whose disk is full keeps serving reads and deletions. It leads only where no eligible replica with enough disk
-space can: a partition that rejects records is better than one without a leader, which cannot be read, and whose records
-cannot be deleted to free space. A broker that is shutting down is never elected; it would serve for milliseconds.
+A broker whose disk is full keeps serving reads and deletions. It leads only where no eligible replica with enough
+disk space can: a partition that rejects records is better than one without a leader, which cannot be read, and whose
+records cannot be deleted to free space. A broker that is shutting down is never elected; it would serve for
+milliseconds.
 
-Every change of a state raises its partition epoch; every new leader, also the same one anew, its leader epoch.
-Knows neither topics nor the cluster's image: `replication_control.py` does.
+Every state change raises the partition epoch. Every election raises the leader epoch, also if the same replica is
+elected again.
+
+Pure; performs no I/O. `replication_control.py` applies these rules to topics of the metadata image.
 """
 
 from collections.abc import Callable, Collection, Iterable
@@ -20,14 +23,14 @@ from headrace.core.image.model import NO_LEADER, PartitionRegistration
 
 
 class ElectionConfig(NamedTuple):
-    """What a topic's configuration says about succession."""
+    """Topic configs that an election depends on."""
 
     min_isr: int
-    unclean: bool = False  # whether a replica may lead that lacks committed records
+    unclean: bool = False  # whether a replica that lacks committed records may be elected
 
 
 class BrokerLiveness(NamedTuple):
-    """How brokers are, as far as anybody knows."""
+    """Liveness of the brokers, as the metadata has it."""
 
     live: Collection[int]
     stopping: Collection[int] = ()  # live, but shutting down
@@ -37,7 +40,7 @@ class BrokerLiveness(NamedTuple):
         return broker in self.live and broker not in self.stopping and broker not in self.full
 
     def can_lead_as_last_choice(self, broker: int) -> bool:
-        """Also a broker with a full disk: it serves reads and deletions."""
+        """Returns whether the broker can lead, with a full disk too: it then serves reads and deletions."""
         return broker in self.live and broker not in self.stopping
 
     def without(self, broker: int) -> "BrokerLiveness":
@@ -47,29 +50,33 @@ class BrokerLiveness(NamedTuple):
 def with_isr(
     state: PartitionRegistration, isr: Iterable[int], rules: ElectionConfig, lost: Collection[int] = ()
 ) -> PartitionRegistration:
-    """The state with another ISR. Who leaves a small ISR stays eligible, except for those whose data is `lost`."""
+    """Returns the state with another ISR. Replicas that leave an ISR below its minimum join the ELR, except for those
+    whose data is `lost`.
+    """
     present = tuple(isr)
     elr: tuple[int, ...] = ()
     if len(present) < min(rules.min_isr, len(state.replicas)):
-        # In the replicas' order, so that equal sets make equal states.
+        # In replica order, so that equal sets make equal states.
         held = {*state.elr, *state.isr} - {*present, *lost}
         elr = tuple(broker for broker in state.replicas if broker in held)
     return changed(state, isr=present, elr=elr, lost=tuple(one for one in state.lost if one not in present))
 
 
 def changed(state: PartitionRegistration, **fields: object) -> PartitionRegistration:
-    """The state with these fields, and a higher partition epoch if that makes a difference."""
+    """Returns the state with these fields, and a higher partition epoch if anything changed."""
     new = state._replace(**fields)  # type: ignore[arg-type]
     return new if new == state else new._replace(partition_epoch=state.partition_epoch + 1)
 
 
 def succeeded(state: PartitionRegistration, condition: BrokerLiveness, rules: ElectionConfig) -> PartitionRegistration:
-    """The state after whoever is gone has left the ISR, with a leader if there can be one; else the same state."""
+    """Returns the state without unavailable replicas in the ISR, and with a leader if one is electable; else the same
+    state.
+    """
     staying = tuple(broker for broker in state.isr if condition.can_lead(broker))
-    if not staying:  # the disks of all in-sync replicas are full: none of them is worth less than the others
+    if not staying:  # the disks of all in-sync replicas are full: keep them all
         staying = tuple(broker for broker in state.isr if condition.can_lead_as_last_choice(broker))
     if not staying and state.leader in state.isr and state.leader in condition.live:
-        staying = (state.leader,)  # it wants to stop, and nobody can take over: it stays until it is gone
+        staying = (state.leader,)  # it is shutting down and no other replica can lead: it stays until its session ends
     new = with_isr(state, staying, rules) if staying != state.isr else state
     if new.leader in staying:
         return new
@@ -108,7 +115,7 @@ def _next_leader(state: PartitionRegistration, condition: BrokerLiveness, rules:
         leader = _clean_leader(state, can_lead)
         if leader != NO_LEADER:
             return leader
-    # The only replica there is: no other one holds what it has lost.
+    # The only replica: no other one has the records that it lost.
     if rules.unclean or state.lost == state.replicas[:1] == state.replicas:
         return _unclean_leader(state, condition)
     return NO_LEADER
@@ -124,9 +131,9 @@ def _clean_leader(state: PartitionRegistration, can_lead: Callable[[int], bool])
 
 
 def _unclean_leader(state: PartitionRegistration, condition: BrokerLiveness) -> int:
-    """The replica that loses the fewest records, and of several such ones the first that has disk space.
+    """Returns the replica that loses the fewest records, and among equals the first that has disk space.
 
-    One that lost its log, or is being added, leads only if no other can.
+    A replica that lost its log, or is being added, is elected only if no other can be.
     """
     able = [broker for broker in state.replicas if condition.can_lead_as_last_choice(broker)]
 
@@ -137,7 +144,7 @@ def _unclean_leader(state: PartitionRegistration, condition: BrokerLiveness) -> 
 
 
 def preferred(state: PartitionRegistration, condition: BrokerLiveness) -> PartitionRegistration:
-    """Led by its first replica, if that one is in sync and able; else the same state."""
+    """Returns the state led by the preferred leader, if it is in the ISR and can lead; else the same state."""
     first = state.replicas[0]
     if first == state.leader or first not in state.isr or not condition.can_lead(first):
         return state
@@ -145,7 +152,7 @@ def preferred(state: PartitionRegistration, condition: BrokerLiveness) -> Partit
 
 
 def led_above(state: PartitionRegistration, broker: int, epoch: int) -> PartitionRegistration:
-    """Led on by this broker with the same ISR in a leader epoch above `epoch`; else the same state."""
+    """Returns the state with the same leader and ISR in a leader epoch above `epoch`; else the same state."""
     if state.leader != broker or state.leader_epoch > epoch:
         return state
     return state._replace(leader_epoch=epoch + 1, partition_epoch=state.partition_epoch + 1)
@@ -159,12 +166,13 @@ def without(
     *,
     lost_log: bool = False,
 ) -> PartitionRegistration:
-    """The state once a replica is known to lack records that it had acknowledged: it is eligible for nothing.
+    """Returns the state after a replica was found to lack records that it had acknowledged: neither in ISR nor in
+    ELR.
 
-    If it is the last that held everything and lacks only the end of its log, it is remembered as the last leader: with
-    all others gone, what it still has is the most that any replica has. One that lost its whole log (`lost_log`: a
-    replaced disk) is never the last leader. Other replicas would truncate their logs to its empty one, so the
-    partition stays without a leader until an unclean election is requested.
+    If it was the last replica in ISR and ELR and lacks only the end of its log, it becomes the last leader: its log
+    is then the most complete one. A replica that lost its whole log (`lost_log`: a replaced disk) is never the last
+    leader. Other replicas would truncate their logs to its empty one, so the partition stays without a leader until
+    an unclean election is requested.
     """
     if not state.is_electable(broker):
         is_known = broker not in state.replicas or broker in state.lost
@@ -201,15 +209,18 @@ def fence_replica(
     *,
     lost_log: bool = False,
 ) -> PartitionRegistration:
-    """The state in which a replica may give up what it holds: it counts for nothing, and a new leader epoch has begun.
+    """Returns the state in which a replica may discard its log: it is in neither ISR nor ELR, and the leader epoch is
+    new.
 
-    In that epoch no leader remembers how far the replica was, and what it asked before is fenced: nobody can take it
-    for one that holds everything.
+    A leader in the new epoch has no fetch offset of the replica, and the replica's earlier fetches are fenced. Its
+    log is therefore not taken for a complete one.
     """
     new = without(state, broker, condition, rules, lost_log=lost_log)
     return new if new.leader_epoch > state.leader_epoch else bump_leader_epoch(new)
 
 
 def bump_leader_epoch(state: PartitionRegistration) -> PartitionRegistration:
-    """The same leader in a new epoch: records that it had not synced may be gone, and others take their offsets."""
+    """Returns the same leader in a new epoch. Records that it had not synced may be gone, and new ones take their
+    offsets.
+    """
     return state._replace(leader_epoch=state.leader_epoch + 1, partition_epoch=state.partition_epoch + 1)

@@ -1,17 +1,16 @@
 """Reassignment steps of one partition, and changes of several partitions in one commit.
 
-Moving replicas: first the new ones are added and catch up, then the old ones leave.
+A reassignment first adds the new replicas, which catch up, and then removes the old ones.
 
     (1 2 3)  → wanted (1 2 4) →  replicas (1 2 4 3), adding (4), removing (3), a new leader epoch
              → 4 is in sync   →  replicas (1 2 4)
 
-The new leader epoch is for a replica that was removed shortly before. Its broker may not know that yet: it fetches with
-the log that it is about to delete, and would join the ISR with it. The leader rejects those fetches by their epoch, and
-a broker that knows the new one has deleted the log.
+The new leader epoch fences a replica that was removed shortly before. Its broker may not have applied the removal
+yet: it fetches with the log that it is about to delete, and would join the ISR with it. The leader rejects those
+fetches by their epoch, and a broker that has applied the new epoch has deleted the log.
 
-One partition's state in, its next state out. What may be wanted is `replica_placer.py`'s business.
-
-Pure; performs no I/O.
+One partition's state in, its next state out. `replica_placer.py` validates the target replicas. Pure; performs no
+I/O.
 """
 
 from collections.abc import Callable, Mapping
@@ -25,15 +24,15 @@ from headrace.model.errors import RequestError
 
 
 def begun(state: PartitionRegistration, wanted: tuple[int, ...]) -> PartitionRegistration:
-    """On the way to hold exactly the wanted replicas, from wherever an earlier move had come to."""
+    """Returns the state with a reassignment to exactly `wanted`, whatever step an earlier reassignment had reached."""
     present = tuple(one for one in state.replicas if one not in state.adding)
     adding = tuple(one for one in wanted if one not in present)
     removing = tuple(one for one in present if one not in wanted)
     kept = (*wanted, *removing)
     isr = tuple(one for one in state.isr if one in kept)
     elr = tuple(one for one in state.elr if one in kept)
-    # An addition of an earlier move that drops out may be the last one with all records: then it stays until another
-    # replica has them.
+    # A replica that an earlier reassignment added and this one drops may be the last one with all records. It then
+    # stays until another replica has them.
     if state.leader not in kept or not isr:
         holding = dict.fromkeys((*state.isr, *state.elr, state.last_leader))
         kept = (*kept, *(one for one in holding if one not in kept and one != NO_LEADER))
@@ -54,12 +53,14 @@ def begun(state: PartitionRegistration, wanted: tuple[int, ...]) -> PartitionReg
 
 
 def cancelled(state: PartitionRegistration) -> PartitionRegistration:
-    """Back to the replicas from before the move."""
+    """Returns the state with the replicas from before the reassignment."""
     return begun(state, tuple(one for one in state.replicas if one not in state.adding))
 
 
 def settled(state: PartitionRegistration) -> PartitionRegistration:
-    """The move is done once everybody wanted is in sync: the others leave. Else the same state."""
+    """Completes the reassignment once all target replicas are in sync: removes the others. Else returns the same
+    state.
+    """
     if not state.adding and not state.removing:
         return state
     wanted = tuple(one for one in state.replicas if one not in state.removing)
@@ -75,7 +76,7 @@ def settled(state: PartitionRegistration) -> PartitionRegistration:
         removing=(),
         lost=tuple(one for one in state.lost if one in wanted),
     )
-    if new.leader not in wanted:  # it hands over to one who is in sync
+    if new.leader not in wanted:  # leadership moves to a replica in the ISR
         new = new._replace(leader=next(one for one in wanted if one in isr), leader_epoch=state.leader_epoch + 1)
     return new
 
@@ -92,9 +93,10 @@ def change_wanted(
     image: MetadataImage,
     change: Callable[[TopicImage, PartitionRegistration, Wish], PartitionRegistration],
 ) -> dict[str, Decision[int] | RequestError]:
-    """New states for partitions that are named with an argument of their change. The row counts changed partitions.
+    """Returns new states for the named partitions, each with the argument of its change. The row counts changed
+    partitions.
 
-    Topics and partitions that do not exist are skipped: a topic may have been created again, with fewer partitions.
+    Topics and partitions that do not exist are skipped: a topic may have been re-created with fewer partitions.
     """
     decisions: dict[str, Decision[int] | RequestError] = {}
     for name, wishes in wanted.items():

@@ -1,7 +1,8 @@
-"""Where replicas should lie: away from a broker that leaves, and evenly over those that are there.
+"""Plans reassignments: drains a broker that is being decommissioned, and balances replicas and leaders over the
+others.
 
-Pure arithmetic on lists of broker ids: what lies where in, what should lie elsewhere out. Moves as little as it can,
-and never makes two replicas of a partition share a rack that did not before.
+Pure arithmetic on lists of broker ids: the current assignment in, changed assignments out. Moves as few replicas as
+possible. Two replicas of a partition never come to share a rack that they did not share before.
 """
 
 from collections import Counter
@@ -16,11 +17,11 @@ Racks = Mapping[int, str | None]  # of the brokers that may hold replicas
 
 
 class TooFewBrokers(RequestError):
-    """The brokers that are left cannot hold all replicas."""
+    """The remaining brokers cannot hold all replicas."""
 
 
 class Loads:
-    """How many replicas each broker holds, and how many partitions it is the first replica of."""
+    """Counts each broker's replicas, and the partitions that it is the preferred leader of."""
 
     def __init__(self, assignment: Iterable[Replicas], brokers: Iterable[int]) -> None:
         self.replicas: Counter[int] = Counter(dict.fromkeys(brokers, 0))
@@ -37,7 +38,7 @@ class Loads:
 
 
 def drained(current: Assignment, leaving: int, racks: Racks) -> dict[TopicPartition, Replicas]:
-    """What changes so that the leaving broker holds nothing. `racks` has those that stay."""
+    """Returns the assignments to change so that `leaving` holds no replica. `racks` has the brokers that stay."""
     loads = Loads(current.values(), racks)
     changes: dict[TopicPartition, Replicas] = {}
     for place, replicas in sorted(current.items()):
@@ -56,12 +57,14 @@ def drained(current: Assignment, leaving: int, racks: Racks) -> dict[TopicPartit
 
 
 def _heir(heirs: Iterable[int], others: Sequence[int], loads: Loads, racks: Racks) -> int:
-    """In a rack of its own if that can be; then the one that has least to do."""
+    """Returns the broker for a moved replica: in a rack of its own if possible, then the least loaded."""
     return min(heirs, key=lambda one: (_shares_rack(one, others, racks), loads.replicas[one], loads.leaders[one], one))
 
 
 def balanced(current: Assignment, racks: Racks) -> dict[TopicPartition, Replicas]:
-    """What changes so that every broker holds, and leads, about as much as the others: at most one more."""
+    """Returns the assignments to change so that replica counts, and preferred leader counts, of brokers differ by at
+    most one.
+    """
     target = dict(current)
     loads = Loads(current.values(), racks)
     while (change := next(_replica_moves(target, loads, racks), None)) is not None:
@@ -77,7 +80,9 @@ def _apply(target: dict[TopicPartition, Replicas], loads: Loads, place: TopicPar
 
 
 def _replica_moves(target: Assignment, loads: Loads, racks: Racks) -> Iterator[tuple[TopicPartition, Replicas]]:
-    """Single replicas from brokers that hold more to brokers that hold less, by two at least: it gets more even."""
+    """Yields moves of single replicas between brokers whose counts differ by at least two, so that each move reduces
+    the imbalance.
+    """
     by_load = sorted(racks, key=lambda one: (loads.replicas[one], one))
     for giver in reversed(by_load):
         for taker in by_load:
@@ -89,7 +94,7 @@ def _replica_moves(target: Assignment, loads: Loads, racks: Racks) -> Iterator[t
 
 
 def _leader_moves(target: Assignment, loads: Loads) -> Iterator[tuple[TopicPartition, Replicas]]:
-    """Another of its replicas comes first: nothing is copied for that."""
+    """Yields assignments with another preferred leader. No data is moved."""
     for place, replicas in sorted(target.items()):
         heir = min(replicas, key=lambda one: (loads.leaders[one], one))
         if loads.leaders[replicas[0]] - loads.leaders[heir] >= 2:
@@ -102,6 +107,6 @@ def _may_replace(giver: int, taker: int, replicas: Sequence[int], racks: Racks) 
 
 
 def _shares_rack(broker: int, others: Iterable[int], racks: Racks) -> bool:
-    """Brokers that name no rack stand alone."""
+    """Brokers without a rack each count as a rack of their own."""
     rack = racks.get(broker)
     return rack is not None and any(racks.get(one) == rack for one in others)

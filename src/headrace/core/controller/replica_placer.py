@@ -1,14 +1,10 @@
-"""Places replicas of new partitions on brokers and racks.
+"""Places replicas of new partitions: leaders round-robin over brokers, replicas on as many racks as possible.
 
-Which brokers hold a partition: leaders in turn, replicas on as many racks as there are.
+Also validates the partition counts, replication factors and explicit assignments of a request. Unavailable brokers
+get replicas only where too few are live: while one broker restarts, a topic with three replicas can still be created,
+and two of them are in sync.
 
-Pure arithmetic on broker ids and racks; knows nothing of topics or of which brokers are busy.
-
-How many partitions and replicas a topic gets, and on which brokers: the request's wish, checked.
-
-Decides nothing about names or configs, and knows no facts but the brokers and their racks. Brokers that are away
-get replicas only where too few are there: while one restarts, a topic of three replicas can still be created, and
-it is in sync with two of them.
+Pure arithmetic on broker ids and racks.
 """
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
@@ -27,17 +23,17 @@ from headrace.model.errors import (
 
 
 def rack_or_host(rack: str | None, host: str | None) -> str | None:
-    """What fails together with a broker: its rack, and where none is named, the machine that it runs on."""
+    """Returns a broker's failure domain: its rack, or without one its host."""
     return rack if rack is not None or not host else f"host {host}"
 
 
 def place(
     racks: Mapping[int, str | None], indexes: Sequence[int], replication_factor: int, start: int
 ) -> list[tuple[int, ...]]:
-    """The replicas of each partition index, its first leader in front.
+    """Returns the replicas of each partition index, the preferred leader first.
 
-    `racks` maps each broker to its rack; `start` shifts the turn, so that the first partitions of many topics
-    do not all meet on the first broker.
+    `racks` maps each broker to its rack. `start` shifts the round-robin, so that the first partitions of many topics
+    are not all led by the same broker.
     """
     assert 1 <= replication_factor <= len(racks), "the caller has checked that there are enough brokers"
     ring = rack_alternating(racks)
@@ -45,7 +41,7 @@ def place(
 
 
 def rack_alternating(racks: Mapping[int, str | None]) -> list[int]:
-    """All brokers in an order that changes the rack at every step, as long as the racks allow it."""
+    """Returns all brokers in an order that changes the rack at every step, as long as the racks allow it."""
     brokers_of_rack: dict[str, list[int]] = {}
     for broker in sorted(racks):
         brokers_of_rack.setdefault(_rack_of(racks, broker), []).append(broker)
@@ -56,12 +52,13 @@ def rack_alternating(racks: Mapping[int, str | None]) -> list[int]:
 def _replicas(
     ring: Sequence[int], racks: Mapping[int, str | None], turn: int, replication_factor: int
 ) -> tuple[int, ...]:
-    """The leader whose turn it is; then the nearest on the ring whose rack has no replica yet, then the rest."""
+    """Returns the next leader, then the nearest brokers on the ring whose rack has no replica yet, then the others."""
     brokers = len(ring)
     leader = turn % brokers
     if replication_factor == 1:
         return (ring[leader],)
-    # Every full turn looks for followers one place further, or each leader would always have the same ones.
+    # After each pass over all brokers the followers are shifted by one. Otherwise each leader would always have the
+    # same followers.
     shift = (turn // brokers) % (brokers - 1)
     others = [ring[(leader + 1 + (shift + step) % (brokers - 1)) % brokers] for step in range(brokers - 1)]
     taken = {_rack_of(racks, ring[leader])}
@@ -75,14 +72,15 @@ def _replicas(
 
 
 def _rack_of(racks: Mapping[int, str | None], broker: int) -> str:
-    """A broker that names no rack stands alone on its own: the NUL keeps it apart from every real name."""
+    """Returns a broker's rack. One without a rack gets a unique rack; the NUL distinguishes it from every real name."""
     rack = racks[broker]
     return f"\0{broker:012d}" if rack is None else rack
 
 
-# As Kafka's controller: more would make one request hold up all others for too long.
+# As in Kafka's controller: with more, one request would delay all others for too long.
 PARTITIONS_PER_REQUEST_MAX = 10_000
-# All blocks of a topic must fit into one commit of the metadata store, or it could not be deleted at once.
+# All blocks of a topic must fit into one commit of the metadata store. Otherwise the topic could not be deleted
+# atomically.
 PARTITIONS_PER_TOPIC_MAX = 10_000
 
 Racks = Mapping[int, str | None]
@@ -93,7 +91,7 @@ class Candidates(NamedTuple):
     """The brokers that may hold a replica, with their racks."""
 
     there: Racks
-    away: Racks = MappingProxyType({})  # registered, and without a session just now
+    away: Racks = MappingProxyType({})  # registered, but without a session
 
     @classmethod
     def of(cls, image: MetadataImage) -> "Candidates":
@@ -118,7 +116,7 @@ def topic_replicas(
     brokers: Candidates,
     start: int,
 ) -> list[Replicas]:
-    """The replicas of each partition of a new topic."""
+    """Returns the replicas of each partition of a new topic."""
     if assignments:
         if counts_given:
             raise RequestError("give either the assignment or the numbers of partitions and replicas, not both")
@@ -135,7 +133,7 @@ def added_replicas(
     brokers: Candidates,
     start: int,
 ) -> list[Replicas]:
-    """The replicas of each partition that a topic must get to have `total` of them."""
+    """Returns the replicas of the partitions to add so that the topic has `total` of them."""
     present = len(topic.partitions)
     if total == present:
         raise InvalidPartitions(f"topic {topic.name} already has {present} partitions")
@@ -155,7 +153,7 @@ def added_replicas(
 def new_partitions(
     replicas: Iterable[Replicas], leader_epoch: int, away: Collection[int] = ()
 ) -> tuple[PartitionRegistration, ...]:
-    """Partitions at their beginning: all that are there are in sync with nothing, and the first of them leads."""
+    """Returns new partitions. Available replicas are in the ISR, and the first of them leads."""
     states = []
     for brokers in replicas:
         isr = tuple(broker for broker in brokers if broker not in away)

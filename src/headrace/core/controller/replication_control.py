@@ -1,7 +1,9 @@
-"""What the controller decides when brokers come and go: new states for the partitions that are concerned.
+"""Partition state changes when brokers register, fail, restart, resign or are reassigned.
 
-Every decision compares the controller's own fact, so that a controller that has lost its lease changes nothing. Pure:
-reads the image, answers with facts.
+Every decision of the controller compares the controller lease, so that a controller whose lease has expired changes
+nothing.
+
+Pure; performs no I/O.
 """
 
 from collections.abc import Callable, Collection, Iterable, Mapping
@@ -29,7 +31,7 @@ Change = Callable[[PartitionRegistration], PartitionRegistration]
 
 
 class NotController(RequestError):
-    """Somebody else holds the controller's lease by now."""
+    """Another broker holds the controller lease now."""
 
     code = ErrorCode.NOT_CONTROLLER
     retriable = True
@@ -55,7 +57,9 @@ def check_controls(image: MetadataImage, node_id: int) -> None:
 
 
 def topics_with_offline_leader(image: MetadataImage, condition: BrokerLiveness) -> list[str]:
-    """Topics with a partition whose leader is gone, or whose ISR has somebody who is: quick to find out."""
+    """Returns topics with a partition whose leader or an ISR member is unavailable; cheap to check before an
+    election.
+    """
     able = frozenset(broker for broker in condition.live if condition.can_lead(broker))
     return [
         topic.name
@@ -67,7 +71,7 @@ def topics_with_offline_leader(image: MetadataImage, condition: BrokerLiveness) 
 def elect(
     names: Collection[str], image: MetadataImage, condition: BrokerLiveness, rules: RulesOf, *, node_id: int
 ) -> dict[str, Decision[int] | RequestError]:
-    """New leaders and ISRs where the present ones are gone. The row is how many partitions changed."""
+    """Replaces unavailable leaders and removes unavailable ISR members. The row counts changed partitions."""
     check_controls(image, node_id)
     decisions: dict[str, Decision[int] | RequestError] = {}
     for topic in _known(names, image):
@@ -79,7 +83,9 @@ def elect(
 def elect_preferred(
     wanted: Mapping[str, Collection[int]], image: MetadataImage, condition: BrokerLiveness
 ) -> dict[str, Decision[int] | RequestError]:
-    """The first replica takes over in these partitions, where it can. Anybody may wish for that."""
+    """Moves leadership of these partitions to their preferred leaders, where these can lead. Any broker may commit
+    this.
+    """
     decisions: dict[str, Decision[int] | RequestError] = {}
     for topic in _known(wanted, image):
         decisions[topic.name] = _changing(
@@ -89,7 +95,7 @@ def elect_preferred(
 
 
 def imbalanced_partitions(image: MetadataImage, condition: BrokerLiveness) -> dict[str, list[int]]:
-    """Partitions by topic that their first replica could lead, and does not."""
+    """Returns, by topic, partitions that are not led by their preferred leader although it could lead."""
     found = {
         topic.name: [
             index for index, state in enumerate(topic.partitions) if preferred(state, condition).leader != state.leader
@@ -102,7 +108,9 @@ def imbalanced_partitions(image: MetadataImage, condition: BrokerLiveness) -> di
 def elect_unclean(
     wanted: Mapping[str, Collection[int]], image: MetadataImage, condition: BrokerLiveness, rules: RulesOf
 ) -> dict[str, Decision[int] | RequestError]:
-    """Somebody leads these partitions, if anybody can: even one that lacks records. Only a person may wish for that."""
+    """Elects a leader for these partitions if any replica is available, even one that lacks records. Only on an
+    operator's request.
+    """
 
     def anybody(state: PartitionRegistration, to: ElectionConfig) -> PartitionRegistration:
         return state if state.leader in condition.live else succeeded(state, condition, to._replace(unclean=True))
@@ -117,7 +125,7 @@ def elect_unclean(
 def reassign(
     wanted: Mapping[str, Mapping[int, tuple[int, ...] | None]], image: MetadataImage
 ) -> dict[str, Decision[int] | RequestError]:
-    """Replicas on the way to other brokers, or back (None). The caller has checked the numbers of replicas."""
+    """Starts reassignments, or cancels them (None). The caller has validated the replica counts."""
     decisions: dict[str, Decision[int] | RequestError] = {}
     for topic in _known(wanted, image):
         unknown = {one for replicas in wanted[topic.name].values() for one in replicas or ()} - image.brokers.keys()
@@ -132,7 +140,7 @@ def _no_broker(node_id: int) -> RequestError:
 def _reassign(topic: TopicImage, wanted: Mapping[int, tuple[int, ...] | None]) -> Decision[int]:
     states = list(topic.partitions)
     for index, replicas in wanted.items():
-        if index < len(states):  # else the topic was created again, with fewer partitions
+        if index < len(states):  # else the topic was re-created with fewer partitions
             states[index] = cancelled(states[index]) if replicas is None else begun(states[index], replicas)
     changed = [index for index, state in enumerate(states) if state != topic.partitions[index]]
     writes = dict(records.block_writes(topic.topic_id, states, changed))
@@ -140,7 +148,9 @@ def _reassign(topic: TopicImage, wanted: Mapping[int, tuple[int, ...] | None]) -
 
 
 def topics_held_by(image: MetadataImage, node_id: int, *, lost_log: bool = False) -> list[str]:
-    """Topics in which this broker leads, or counts as one that holds everything; if its log is lost, all it has."""
+    """Returns topics in which this broker leads, or is in the ISR or ELR; with `lost_log`, all topics that it has
+    replicas of.
+    """
 
     def is_concerned(state: PartitionRegistration) -> bool:
         return state.is_electable(node_id) or (lost_log and node_id in state.replicas)
@@ -158,19 +168,19 @@ def handle_unclean_restart(
     *,
     lost_log: bool = False,
 ) -> dict[str, Decision[None] | RequestError]:
-    """What a broker's own return after an unclean stop means for its partitions, before it registers.
+    """Updates a broker's partitions after an unclean stop, before the broker registers.
 
-    Where what it had acknowledged may be gone (`has_lost`), it counts as in sync nowhere. `lost_log`: so is all
-    else, because its disk is another one. Where it is on disk, it leads on in a new epoch: records
-    that were not acknowledged may be gone, and others will take their offsets.
-    `condition` says who may take over where it has lost something: the broker itself, if it is alone.
+    Where acknowledged records may be gone (`has_lost`), the broker leaves ISR and ELR. With `lost_log` it does so
+    everywhere, because its disk was replaced. Where its records are on disk, it keeps leading in a new epoch: records
+    that were not acknowledged may be gone, and new ones take their offsets. `condition` has the brokers that may take
+    over where records were lost: the broker itself, if it is the only one.
     """
 
     def returned(state: PartitionRegistration, lost: bool, to: ElectionConfig) -> PartitionRegistration:
         if lost or lost_log:
             return without(state, node_id, condition, to, lost_log=lost_log)
-        # Sessions of dead brokers last on for a while, so none of them is elected here. The controller, which is a
-        # live broker, elects another one if this broker's next session does not begin first.
+        # The session of a dead broker is valid for a while, so no broker is elected here. The controller, which is a
+        # live broker, elects another leader if this broker's next session does not begin first.
         return bump_leader_epoch(state) if state.leader == node_id else state
 
     decisions: dict[str, Decision[None] | RequestError] = {}
@@ -184,7 +194,10 @@ def handle_unclean_restart(
 def lead_above(
     wanted: Mapping[str, Mapping[int, int]], image: MetadataImage, node_id: int
 ) -> dict[str, Decision[int] | RequestError]:
-    """`wanted`: by topic and partition, an epoch above which this broker is to lead. Others' partitions stay as is."""
+    """Raises leader epochs. `wanted` has, by topic and partition, an epoch above which this broker is to lead.
+
+    Partitions that other brokers lead are unchanged.
+    """
 
     def change(_: TopicImage, state: PartitionRegistration, epoch: int) -> PartitionRegistration:
         return led_above(state, node_id, epoch)
@@ -203,14 +216,15 @@ def resign(
     holds_nothing: bool = False,
     unless_last: bool = False,
 ) -> dict[str, Decision[int] | RequestError]:
-    """A broker whose copies of these partitions are unusable leaves them to others, where there are others.
+    """Resigns leadership and ISR membership of partitions whose replicas on this broker are unusable, where other
+    replicas can replace it.
 
-    Where there is nobody else that holds everything, it stays what it is: whoever repairs its disk loses nothing.
-    Unless it holds nothing: then the others are waited for, because to follow its empty log they would truncate theirs.
-    With `unless_last` it stays if no other replica is in the ISR or ELR: it may hold nothing because there is nothing.
-    Of several replicas that decide so at the same time, one stays, because each compares the partition's state.
-    A broker with a full disk does not resign in favor of another one with a full disk. Its replica may be complete,
-    and unusable only until there is disk space.
+    If no other replica has every committed record, the broker keeps its role, so that an operator who repairs the
+    disk loses nothing. Exception: with `holds_nothing` the partition waits for its other replicas, because as
+    followers of an empty log they would truncate theirs. With `unless_last` the broker stays if no other replica is
+    in the ISR or ELR: its log may be empty because the partition is. Of several replicas that resign at the same
+    time, one stays, because each commit compares the partition's state. A broker with a full disk does not resign in
+    favor of another one with a full disk: its replica may be complete, and unusable only until there is disk space.
     """
     leave = partial(fence_replica if to_copy_anew else without, lost_log=holds_nothing)
     others = condition.without(node_id)
@@ -230,7 +244,7 @@ def resign(
 
 
 def _known(names: Iterable[str], image: MetadataImage) -> Iterable[TopicImage]:
-    """Those that were not deleted since the names were collected."""
+    """Returns the topics that still exist; some may have been deleted since the names were collected."""
     return [image.topics[name] for name in names if name in image.topics]
 
 

@@ -1,17 +1,19 @@
-"""Partitions whose log is newer than their metadata: the metadata store was restored from an older snapshot.
+"""Recovery of partitions whose log is newer than their metadata, after a restore of the metadata store from a
+snapshot.
 
-Leader epochs of the restored metadata were used before, by leaders that the metadata does not know. A replica that led
-or followed in such an epoch would take another history for its own, and replicas would truncate committed records. So
-the leader epoch is raised above the log's before any replica leads. The restored ISR is as old as the snapshot: only
-the replica that holds the newer epoch stays eligible, and the others join the ISR when they have caught up with it.
-A replica that may have lost records in a power failure waits for one that has not.
+Leader epochs of the restored metadata were used before, by leaders that the metadata does not contain. A replica that
+led or followed in such an epoch would take another history for its own, and replicas would truncate committed
+records. So the leader epoch is raised above the log's before any replica leads. The restored ISR is as old as the
+snapshot: only the replica with the newer epoch stays eligible, and the others join the ISR when they have caught up
+with it. A replica that may have lost records in a power failure waits for one that has not.
 
 A replica that comes later, when another one leads and has committed records without it, does not become leader: the
 others would truncate those records. It does not truncate its own log either. Its directory is kept as a stray, and it
 is replicated again from the leader (`broker/replication/replica_health.py`).
 
-Blocks of producer ids go back with the metadata, too. To a log that knows an id, batches of a new producer with the
-same id are duplicates of the old one's, or out of order. So the next id is raised above those of the logs.
+The next producer id goes back with the metadata, too. A log that contains an id would treat batches of a new producer
+with the same id as duplicates of the old one's, or as out of order. So the next id is raised above those of the logs.
+
 Pure; performs no I/O.
 """
 
@@ -25,15 +27,17 @@ from headrace.core.image.metadata_image import MetadataImage
 from headrace.core.image.model import NO_LEADER, Decision, PartitionRegistration, TopicImage
 from headrace.model.errors import RequestError
 
-# An id above it was made up by a client: brokers would have to give out a billion ids a second for a century. It raises
-# nothing. Otherwise a single batch could use up all ids.
+# A higher id was made up by a client: to reach it, brokers would have to allocate a billion ids a second for a century.
+# It is ignored. Otherwise a single batch could use up all ids.
 PRODUCER_ID_MAX = 2**62
-# Logs of other brokers may know ids above those of the broker that raises. The distance costs nothing: there are 2^62.
+# Logs of other brokers may contain ids above those of the broker that raises the next id. The distance costs nothing:
+# there are 2^62.
 PRODUCER_ID_JUMP = 2**32
 
 
 def is_unclaimed(state: PartitionRegistration, log_epoch: int) -> bool:
-    """Whether a replica that has lost records has reported `log_epoch`, and no replica that has them has come yet.
+    """Returns whether a replica that lost records has reported `log_epoch`, and no replica with those records has
+    returned yet.
 
     Only a restore leads to that: otherwise the epoch of a partition without a leader is in no log.
     """
@@ -42,15 +46,17 @@ def is_unclaimed(state: PartitionRegistration, log_epoch: int) -> bool:
 
 
 def is_doubtful(state: PartitionRegistration, broker: int, *, has_lost: bool) -> bool:
-    """Whether this replica may lack committed records that another replica has; `has_lost`: after a power failure."""
+    """Returns whether this replica may lack committed records that another one has; `has_lost`: after a power
+    failure.
+    """
     return has_lost and broker not in state.isr and len(state.replicas) > 1
 
 
 def is_late(state: PartitionRegistration, broker: int, condition: BrokerLiveness) -> bool:
-    """Whether a live leader may have committed records without this replica.
+    """Returns whether a live leader may have committed records without this replica.
 
-    Not while the metadata relies on the replica: the leader commits nothing that a member of its ISR lacks, and nothing
-    at all while there is an ELR.
+    Not while the replica is in ISR or ELR: the leader commits nothing that a member of its ISR lacks, and nothing at
+    all while there is an ELR.
     """
     return state.leader != NO_LEADER and state.leader in condition.live and not state.is_electable(broker)
 
@@ -64,12 +70,13 @@ def raised(
     *,
     has_lost: bool = False,
 ) -> PartitionRegistration:
-    """The state in an epoch above `log_epoch`, the newest in this broker's log; the same state if it is not behind.
+    """Returns the state in an epoch above `log_epoch`, the newest in this broker's log; the same state if it is not
+    behind.
 
-    An epoch that the log knows is behind, too, if this broker is to lead in it: see `Partition.is_behind_its_log`.
-    A replica that may have lost committed records does not become eligible. It leaves the partition without a leader
-    in `log_epoch`, to a replica that knows that epoch and has lost nothing, or to an unclean election.
-    A live leader that may have committed records without this broker stays.
+    A state whose epoch is in the log is behind, too, if this broker is to lead in that epoch: see
+    `Partition.is_behind_its_log`. A replica that may have lost committed records does not become eligible. It leaves
+    the partition without a leader in `log_epoch`, for a replica that has that epoch and has lost nothing, or for an
+    unclean election. A live leader that may have committed records without this broker stays.
     """
     if broker not in state.replicas or is_late(state, broker, condition):
         return state
@@ -92,7 +99,7 @@ def raised(
 
 
 def _reported(state: PartitionRegistration, broker: int, log_epoch: int) -> PartitionRegistration:
-    """`lost` outlives a second restart, before which the broker has lost nothing more."""
+    """Reports the log's epoch. `lost` survives a second restart, before which the broker has lost nothing more."""
     if state.leader_epoch < log_epoch:
         state = state._replace(leader=NO_LEADER, isr=(), elr=(), last_leader=NO_LEADER, lost=())
     elif not is_unclaimed(state, log_epoch) or broker in state.lost:
@@ -112,9 +119,10 @@ def raise_leader_epochs(
     rules: RulesOf,
     has_lost: Callable[[TopicImage], bool],
 ) -> dict[str, Decision[int] | RequestError]:
-    """`wanted`: by topic and partition, the newest epoch in this broker's log. The row counts changed partitions.
+    """Raises leader epochs above those of this broker's logs. The row counts changed partitions.
 
-    `has_lost`: whether this broker's last stop may have lost acknowledged records of the topic.
+    `wanted` has, by topic and partition, the newest epoch in the log. `has_lost`: whether this broker's last stop may
+    have lost acknowledged records of the topic.
     """
 
     def change(topic: TopicImage, state: PartitionRegistration, log_epoch: int) -> PartitionRegistration:
@@ -124,7 +132,9 @@ def raise_leader_epochs(
 
 
 def raise_producer_ids(image: MetadataImage, used: int) -> Decision[None]:
-    """Ids up to `used` are in logs. If the metadata could give one out, it gives out none below a much higher one."""
+    """Raises the next producer id far above `used`, the highest id in the logs, if the metadata could allocate one
+    that was used.
+    """
     if not image.next_producer_id <= used <= PRODUCER_ID_MAX:
         return Decision(None, {})
     floor = used + PRODUCER_ID_JUMP

@@ -1,8 +1,9 @@
-"""Whether a directory that belongs to no replica of a broker may be removed. Pure; performs no I/O.
+"""Decides whether a stray directory, which belongs to no replica of this broker, may be removed. Pure; performs no
+I/O.
 
-A directory is removed at once only if it holds no records or its topic was deleted. All others are kept for a time: the
-metadata may be the one that is wrong, restored from an older snapshot or reset. A replica that may be the only one with
-the newest records is kept whatever its age.
+A directory is removed at once only if it holds no records or its topic was deleted. All others are kept for a time:
+the metadata may be the one that is wrong, restored from an older snapshot or reset. A replica that may be the only
+one with the newest records is kept whatever its age.
 """
 
 from enum import Enum, auto
@@ -20,7 +21,7 @@ class Verdict(Enum):
 
 
 class StrayReplica(NamedTuple):
-    """`topic_id` and `newest_epoch` are None where they cannot be read.
+    """A stray directory. `topic_id` and `newest_epoch` are None where they cannot be read.
 
     `is_partition` is False for a directory that was not made for a partition: it has neither metadata nor a segment.
     """
@@ -33,7 +34,7 @@ class StrayReplica(NamedTuple):
 
 
 def deleted_topic_ids(image: MetadataImage) -> set[UUID]:
-    """Topics that were deleted for certain: the metadata names them as deleted."""
+    """Returns the ids of topics that the metadata lists as deleted."""
     deleted = {one for topic in image.topics.values() for one in topic.former_ids}
     for tombstone in image.tombstones.values():
         deleted |= {tombstone.topic_id, *tombstone.former_ids}
@@ -46,7 +47,7 @@ def judge(stray: StrayReplica, image: MetadataImage, node_id: int) -> Verdict:
     if not stray.has_records:
         return Verdict.REMOVE
     if not image.topics and not image.tombstones:
-        return Verdict.KEEP  # metadata that knows no topic, not even a deleted one, was lost or is another cluster's
+        return Verdict.KEEP  # metadata without any topic, deleted ones included, was lost or belongs to another cluster
     if stray.topic_id is None:
         return Verdict.EXPIRE
     if stray.topic_id in deleted_topic_ids(image):
@@ -59,10 +60,10 @@ def judge(stray: StrayReplica, image: MetadataImage, node_id: int) -> Verdict:
 
 
 def _is_elsewhere(stray: StrayReplica, state: PartitionRegistration, image: MetadataImage, node_id: int) -> bool:
-    """Whether a leader that is there holds the partition, in metadata that is not older than this directory.
+    """Returns whether a live leader holds the partition, in metadata that is not older than this directory.
 
     A leader that had lost its log would have left the ISR. A leader epoch in the directory that the metadata does not
-    know comes from a later time than the metadata: then this may be the only replica of that time. Elections after a
+    contain is newer than the metadata: this may be the only replica with records of that epoch. Elections after a
     restore may have raised the epoch past it, which is why such a directory is not removed at once.
     """
     leader = image.brokers.get(state.leader)

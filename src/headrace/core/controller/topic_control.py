@@ -1,7 +1,6 @@
-"""Creating, growing and deleting topics: what is allowed, and which facts make it so.
+"""Validates creation, growth and deletion of topics.
 
-Every function reads the image and the request and answers with decisions or with the reason why not, one per
-topic; none changes anything.
+Every function reads the image and the request, and returns one decision or error per topic. Pure; performs no I/O.
 """
 
 from collections.abc import Collection, Mapping
@@ -33,12 +32,12 @@ from headrace.model.errors import (
     UnknownTopicId,
 )
 
-# A deleted topic is remembered so that its successor starts with a higher leader epoch. Beyond this many, the
-# oldest are let go and a floor under all new topics takes their place.
+# Tombstones of deleted topics make a re-created topic start with a higher leader epoch. Beyond this many, the oldest
+# are removed and a leader epoch floor for all new topics replaces them.
 TOMBSTONES_MAX = 1000
-# How many tombstones one commit lets go at most: with the floor, they must fit into it.
+# Tombstones that one commit removes at most: with the floor, they must fit into it.
 TOMBSTONES_PER_PRUNING = 100
-# Ids of deleted topics that are kept for each name, so that a broker that was away may remove their directories: 3.5 KB
+# Ids of deleted topics that are kept per name, so that a broker that was offline may remove their directories: 3.5 KB
 # beside a topic's configs. The directory of an older one is kept as a stray for `log.stray.retention.ms`.
 FORMER_IDS_MAX = 100
 
@@ -60,7 +59,7 @@ class NewTopic(NamedTuple):
 @dataclass(frozen=True, slots=True)
 class NewPartitions:
     topic: str
-    count: int  # how many the topic shall have then
+    count: int  # partitions after the change
     assignments: tuple[tuple[int, ...], ...] | None = None  # the brokers of each new partition
 
 
@@ -78,7 +77,7 @@ class DeletedTopic(NamedTuple):
 
 
 class TopicDefaults(NamedTuple):
-    """What the broker's configuration says about topics whose creator does not."""
+    """The broker's defaults for values that CreateTopics leaves out."""
 
     partitions: int
     replication_factor: int
@@ -91,7 +90,7 @@ def create_topics(
     topic_ids: Mapping[str, UUID],
     defaults: TopicDefaults,
 ) -> dict[str, Decision[CreatedTopic] | RequestError]:
-    """`topic_ids` holds a fresh id for every name that is wanted."""
+    """Creates topics. `topic_ids` has a new id for every name in `wanted`."""
     outcomes: dict[str, Decision[CreatedTopic] | RequestError] = {}
     names_taken: dict[str, str] = {}
     configs = ConfigsOfTopics(defaults.layers)
@@ -116,7 +115,7 @@ def create_topics(
 def add_partitions(
     wanted: Mapping[str, NewPartitions], image: MetadataImage
 ) -> dict[str, Decision[int] | RequestError]:
-    """The row is the number of partitions that the topic then has."""
+    """Adds partitions. The row is the topic's partition count after the change."""
     outcomes: dict[str, Decision[int] | RequestError] = {}
     partitions_left = PARTITIONS_PER_REQUEST_MAX
     for name, more in wanted.items():
@@ -134,7 +133,7 @@ def add_partitions(
 def delete_topics(
     targets: Collection[str | UUID], image: MetadataImage, *, enabled: bool, now_ms: int
 ) -> dict[str | UUID, Decision[DeletedTopic] | RequestError]:
-    """Topics by name or by id. Facts go first; whoever holds folders removes them afterwards."""
+    """Deletes topics by name or id. The metadata is deleted first; brokers remove their directories afterwards."""
     outcomes: dict[str | UUID, Decision[DeletedTopic] | RequestError] = {}
     going: set[UUID] = set()
     for target in targets:
@@ -153,9 +152,10 @@ def delete_topics(
 
 
 def prune_tombstones(image: MetadataImage) -> Decision[int]:
-    """Let the oldest tombstones go when there are too many; no new topic may then start below their epochs.
+    """Removes the oldest tombstones if there are too many, and raises the leader epoch floor of new topics above
+    their epochs.
 
-    The row is how many went: 0 when there is nothing more to do.
+    The row is the number of removed tombstones: 0 when there is nothing more to do.
     """
     excess = min(len(image.tombstones) - TOMBSTONES_MAX, TOMBSTONES_PER_PRUNING)
     if excess <= 0:
@@ -188,7 +188,7 @@ def _create(
         replication_factor=(
             topic.replication_factor if topic.replication_factor != DEFAULT else defaults.replication_factor
         ),
-        # Only DEFAULT may stand beside an explicit assignment, so the request's own numbers are looked at.
+        # Only DEFAULT may accompany an explicit assignment, so the request's own numbers are checked.
         counts_given=topic.partitions != DEFAULT or topic.replication_factor != DEFAULT,
         assignments=topic.assignments,
         brokers=brokers,
@@ -200,7 +200,7 @@ def _create(
     }
     writes |= records.block_writes(topic_id, states, range(len(states)))
     writes |= dict.fromkeys(records.name_keys(topic.name), records.encode_field("topic", topic.name))
-    writes[records.deleted_key(topic.name)] = None  # the new topic carries the epoch on
+    writes[records.deleted_key(topic.name)] = None  # the new topic continues the epochs
     return Decision(
         CreatedTopic(topic.name, topic_id, len(states), len(replicas[0]), configs.rows),
         writes,
@@ -215,7 +215,7 @@ def _former_ids(name: str, image: MetadataImage) -> tuple[UUID, ...]:
 
 
 def first_leader_epoch(name: str, image: MetadataImage) -> int:
-    """Higher than any that a deleted topic of this name had: clients may still remember its epochs."""
+    """Returns a leader epoch above all of deleted topics of this name: clients may still have its epochs cached."""
     tombstone = image.tombstones.get(name)
     return image.leader_epoch_floor if tombstone is None else tombstone.leader_epoch + 1
 
@@ -232,10 +232,10 @@ def _grow(topic: TopicImage, more: NewPartitions, image: MetadataImage, at_most:
         brokers=brokers,
         start=topic.topic_id.int,
     )
-    # Not from 0: a deleted topic of this name may have had more partitions than this one began with.
+    # Not from 0: a deleted topic of this name may have had more partitions than this one was created with.
     states = topic.partitions + new_partitions(replicas, topic.lowest_leader_epoch, brokers.away)
     writes = records.block_writes(topic.topic_id, states, range(present, len(states)))
-    # Compared with the topic's key, so that no block is added to a topic that another broker deletes.
+    # The topic's key is compared, so that no block is added to a topic that another broker deletes.
     return Decision(
         len(states),
         dict(writes),
@@ -250,7 +250,8 @@ def _delete(topic: TopicImage, now_ms: int) -> Decision[DeletedTopic]:
     writes[records.topic_key(topic.name)] = None
     writes[records.deleted_key(topic.name)] = records.encode_tombstone(tombstone)
     writes |= dict.fromkeys(records.name_keys(topic.name))
-    # Partitions that another broker adds at the same time begin in this block; it would be left behind.
+    # Partitions that another broker adds at the same time begin in this block. Without this delete it would be left
+    # behind.
     writes[records.block_key(topic.topic_id, len(topic.partitions) // records.PARTITIONS_PER_BLOCK)] = None
     return Decision(DeletedTopic(topic.name, topic.topic_id), writes)
 

@@ -1,1 +1,1 @@
-"""core.group: consumer groups and their offsets, as machines that decide. No clock, no log, no sockets."""
+"""core.group: consumer groups and their offsets, as pure state machines. No I/O, no clock."""

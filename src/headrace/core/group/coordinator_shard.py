@@ -1,9 +1,8 @@
-"""The machine of one partition of `__consumer_offsets`: groups of every kind, and the offsets of all of them.
+"""State machine of one partition of `__consumer_offsets`: groups of every type, and their offsets.
 
-It decides little itself. Each kind of group is a family (`group_manager.py`): `core/group/classic/manager.py` has the
-groups whose members share partitions out among themselves; consumer groups of KIP-848 join `families` the same way,
-with their own kinds of records, facts and timers. What concerns all kinds is here: which family a group belongs to,
-offsets, listing, deletion.
+Each group type has a group manager (`group_manager.py`): `core/group/classic/manager.py` for groups of the classic
+protocol; consumer groups of KIP-848 are added to `families` the same way, with their own kinds of records and timers.
+This module has what concerns all types: the type of a group, offsets, listing, deletion. Pure; performs no I/O.
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -63,7 +62,7 @@ from headrace.core.group.records import (
 from headrace.model.errors import HeadraceError, UnknownTopic
 from headrace.model.ids import TopicPartition
 
-TIME_MS_MAX = 2**63 - 1  # the last moment that a record can name
+TIME_MS_MAX = 2**63 - 1  # the latest timestamp of a record
 
 Outcomes = dict[TopicPartition, HeadraceError | None]
 
@@ -73,7 +72,7 @@ class NewOffset(NamedTuple):
     offset: int
     leader_epoch: int = -1
     metadata: str = ""
-    retention_ms: int = -1  # old clients may ask for an end of their own; -1: the broker's rule
+    retention_ms: int = -1  # old clients may request a retention time; -1: the broker's
     topic_id: bytes = NO_TOPIC_ID  # of the topic that the request was resolved to
 
 
@@ -82,7 +81,7 @@ class FetchedOffsets(NamedTuple):
     unstable: frozenset[TopicPartition]
 
     def of(self, partition: TopicPartition, topic_id: bytes) -> OffsetAndMetadata | None:
-        """The committed offset, unless it was committed for another topic of that name than the one with this id."""
+        """Returns the committed offset, unless its topic id is that of another topic with the same name."""
         committed = self.offsets.get(partition)
         return None if committed is None or is_of_another_topic(committed.topic_id, topic_id) else committed
 
@@ -95,7 +94,7 @@ def no_topic_ids(topic: str) -> bytes:
 
 
 def is_of_another_topic(topic_id: bytes, present_id: bytes) -> bool:
-    """As in Kafka, an id that is not known matches every topic."""
+    """Returns whether two topic ids differ. As in Kafka, an unknown id matches every topic."""
     return topic_id != present_id and topic_id != NO_TOPIC_ID and present_id != NO_TOPIC_ID
 
 
@@ -115,13 +114,13 @@ class GroupCoordinatorShard:
         self._by_record = {kind: family for family in self.families for kind in family.record_kinds}
 
     def family_of(self, group_id: str) -> GroupManager | None:
-        """The family that holds the group; None for a group of offsets alone, or none at all."""
+        """Returns the group manager of the group; None for a group with offsets only and for an unknown one."""
         for family in self.families:
             if family.holds(group_id):
                 return family
         return None
 
-    # The machine's own duties (core/coordinator.py)
+    # CoordinatorShard (core/coordinator.py)
 
     def encode(self, fact: Any) -> CoordinatorRecord | None:
         if isinstance(fact, OffsetCommitted):
@@ -140,7 +139,7 @@ class GroupCoordinatorShard:
 
     def replay(self, record: CoordinatorRecord, offset: int) -> None:
         key, value = record
-        if key[:2] in OFFSET_KEYS:  # nearly all of them, so without another call
+        if key[:2] in OFFSET_KEYS:  # nearly all records, so without another call
             if value is None:
                 self.offsets.forget(read_offset_key(key))
             else:
@@ -171,7 +170,7 @@ class GroupCoordinatorShard:
         return self._noted(family.expire(rest, now_ms), now_ms)
 
     def _noted(self, decision: Decision[Any], now: CoordinatorTime) -> Decision[Any]:
-        """With what the rebalances of classic groups add to their history."""
+        """Adds the history records of classic groups' rebalances to the decision."""
         if self._history is None:
             return decision
         changes = [fact for fact in decision.facts if isinstance(fact, GroupChanged)]
@@ -184,14 +183,14 @@ class GroupCoordinatorShard:
         ]
         return replace(decision, facts=(*decision.facts, *notes)) if notes else decision
 
-    # The classic protocol. A family of another kind may also let clients of it in.
+    # The classic protocol. Managers of other group types may also admit classic-protocol members.
 
     def join(self, request: JoinRequest, new_id: str, ticket: RequestId, now: CoordinatorTime) -> Decision[Any]:
         check_metadata(request)
         family = self.family_of(request.group_id)
         if family is None or family is self.classic or not family.is_empty(request.group_id):
             return self._noted(self._classic_door(request.group_id).join(request, new_id, ticket, now), now)
-        # A group that nobody uses takes on the kind of its next first member.
+        # An empty group takes on the type of its next first member.
         emptied: Decision[Any] = Decision(facts=family.forget(request.group_id))
         return merged([emptied, self._noted(self.classic.join(request, new_id, ticket, now), now)])
 
@@ -231,7 +230,7 @@ class GroupCoordinatorShard:
         now: CoordinatorTime,
         producer: Producer | None = None,
     ) -> Decision[Any]:
-        """Answers with an error or None for each partition."""
+        """Handles OffsetCommit and TxnOffsetCommit. The response has an error or None for each partition."""
         check_group_id(group_id)
         timers = self._check_commit(group_id, committer, now)
         outcomes: Outcomes = {}
@@ -241,7 +240,8 @@ class GroupCoordinatorShard:
             if note and len(note.encode()) > self._limits.offset_metadata_bytes_max:
                 outcomes[partition] = OffsetMetadataTooLarge(f"the note for {partition} is too long")
                 continue
-            # A transactional commit waits for the transaction's coordinator after its topics were resolved.
+            # A transactional commit waits for the transaction coordinator after its topics were resolved. They may have
+            # been re-created since.
             if producer is not None and is_of_another_topic(topic_id, self._topic_id_of(partition.topic)):
                 outcomes[partition] = UnknownTopic(f"topic {partition.topic} was deleted and created again")
                 continue
@@ -255,7 +255,7 @@ class GroupCoordinatorShard:
         family = self.family_of(group_id)
         if family is not None:
             return family.check_commit(group_id, committer, now)
-        # A consumer without a group, or an administrator, commits under a name that nobody has joined.
+        # A consumer without a group, or an administrator, commits under a group id without members.
         if committer.generation >= 0:
             raise IllegalGeneration(f"there is no group {group_id}, so it has no generation {committer.generation}")
         return ()
@@ -272,7 +272,7 @@ class GroupCoordinatorShard:
         return FetchedOffsets(dict(self.offsets.of_group(group_id)), unstable)
 
     def forget_offsets(self, group_id: str, wanted: Iterable[TopicPartition], ticket: RequestId) -> Decision[Any]:
-        """OffsetDelete: answers with an error or None for each partition."""
+        """Handles OffsetDelete. The response has an error or None for each partition."""
         family = self.family_of(group_id)
         if family is None and not self.offsets.holds(group_id):
             raise GroupNotFound(f"there is no group {group_id}")
@@ -298,10 +298,11 @@ class GroupCoordinatorShard:
     def topic_deleted(self, topic: str, deleted_ms: int = TIME_MS_MAX) -> Decision[Any]:
         """Removes the offsets of a deleted topic, committed and pending.
 
-        Offsets with the id of a new topic of the same name stay. Those without an id, from older versions, stay if they
-        were committed after `deleted_ms`.
+        Offsets with the id of a new topic of the same name stay. Those without an id, from older versions, stay if
+        they were committed after `deleted_ms`.
 
-        A decision with at least REMOVED_MAX facts is to be taken again when it is applied: there may be more to remove.
+        If the decision has at least REMOVED_MAX records, the caller repeats the call after they are applied: there
+        may be more to remove.
         """
         present_id = self._topic_id_of(topic)
 
@@ -335,14 +336,15 @@ class GroupCoordinatorShard:
         return self.offsets.removal(topic, lambda committed: is_of_another_topic(committed.topic_id, present_id))
 
     def expire_offsets(self, now: CoordinatorTime) -> Decision[Any]:
-        """Forget what no member has come back for in time, and groups that have nothing left; see `topic_deleted`."""
+        """Removes expired offsets, and groups that have no offsets left. To be repeated like `topic_deleted`."""
         facts: list[Any] = []
         groups = {listing.group_id for listing in self.listings()}
         for group_id in groups:
             facts += self._expired_facts(group_id, now.wall_ms)
             if len(facts) >= REMOVED_MAX:
                 break
-        # Offsets go before their group: after a crash in between, the group is found empty and expires next time.
+        # Offsets are removed before their group: after a crash in between, the group is loaded as an empty one and
+        # expires next time.
         return Decision(facts=facts, is_divisible=True)
 
     def _expired_facts(self, group_id: str, wall_ms: int) -> list[Any]:
@@ -373,7 +375,7 @@ class GroupCoordinatorShard:
         since_ms = committed.committed_ms if rule.idle_since_ms is None else rule.idle_since_ms
         return wall_ms - max(since_ms, committed.committed_ms) >= self._limits.offsets_retention_ms
 
-    # Groups of every kind
+    # Groups of every type
 
     def listings(self) -> Iterable[GroupListing]:
         named = set()
@@ -386,7 +388,7 @@ class GroupCoordinatorShard:
                 yield GroupListing(group_id, "", GroupState.EMPTY, self.classic.name)
 
     def delete(self, group_id: str, ticket: RequestId) -> Decision[Any]:
-        """DeleteGroups, for one of them: only a group without members can go, and its offsets go with it."""
+        """Deletes one group without members, and its offsets."""
         family = self.family_of(group_id)
         if family is None and not self.offsets.holds(group_id):
             raise GroupNotFound(f"there is no group {group_id}")

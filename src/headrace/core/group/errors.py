@@ -1,7 +1,4 @@
-"""Errors of group coordinators, for the classic and the consumer protocol.
-
-One class for each code, so that a reader finds who says it.
-"""
+"""Errors of group coordinators, for the classic and the consumer protocol: one class per error code."""
 
 from headrace.model.errors import ErrorCode, RequestError
 
@@ -15,7 +12,7 @@ class GroupNotFound(RequestError):
 
 
 class NonEmptyGroup(RequestError):
-    """Members are using what somebody wants to take away."""
+    """The group still has members that use what is to be deleted."""
 
     code = ErrorCode.NON_EMPTY_GROUP
 
@@ -33,19 +30,19 @@ class InvalidSessionTimeout(RequestError):
 
 
 class InconsistentProtocol(RequestError):
-    """The member speaks none of the protocols that all others speak."""
+    """The member supports none of the protocols that are common to the others."""
 
     code = ErrorCode.INCONSISTENT_GROUP_PROTOCOL
 
 
 class UnknownMember(RequestError):
-    """The member is not, or no longer, in the group: it should join again without an id."""
+    """The member is not, or no longer, in the group. It must rejoin without a member id."""
 
     code = ErrorCode.UNKNOWN_MEMBER_ID
 
 
 class MemberIdRequired(RequestError):
-    """Join again with this id: a client that never comes back has then taken no place in the group."""
+    """The member must rejoin with this member id. A client that does not return has then joined no group."""
 
     code = ErrorCode.MEMBER_ID_REQUIRED
 
@@ -80,13 +77,13 @@ class UnstableOffset(RequestError):
 
 
 class FencedMemberEpoch(RequestError):
-    """The member has missed something: it must give up its partitions and join again."""
+    """The member's epoch is fenced: it must give up its partitions and rejoin."""
 
     code = ErrorCode.FENCED_MEMBER_EPOCH
 
 
 class StaleMemberEpoch(RequestError):
-    """The member should hear of its new epoch first, then try again."""
+    """The member's epoch is outdated: it must send a heartbeat to get the new one, then retry."""
 
     code = ErrorCode.STALE_MEMBER_EPOCH
     retriable = True

@@ -1,8 +1,9 @@
-"""What every kind of group offers to the machine that hosts it.
+"""Interface of group managers: what each group type offers to the coordinator shard.
 
-A partition of the offsets topic holds groups of several kinds and the offsets of all of them. Each kind is a family:
-it decides for its groups, writes its own kinds of records and names its own timers. `coordinator_shard.py` brings each
-record, fact and timer to its family, and asks the family of a group whatever depends on its members.
+A partition of the offsets topic has groups of several types and the offsets of all of them. The manager of a type
+(`family` in code) handles its groups' requests, writes its own kinds of records and names its own timers.
+`coordinator_shard.py` routes each record and timer to its manager, and calls the manager of a group for whatever
+depends on its members.
 """
 
 from collections.abc import Iterable, Sequence
@@ -13,36 +14,38 @@ from headrace.core.group.model import GroupListing, JoinRequest, MemberIdentity,
 
 
 class Committer(NamedTuple):
-    """Who commits or fetches offsets, as far as it says. A client without a group says nothing."""
+    """The client that commits or fetches offsets, as far as its request identifies it. A client without a group sends
+    no identity.
+    """
 
     member_id: str = ""
     instance_id: str | None = None
-    generation: int = -1  # or the member's epoch, in groups of the newer protocol
+    generation: int = -1  # or the member epoch, in groups of the consumer protocol
     api_version: int = 0
     transactional: bool = False
 
 
 class OffsetExpirationCondition(NamedTuple):
-    """When the offsets of a group may be forgotten."""
+    """When the offsets of a group may expire."""
 
-    idle_since_ms: int | None = None  # wall time since when the group is empty; None: count from each commit
-    keeps_topics: frozenset[str] = frozenset()  # members read these: their offsets stay
+    idle_since_ms: int | None = None  # wall time since when the group is empty; None: since each commit
+    keeps_topics: frozenset[str] = frozenset()  # members subscribe to these topics: their offsets stay
     keeps_all: bool = False
 
 
 class GroupManager(Protocol):
-    name: str  # the first word of its timers' names, and the type that ListGroups tells
+    name: str  # prefix of its timers' names, and the type in ListGroups
     record_kinds: frozenset[int]
     fact_types: tuple[type, ...]
 
     def holds(self, group_id: str) -> bool: ...
 
     def is_empty(self, group_id: str) -> bool:
-        """Whether the group has no members, so that it can be deleted, or replaced by one of another kind."""
+        """Returns whether the group has no members, so that it can be deleted or replaced by one of another type."""
 
     def listings(self) -> Iterable[GroupListing]: ...
 
-    # Its part of the machine
+    # CoordinatorShard
 
     def encode(self, fact: Any) -> CoordinatorRecord | None: ...
 
@@ -53,28 +56,28 @@ class GroupManager(Protocol):
     def loaded(self, now: CoordinatorTime) -> Decision[Any]: ...
 
     def expire(self, timer: str, now: CoordinatorTime) -> Decision[Any]:
-        """`timer` comes without the family's name."""
+        """Called when a timer is due. `timer` is its name without the manager's prefix."""
 
-    # What offsets depend on
+    # Checks for offsets
 
     def check_commit(self, group_id: str, committer: Committer, now: CoordinatorTime) -> Sequence[Timer]:
-        """Raise unless these offsets may be committed; a commit also says that the member is alive."""
+        """Raises unless these offsets may be committed. A commit also restarts the member's session timeout."""
 
     def check_fetch(self, group_id: str, committer: Committer) -> None:
-        """Raise if a member that says which epoch it is at is wrong about it."""
+        """Raises if the member's epoch is wrong; members without an epoch are not checked."""
 
     def subscribed_topics(self, group_id: str) -> frozenset[str] | None:
-        """Topics that members read now; None where the protocol does not tell."""
+        """Returns the topics that members subscribe to; None where the protocol does not reveal them."""
 
     def offsets_rule(self, group_id: str) -> OffsetExpirationCondition: ...
 
     def forget(self, group_id: str) -> Sequence[Any]:
-        """The facts that make the group, which is empty, disappear."""
+        """Returns the records that remove an empty group."""
 
 
 @runtime_checkable
 class ClassicProtocolSupport(Protocol):
-    """A family that takes the requests of the classic protocol."""
+    """A group manager that handles requests of the classic protocol."""
 
     def holds(self, group_id: str) -> bool: ...
 
@@ -98,11 +101,11 @@ class ClassicProtocolSupport(Protocol):
 
 
 def timer_name(family: str, kind: str, group_id: str, member_id: str = "") -> str:
-    """A name that can be taken apart again, whatever characters groups and members have in theirs."""
+    """Returns a timer name that `split_timer` parses, whatever characters group and member ids contain."""
     return f"{family} {kind} {len(group_id)} {group_id}{member_id}"
 
 
 def split_timer(rest: str) -> tuple[str, str, str]:
-    """Kind, group and member, from a timer's name without its family."""
+    """Returns kind, group and member from a timer name without its prefix."""
     kind, length, names = rest.split(" ", 2)
     return kind, names[: int(length)], names[int(length) :]

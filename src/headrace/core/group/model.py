@@ -1,4 +1,4 @@
-"""The nouns of classic groups: values that never change."""
+"""Immutable value types of classic groups: members, state, requests, responses."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -8,13 +8,13 @@ from typing import NamedTuple
 
 from headrace.core.coordinator import RequestId
 
-# Consumers call their protocol type so; Connect and others have their own.
+# Protocol type of consumers; Connect and others have their own.
 CONSUMER_PROTOCOL_TYPE = "consumer"
 NO_GENERATION = -1
 
 
 class GroupState(StrEnum):
-    """In the words that clients and tools know."""
+    """States by Kafka's names."""
 
     EMPTY = "Empty"
     PREPARING = "PreparingRebalance"
@@ -23,7 +23,7 @@ class GroupState(StrEnum):
     DEAD = "Dead"
 
 
-# Which state may follow which. A group that is dead is not there any more, so nothing follows.
+# Allowed state transitions. A dead group has been removed, so it has no next state.
 NEXT: Mapping[GroupState, frozenset[GroupState]] = {
     GroupState.EMPTY: frozenset({GroupState.PREPARING, GroupState.DEAD}),
     GroupState.PREPARING: frozenset({GroupState.COMPLETING, GroupState.EMPTY, GroupState.DEAD}),
@@ -34,7 +34,7 @@ NEXT: Mapping[GroupState, frozenset[GroupState]] = {
 
 
 class Protocol(NamedTuple):
-    """A way to share partitions that a member can take part in, with what it tells the leader for it."""
+    """An assignment protocol that a member supports, with the member's metadata for the group leader."""
 
     name: str
     metadata: bytes
@@ -50,13 +50,15 @@ class Member:
     rebalance_timeout_ms: int
     protocols: tuple[Protocol, ...]
     assignment: bytes = b""
-    is_new: bool = False  # it waits for its first generation
-    joining: RequestId | None = None  # its JoinGroup waits for the others
-    syncing: RequestId | None = None  # its SyncGroup waits for the leader
+    is_new: bool = False  # it has not been in a generation yet
+    joining: RequestId | None = None  # the JoinGroup that waits for the other members
+    syncing: RequestId | None = None  # the SyncGroup that waits for the leader's assignment
 
     @property
     def is_parked(self) -> bool:
-        """A member whose request waits with us sends no heartbeats, and needs none."""
+        """Returns whether a request of the member waits here. Such a member sends no heartbeats and does not time
+        out.
+        """
         return self.joining is not None or self.syncing is not None
 
     def metadata_for(self, protocol: str | None) -> bytes:
@@ -67,7 +69,7 @@ class Member:
 
 
 class InitialDelay(NamedTuple):
-    """An empty group waits a little for more members, and a little longer as long as they come."""
+    """Delays the first rebalance of an empty group, and extends the delay while members keep joining."""
 
     delay_ms: int
     remaining_ms: int
@@ -78,19 +80,19 @@ class InitialDelay(NamedTuple):
 class ClassicGroup:
     group_id: str
     state: GroupState = GroupState.EMPTY
-    state_since_ms: int = -1  # wall time; what the age of an empty group is counted from
+    state_since_ms: int = -1  # wall time; the age of an empty group is based on it
     generation: int = 0
     protocol_type: str | None = None
     protocol: str | None = None
     leader: str | None = None
     members: Mapping[str, Member] = field(default_factory=lambda: MappingProxyType({}))
-    pending: frozenset[str] = frozenset()  # ids that were given out and not used yet
-    unsynced: frozenset[str] = frozenset()  # members that know the generation and have not asked for their share
-    initial: InitialDelay | None = None  # only while the first members gather
+    pending: frozenset[str] = frozenset()  # allocated member ids that were not used yet
+    unsynced: frozenset[str] = frozenset()  # members that have sent no SyncGroup for this generation
+    initial: InitialDelay | None = None  # only during the initial delay
 
     @property
     def is_forgettable(self) -> bool:
-        """Nothing was ever written about it, and nobody is in it."""
+        """Returns whether the group has no members and no record in the log."""
         return self.state is GroupState.EMPTY and not self.generation and not self.pending
 
     def member_of_instance(self, instance_id: str) -> str | None:
@@ -99,7 +101,7 @@ class ClassicGroup:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GroupCoordinatorConfig:
-    """What the broker's configuration says about groups and their offsets."""
+    """Broker configuration of groups and their offsets."""
 
     session_timeout_min_ms: int = 6_000
     session_timeout_max_ms: int = 1_800_000
@@ -110,15 +112,15 @@ class GroupCoordinatorConfig:
 
 
 class GroupChanged(NamedTuple):
-    """The group is now this. Only what a new coordinator has to know is written down."""
+    """The group's new state. Written only if a new coordinator needs it."""
 
     group: ClassicGroup
     is_written: bool
-    cause: str = ""  # of the rebalance that begins with it
+    cause: str = ""  # cause of the rebalance that begins with this change
 
 
 class GroupForgotten(NamedTuple):
-    """Nothing is known of the group any more."""
+    """The group was removed."""
 
     group_id: str
 
@@ -126,7 +128,7 @@ class GroupForgotten(NamedTuple):
 ClassicFact = GroupChanged | GroupForgotten
 
 
-# What clients ask, and what they are told
+# Requests and responses
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -140,7 +142,7 @@ class JoinRequest:
     rebalance_timeout_ms: int
     protocol_type: str
     protocols: tuple[Protocol, ...]
-    needs_known_id: bool = True  # KIP-394: newer clients come back with the id that they are given
+    needs_known_id: bool = True  # KIP-394: newer clients rejoin with the member id from the error
     can_skip_assignment: bool = True
     reason: str = ""
 
@@ -157,7 +159,7 @@ class JoinReply(NamedTuple):
     protocol_type: str | None
     protocol: str | None
     leader: str
-    members: tuple[JoinedMember, ...] = ()  # for the leader only, who shares the partitions out
+    members: tuple[JoinedMember, ...] = ()  # for the group leader only, which assigns the partitions
     skip_assignment: bool = False
 
 
@@ -167,7 +169,7 @@ class SyncRequest:
     member_id: str
     generation: int
     instance_id: str | None = None
-    protocol_type: str | None = None  # None: the client does not say
+    protocol_type: str | None = None  # None: not sent by the client
     protocol: str | None = None
     assignments: Mapping[str, bytes] = field(default_factory=dict)
 

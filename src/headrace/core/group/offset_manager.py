@@ -1,7 +1,7 @@
-"""The offsets that groups have committed, and those that wait for a transaction to end.
+"""Offsets that groups have committed, and pending offsets of open transactions.
 
-Decides nothing about members: whether somebody may commit is asked of the group's family. `apply` and its kin alone
-change, live and at recovery alike.
+Only `apply`, `put`, `forget` and `transaction_ended` change state, live and at recovery alike. Whether a member may
+commit is checked by the group manager. No I/O.
 """
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
@@ -11,8 +11,8 @@ from headrace.core.group.records import OffsetAndMetadata, OffsetKey
 from headrace.model.ids import TopicPartition
 
 NO_PRODUCER = -1
-# Offsets that one decision removes when they expire or their topic is deleted: some 50 ms of the event loop. Clients do
-# not wait for that, and half a million at once would take longer than the session of the broker.
+# Offsets that one decision removes when they expire or their topic is deleted: some 50 ms of the event loop. No client
+# waits for that, and removing half a million at once would take longer than the broker's session.
 REMOVED_MAX = 5_000
 
 OffsetsOfGroup = dict[TopicPartition, OffsetAndMetadata]
@@ -21,7 +21,7 @@ OffsetsOfGroup = dict[TopicPartition, OffsetAndMetadata]
 class OffsetCommitted(NamedTuple):
     key: OffsetKey
     committed: OffsetAndMetadata
-    producer_id: int = NO_PRODUCER  # else it counts once this producer's transaction is committed
+    producer_id: int = NO_PRODUCER  # otherwise pending until this producer's transaction commits
 
 
 class OffsetForgotten(NamedTuple):
@@ -29,7 +29,7 @@ class OffsetForgotten(NamedTuple):
 
 
 class TopicOffsetsRemoved(NamedTuple):
-    """Offsets of a topic were removed; `topic_ids` are those that remaining ones name. Not written to the log."""
+    """Offsets of a topic were removed; `topic_ids` are the topic ids of the remaining ones. Not written to the log."""
 
     topic: str
     topic_ids: frozenset[bytes]
@@ -42,12 +42,12 @@ IsOutdated = Callable[[OffsetAndMetadata], bool]
 class Offsets:
     def __init__(self) -> None:
         self._groups: dict[str, OffsetsOfGroup] = {}
-        self._pending: dict[int, dict[str, OffsetsOfGroup]] = {}  # by producer
-        self._producers: dict[str, set[int]] = {}  # by group, those with a transaction that brings offsets
-        # The ids that offsets name for a topic, NO_TOPIC_ID included. May hold some that no offset names any more.
+        self._pending: dict[int, dict[str, OffsetsOfGroup]] = {}  # by producer id
+        self._producers: dict[str, set[int]] = {}  # by group, the producers with pending offsets
+        # Topic ids of a topic's offsets, NO_TOPIC_ID included. May contain ids that no offset has any more.
         self._topic_ids: dict[str, set[bytes]] = {}
 
-    # Asking
+    # Queries
 
     def holds(self, group_id: str) -> bool:
         return group_id in self._groups
@@ -62,24 +62,24 @@ class Offsets:
         return group_id in self._producers
 
     def unstable(self, group_id: str) -> frozenset[TopicPartition]:
-        """Partitions for which an open transaction brings a new offset."""
+        """Returns the partitions for which an open transaction has pending offsets."""
         return frozenset(partition for offsets in self._pending_of(group_id) for partition in offsets)
 
     def pending(self, group_id: str) -> Iterator[tuple[TopicPartition, OffsetAndMetadata]]:
-        """The offsets that open transactions bring."""
+        """Yields the pending offsets of open transactions."""
         for offsets in self._pending_of(group_id):
             yield from offsets.items()
 
     def topics_with_ids(self) -> Mapping[str, Collection[bytes]]:
-        """By topic, the ids that its offsets may name."""
+        """Returns, by topic, the topic ids that its offsets may have."""
         return self._topic_ids
 
     def removal(self, topic: str, is_outdated: IsOutdated) -> list[OffsetFact]:
-        """The facts that remove the outdated offsets of a topic, committed and pending.
+        """Returns the records that remove the outdated offsets of a topic, committed and pending.
 
-        A tombstone removes every offset of a group's partition, so there is none while one of them is not outdated.
-        An outdated pending offset beside a newer one never counts: the later record does.
-        At least REMOVED_MAX facts mean that there may be more: see `GroupCoordinatorShard.topic_deleted`.
+        A tombstone removes every offset of a group's partition, so none is written while one of these offsets is not
+        outdated. An outdated pending offset beside a newer one never takes effect, since the later record wins. A
+        result of at least REMOVED_MAX records may be incomplete: see `GroupCoordinatorShard.topic_deleted`.
         """
         if topic not in self._topic_ids:
             return []
@@ -106,7 +106,7 @@ class Offsets:
     def _pending_of(self, group_id: str) -> list[OffsetsOfGroup]:
         return [self._pending[one][group_id] for one in self._producers.get(group_id, ())]
 
-    # Changing
+    # Changes
 
     def apply(self, fact: OffsetFact, record_offset: int) -> None:
         if isinstance(fact, OffsetCommitted):
@@ -137,7 +137,7 @@ class Offsets:
             topic_ids.add(committed.topic_id)
 
     def forget(self, key: OffsetKey) -> None:
-        """As in Kafka, a tombstone also removes what open transactions would bring for the partition."""
+        """Removes a committed offset. As in Kafka, a tombstone also removes the partition's pending offsets."""
         _remove(self._groups, key)
         for producer_id in list(self._producers.get(key.group_id, ())):
             groups = self._pending[producer_id]
@@ -151,7 +151,7 @@ class Offsets:
             self._forget_producer(group_id, producer_id)
             for partition, waiting in offsets.items() if committed else ():
                 known = self._groups.get(group_id, {}).get(partition)
-                # Somebody may have committed outside the transaction while it was open: the later record counts.
+                # An offset may have been committed outside the transaction while it was open: the later record wins.
                 if known is None or known.record_offset < waiting.record_offset:
                     self.put(OffsetKey(group_id, partition), waiting)
 
@@ -163,7 +163,7 @@ class Offsets:
 
 
 def _remove(groups: dict[str, OffsetsOfGroup], key: OffsetKey) -> bool:
-    """Whether the group has no offsets left here."""
+    """Removes an offset. Returns whether the group has no offsets left here."""
     offsets = groups.get(key.group_id)
     if offsets is None:
         return False

@@ -1,7 +1,7 @@
-"""Why did we rebalance? Each group's last rebalances: the cause, who came and went, how long each member stood still.
+"""History of each group's last rebalances: cause, joined and departed members, pause per member.
 
-Written beside the groups, in records of a kind of our own: Kafka's tools pass over kinds that they do not know.
-A slot of the key is used again after KEPT rebalances, so compaction forgets the older ones.
+Records have a kind that Kafka does not define; Kafka's tools skip unknown kinds. Slots of the key are reused after
+KEPT rebalances, so compaction removes the older ones.
 
     key     int16 kind, string group, int16 slot          value   int16 version, JSON
 """
@@ -23,21 +23,21 @@ HISTORY_KIND = 0x4852  # "HR": far from the kinds that Kafka counts up from 0
 _VERSION = 0
 _INT16 = Struct(">h")
 
-# A day of hourly deployments, with room for a bad night.
+# A day of hourly deployments, and some more.
 KEPT = 32
 NOT_ENDED = -1
 
 
 class Rebalanced(NamedTuple):
     group_id: str
-    number: int  # the generation or epoch that it leads to
+    number: int  # the generation or group epoch that it leads to
     cause: str
     began_ms: int  # wall time
     ended_ms: int = NOT_ENDED
     members_before: tuple[str, ...] = ()
     members_after: tuple[str, ...] = ()
     pauses_ms: Mapping[str, int] = {}
-    is_written: bool = True  # what only adds a member's pause waits for the end
+    is_written: bool = True  # updates that only add a member's pause are not written until the rebalance ends
 
     @property
     def is_over(self) -> bool:
@@ -50,7 +50,7 @@ class RebalanceForgotten(NamedTuple):
 
 
 class History:
-    """A family without groups: it has records and facts of its own, and nothing to decide."""
+    """A group manager without groups: it has records of its own, and handles no requests."""
 
     name = "history"
     record_kinds = frozenset({HISTORY_KIND})
@@ -66,7 +66,7 @@ class History:
         rows = self.of_group(group_id)
         return rows[-1] if rows and not rows[-1].is_over else None
 
-    # What a decision adds to it
+    # Records of a decision
 
     def of_classic(
         self, before: ClassicGroup | None, after: ClassicGroup, cause: str, now: CoordinatorTime
@@ -81,7 +81,7 @@ class History:
             return
         row = row._replace(members_after=tuple(after.members))
         if after.state in (GroupState.STABLE, GroupState.EMPTY):
-            # From the first call to join until the leader has shared out, nobody who was there before reads anything.
+            # No earlier member consumes from the start of the rebalance until the group leader has assigned partitions.
             stayed = [member for member in row.members_before if member in after.members]
             pause_ms = now.wall_ms - row.began_ms
             yield row._replace(ended_ms=now.wall_ms, pauses_ms=dict.fromkeys(stayed, pause_ms))
@@ -97,7 +97,8 @@ class History:
             row = Rebalanced(after.group_id, begun.epoch, begun.cause, now.wall_ms, members_before=begun.members_before)
         if row is None:
             return
-        # Members go on reading what they keep: only who waits for something new, or gives something up, stands still.
+        # Members continue to consume the partitions that they keep. Only members that get or revoke partitions are
+        # paused.
         pauses = dict(row.pauses_ms)
         for member_id in after.subscriptions:
             old, new_holding = before.holding(member_id), after.holding(member_id)
@@ -109,7 +110,7 @@ class History:
         if begun is not None or new != row:
             yield new._replace(is_written=begun is not None or new.is_over)
 
-    # Its part of the machine
+    # Group manager interface
 
     def encode(self, fact: Rebalanced | RebalanceForgotten) -> CoordinatorRecord | None:
         if isinstance(fact, RebalanceForgotten):
@@ -147,7 +148,7 @@ class History:
         return ()
 
     def check_fetch(self, group_id: str, committer: Committer) -> None:
-        """Nobody commits to a history."""
+        """Checks nothing: the history has no offsets."""
 
     def subscribed_topics(self, group_id: str) -> frozenset[str] | None:
         return None
@@ -160,12 +161,12 @@ class History:
 
 
 def _overtaken(row: Rebalanced | None, now: CoordinatorTime) -> Iterable[Rebalanced]:
-    """A rebalance during which the next one begins is over: its members go on with that one."""
+    """Ends a rebalance that the next one interrupts."""
     if row is not None:
         yield row._replace(ended_ms=now.wall_ms, is_written=True)
 
 
-# Bytes
+# Encoding
 
 
 def encode(row: Rebalanced) -> CoordinatorRecord:
@@ -190,7 +191,7 @@ def _key(group_id: str, slot: int) -> bytes:
 
 
 def decode(record: CoordinatorRecord) -> Rebalanced | RebalanceForgotten:
-    """Raises CorruptLog for bytes that nobody here has written."""
+    """Decodes a record. Raises CorruptLog if it is malformed."""
     try:
         (length,) = _INT16.unpack_from(record.key, 2)
         group_id = record.key[4 : 4 + length].decode()

@@ -1,10 +1,10 @@
-"""The records of `__consumer_offsets`, byte for byte as Kafka's own tools read them.
+"""Encodes and decodes records of `__consumer_offsets`, in Kafka's format.
 
     key    ┌──────┬─────────────────────────┐    kind 0, 1: group, topic, partition → a committed offset
-           │ kind │ what the kind is about  │    kind 2:    group                   → a classic group
-           │ int16│                         │    others belong to other kinds of groups
+           │ kind │ fields of the kind      │    kind 2:    group                   → a classic group
+           │ int16│                         │    other kinds belong to other group types
            └──────┴─────────────────────────┘
-    value  ┌─────────┬──────────────────────┐    no value: what was said under the key is forgotten
+    value  ┌─────────┬──────────────────────┐    null value: tombstone for the key
            │ version │ fields               │
            │ int16   │                      │
            └─────────┴──────────────────────┘
@@ -17,8 +17,8 @@ A committed offset is written in version 4 of its value, the first with compact 
     │ int16   │ int64  │ int32       │ bytes            │ int64    │ varint 0/1│ 00 10 uuid             │
     └─────────┴────────┴─────────────┴──────────────────┴──────────┴───────────┴────────────────────────┘
 
-As in Kafka 4.3, an offset with an expiration time of its own is written in version 1, which has no topic id. Versions 0
-to 4 of committed offsets are read. Classic groups are written in version 3; versions 0 to 3 of them are read.
+As in Kafka 4.3, an offset with an expiration time of its own is written in version 1, which has no topic id. Versions
+0 to 4 of committed offsets are read. Classic groups are written in version 3; versions 0 to 3 of them are read.
 """
 
 from functools import lru_cache
@@ -32,7 +32,7 @@ from headrace.model.errors import CorruptLog, ProtocolError
 from headrace.model.ids import TopicPartition
 from headrace.protocol.primitives import EMPTY_TAGS, Reader, uvarint
 
-OFFSET_KEYS = frozenset({b"\x00\x00", b"\x00\x01"})  # how the keys of kinds 0 and 1 begin
+OFFSET_KEYS = frozenset({b"\x00\x00", b"\x00\x01"})  # first bytes of keys of kinds 0 and 1
 GROUP_KIND = 2
 
 _INT16 = Struct(">h")
@@ -41,7 +41,7 @@ _INT64 = Struct(">q")
 _OFFSET_AND_LENGTH = Struct(">qh")
 _VERSION_OFFSET_AND_EPOCH = Struct(">hqi")
 _OFFSET_AND_EPOCH = Struct(">qi")
-_WITHOUT_NOTE = Struct(">hqihq")  # a whole value in version 3: version, offset, leader epoch, no note, time
+_WITHOUT_NOTE = Struct(">hqihq")  # a whole value in version 3: version, offset, leader epoch, empty metadata, time
 _WITH_TOPIC_ID = Struct(">hqiBq19s")  # a whole value in version 4: the same, and the tagged field of the topic id
 _NULL = b"\xff\xff"
 # The first version that adds tagged fields and compact lengths.
@@ -56,28 +56,28 @@ NO_TOPIC_ID = bytes(_TOPIC_ID_BYTES)
 TOPIC_IDS_SHARED_MAX = 16 * 1024
 
 
-# A log says the same few keys again and again: each is taken apart once. Enough for the groups of one partition of the
-# topic, and some 30 MB at most.
+# A log repeats the same few keys: each is decoded once. Enough for the groups of one partition of the topic, and some
+# 30 MB at most.
 KEYS_REMEMBERED_MAX = 64 * 1024
 
-# What a NamedTuple's own constructor ends up calling, at half its price; a start makes a million of them.
+# Called by a NamedTuple's own constructor, at half its cost; loading a partition creates a million of them.
 _new_tuple = tuple.__new__
 
 
 class OffsetAndMetadata(NamedTuple):
-    """How far a group has got in a partition. `record_offset` is where that is written down."""
+    """A committed offset. `record_offset` is the offset of its record in the log."""
 
     offset: int
     leader_epoch: int = -1
     metadata: str = ""
     committed_ms: int = -1  # wall time
-    expires_ms: int = -1  # wall time; -1: with the group
+    expires_ms: int = -1  # wall time; -1: expires with the group
     topic_id: bytes = NO_TOPIC_ID  # of the topic that it was committed for; NO_TOPIC_ID if the record has none
     record_offset: int = -1
 
 
 class _TopicIds(dict[bytes, bytes | None]):
-    """The topic id in the tagged fields of a value; None if they are others. Equal ids are one object."""
+    """Cache of topic ids by encoded tagged fields; None for other fields. Equal ids are one object."""
 
     def __missing__(self, fields: bytes) -> bytes | None:
         topic_id = fields[len(_TOPIC_ID_FIELD) :] if fields.startswith(_TOPIC_ID_FIELD) else None
@@ -96,7 +96,7 @@ class OffsetKey(NamedTuple):
 
 
 def record_kind(record: CoordinatorRecord) -> int:
-    """Which table a record belongs to; -1 if it is too short to say."""
+    """Returns the kind of a record; -1 if its key is too short."""
     return int(_INT16.unpack_from(record.key)[0]) if len(record.key) >= _INT16.size else -1
 
 
@@ -104,7 +104,7 @@ def record_kind(record: CoordinatorRecord) -> int:
 
 
 def offset_record(key: OffsetKey, committed: OffsetAndMetadata | None) -> CoordinatorRecord:
-    """The most common record by far, so its bytes are put together in as few steps as can be."""
+    """Encodes a committed offset. By far the most common record, so its bytes are built in as few steps as possible."""
     group, topic = key.group_id.encode(), key.place.topic.encode()
     key_bytes = b"\x00\x01%b%b%b%b%b" % (
         _INT16.pack(len(group)),
@@ -123,7 +123,7 @@ def offset_record(key: OffsetKey, committed: OffsetAndMetadata | None) -> Coordi
 
 
 def _unusual_offset(committed: OffsetAndMetadata) -> bytes:
-    """The value of an offset with a note, with an expiration time of its own, or without a topic id."""
+    """Encodes the value of an offset with metadata, with an expiration time of its own, or without a topic id."""
     offset, leader_epoch, metadata, committed_ms, expires_ms, topic_id, _ = committed
     note = metadata.encode()
     if expires_ms >= 0:
@@ -186,7 +186,7 @@ def _bytes(content: bytes) -> bytes:
 
 
 class _Fields:
-    """Walks over the fields of one record."""
+    """Reads the fields of one record in order."""
 
     def __init__(self, data: bytes, position: int = 0) -> None:
         self._data = data
@@ -225,10 +225,12 @@ def read_offset_key(key: bytes) -> OffsetKey:
 
 
 def read_offset(value: bytes, record_offset: int = -1) -> OffsetAndMetadata:
-    """Versions 0 to 4; raises CorruptLog for others and for a value that is cut short."""
+    """Decodes the value of a committed offset, versions 0 to 4. Raises CorruptLog for other versions and truncated
+    values.
+    """
     if len(value) == _WITH_TOPIC_ID.size:
         version, offset, leader_epoch, note_length, committed_ms, fields = _WITH_TOPIC_ID.unpack(value)
-        if version == 4 and note_length == 1:  # as nearly all of them are
+        if version == 4 and note_length == 1:  # as nearly all values
             topic_id = _topic_ids[fields]
             if topic_id is not None:
                 return _new_tuple(
@@ -236,7 +238,7 @@ def read_offset(value: bytes, record_offset: int = -1) -> OffsetAndMetadata:
                 )
     elif len(value) == _WITHOUT_NOTE.size:
         version, offset, leader_epoch, note_bytes, committed_ms = _WITHOUT_NOTE.unpack(value)
-        if version == 3 and not note_bytes:  # as nearly all of an older broker are
+        if version == 3 and not note_bytes:  # as nearly all values of an older broker
             return _new_tuple(
                 OffsetAndMetadata, (offset, leader_epoch, "", committed_ms, -1, NO_TOPIC_ID, record_offset)
             )
@@ -275,7 +277,7 @@ def read_group_key(record: CoordinatorRecord) -> str:
 
 
 def read_group(group_id: str, value: bytes) -> ClassicGroup:
-    """The group as its last written generation was: with members it is stable."""
+    """Decodes the group as of its last written generation: a group with members is stable."""
     fields = _Fields(value)
     version = _version(fields, "a group", newest=3)
     protocol_type, generation = fields.string(), fields.number(_INT32)

@@ -1,4 +1,4 @@
-"""What became true: told to everyone who follows the image, after it is committed and applied."""
+"""Metadata deltas: sent to the subscribers of the metadata image after a change is committed and applied."""
 
 from typing import NamedTuple
 
@@ -10,7 +10,7 @@ class TopicCreated(NamedTuple):
 
 
 class TopicDeleted(NamedTuple):
-    """The topic as it last was; a topic of the same name may exist by now, with another id."""
+    """The topic in its last state; a topic of the same name may exist by now, with another id."""
 
     topic: TopicImage
 
@@ -28,7 +28,7 @@ class PartitionsChanged(NamedTuple):
 
 
 class ConfigsChanged(NamedTuple):
-    """A topic, a group, a broker (by id), or all brokers (name '') have other configs than before."""
+    """The configs of a topic, a group, a broker (by id) or all brokers (name '') have changed."""
 
     resource: ConfigResource
 
@@ -42,7 +42,7 @@ class BrokerUnregistered(NamedTuple):
 
 
 class SessionChanged(NamedTuple):
-    """The broker's session has begun or ended, or it has said that it wants to stop."""
+    """The broker's session has begun or ended, or the broker has started to shut down."""
 
     broker: BrokerRegistration
 

@@ -1,11 +1,11 @@
-"""The image: every cluster fact in memory, ready to be asked.
+"""The metadata image: all cluster metadata in memory.
 
-It is changed in place, by `apply` alone, live and at start alike. Topics, partition states and brokers are
-values that never change: an applied change replaces those it touches, so it costs what it touches and not
-what the cluster holds. Whoever keeps a TopicImage over a wait keeps a consistent, perhaps outdated, topic;
-whoever needs to know whether anything happened compares `revision`.
+Only `apply` changes the image, in place, live and at start alike. Topics, partition states and brokers are immutable
+values: an applied change replaces those that it affects, so its cost depends on the change and not on the size of the
+cluster. A TopicImage that is kept across an await is consistent, and possibly outdated; compare `revision` to detect
+changes.
 
-`apply` takes what was committed and answers with events. It never decides whether a change is allowed.
+`apply` takes committed writes and returns deltas. It does not validate them.
 """
 
 from collections.abc import KeysView, Mapping
@@ -43,7 +43,7 @@ class MetadataImage:
     topics: Mapping[str, TopicImage]
     topic_ids: Mapping[UUID, str]
     brokers: Mapping[int, BrokerRegistration]
-    broker_configs: Mapping[str, Mapping[str, str]]  # by node id as text; '' is the default of all brokers
+    broker_configs: Mapping[str, Mapping[str, str]]  # by node id as text; '' is the cluster-wide default
     group_configs: Mapping[str, Mapping[str, str]]  # by group id; a group need not exist to have some
     tombstones: Mapping[str, Tombstone]  # of deleted topics that were not created again, oldest first
 
@@ -52,12 +52,12 @@ class MetadataImage:
         self.cluster_id = ""
         self.controller = NO_CONTROLLER
         self.next_producer_id = 0
-        self.producer_id_floor = 0  # no id below it is given out any more; raised after a restore
-        self.leader_epoch_floor = 0  # no new topic starts below it; covers tombstones that were let go
+        self.producer_id_floor = 0  # no lower id is allocated any more; raised after a restore
+        self.leader_epoch_floor = 0  # no new topic starts below it; covers removed tombstones
         self._topics: dict[str, TopicImage] = {}
         self._topic_ids: dict[UUID, str] = {}
         self._brokers: dict[int, BrokerRegistration] = {}
-        self.session_leases: dict[int, int] = {}  # by broker with a session: the lease that it lasts with
+        self.session_leases: dict[int, int] = {}  # by broker with a session: its lease
         self._stopping: dict[int, bool] = {}  # by broker with a session: whether it is shutting down
         self._full: dict[int, bool] = {}  # by broker with a session: whether its disk is full
         self._broker_configs: dict[str, Mapping[str, str]] = {}
@@ -73,7 +73,7 @@ class MetadataImage:
         self.tombstones = MappingProxyType(self._tombstones)
 
     def version_of(self, key: str) -> int:
-        """The version of a fact as this image knows it: what a commit based on it must expect."""
+        """Returns the version of a key in this image, for commits to compare."""
         return self._versions.get(key, 0)
 
     def fact_keys(self) -> KeysView[str]:
@@ -81,21 +81,21 @@ class MetadataImage:
 
     @property
     def controller_epoch(self) -> int:
-        """The version of the controller's fact: rises with every new controller, 0 while there is none."""
+        """Returns the version of the controller key: rises with every new controller, 0 while there is none."""
         return self.version_of(records.CONTROLLER)
 
     def state_of(self, topic_id: UUID, partition: int) -> PartitionRegistration | None:
-        """The partition's state; None if the topic was deleted, or has fewer partitions than the caller's."""
+        """Returns the partition's state; None if the topic was deleted, or has no such partition."""
         name = self._topic_ids.get(topic_id)
         states = self._topics[name].partitions if name is not None else ()
         return states[partition] if 0 <= partition < len(states) else None
 
     def live_brokers(self) -> dict[int, BrokerRegistration]:
-        """Those that have a session, by id."""
+        """Returns the brokers that have a session, by id."""
         return {node_id: broker for node_id, broker in sorted(self._brokers.items()) if broker.is_live}
 
     def topic_like(self, name: str) -> str | None:
-        """The topic whose name is the same once dots and underscores are not told apart."""
+        """Returns the topic with the same name once dots and underscores are treated as equal."""
         return self._collision_names.get(unify_collision_chars(name))
 
     def apply(
@@ -104,7 +104,7 @@ class MetadataImage:
         writes: Mapping[str, bytes | None],
         versions: Mapping[str, int] | None = None,
     ) -> list[MetadataDelta]:
-        """Make committed writes true; `versions` where they differ from the revision (at a reload)."""
+        """Applies committed writes. `versions` has the versions that differ from the revision (at a reload)."""
         self.revision = revision
         topic_writes: dict[str, bytes | None] = {}
         block_writes: dict[UUID, dict[int, bytes]] = {}
@@ -150,7 +150,7 @@ class MetadataImage:
             elif old.configs != fact.configs:
                 events.append(ConfigsChanged(ConfigResource(ResourceType.TOPIC, name)))
         for topic_id, blocks in block_writes.items():
-            if topic_id in self._topic_ids:  # else its topic went in the same commit
+            if topic_id in self._topic_ids:  # else its topic was deleted in the same commit
                 changed = self._apply_blocks(topic_id, blocks)
                 events += [] if topic_id in new_ids else changed
         events += [TopicCreated(self._topics[self._topic_ids[topic_id]]) for topic_id in new_ids]
@@ -232,7 +232,9 @@ class MetadataImage:
         return [SessionChanged(self._brokers[node_id])]
 
     def _with_session(self, broker: BrokerRegistration) -> BrokerRegistration:
-        """A session that is older than the registration was that of an earlier life of the broker."""
+        """Returns the broker with its session's state. A session that is older than the registration belongs to an
+        earlier incarnation.
+        """
         is_live = self.version_of(records.session_key(broker.node_id)) >= broker.epoch
         return broker._replace(
             is_live=is_live,

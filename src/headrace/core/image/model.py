@@ -1,7 +1,8 @@
-"""The nouns of the cluster image: small values that never change; a change makes a new one.
+"""Immutable value types of the metadata image.
 
-They are named tuples: a topic may have ten thousand partition states, and a tuple is made and compared several
-times faster than a dataclass; its class is defined twenty times faster, which a start in a tenth of a second feels.
+They are named tuples: a topic may have ten thousand partition states, and a tuple is created and compared several
+times faster than a dataclass. Its class is defined twenty times faster, which matters for a start within a tenth of a
+second.
 """
 
 from collections.abc import Mapping
@@ -23,14 +24,14 @@ class PartitionRegistration(NamedTuple):
     leader: int
     leader_epoch: int  # rises with every new leader
     partition_epoch: int  # rises with every change of this state
-    elr: tuple[int, ...] = ()  # out of sync, yet known to hold everything that is committed: they may lead (KIP-966)
-    last_leader: int = NO_LEADER  # who led last, remembered while nobody is known to hold everything
-    adding: tuple[int, ...] = ()  # replicas that a reassignment brings in; they are among `replicas` already
-    removing: tuple[int, ...] = ()  # replicas that it takes away, once those to be added are in sync
+    elr: tuple[int, ...] = ()  # eligible leader replicas: not in the ISR, and have every committed record (KIP-966)
+    last_leader: int = NO_LEADER  # the last leader, kept while ISR and ELR are empty
+    adding: tuple[int, ...] = ()  # replicas that a reassignment adds; `replicas` contains them already
+    removing: tuple[int, ...] = ()  # replicas that it removes once those to be added are in sync
     lost: tuple[int, ...] = ()  # replicas that lost their whole log and have not been in the ISR since
 
     def is_electable(self, broker: int) -> bool:
-        """Whether the broker leads, or is one of those that may lead because they hold everything."""
+        """Returns whether the broker is the leader or may be elected: it is in the ISR or ELR."""
         return broker in (self.leader, *self.isr, *self.elr)
 
 
@@ -56,19 +57,20 @@ class TopicImage(NamedTuple):
 
 class BrokerRegistration(NamedTuple):
     node_id: int
-    epoch: int  # the revision of its registration: every start of the broker has a higher one
+    epoch: int  # the broker epoch: the revision of its registration, which rises with every start
     endpoints: tuple[Listener, ...]
     rack: str | None
-    directory: str = ""  # the id of its data directory: another one means that the data is gone
+    directory: str = ""  # the id of its data directory; another id means that the data is gone
     is_live: bool = False  # it has a session that began with or after this registration
     is_stopping: bool = False  # it is shutting down
-    incarnation: str = ""  # of two processes with the same one, the earlier is dead; see `LogDirectory.incarnation`
+    # of two processes with the same incarnation, the earlier one is dead; see `LogDirectory.incarnation`
+    incarnation: str = ""
     is_full: bool = False  # its disk is full: it leads only where no other replica can
-    registrations: int = 0  # and clean stops, as its data directory counts them
+    registrations: int = 0  # registrations and clean stops, as counted in its data directory
 
 
 class Tombstone(NamedTuple):
-    """What is remembered of a deleted topic, so that its successor can be told from it."""
+    """What is kept of a deleted topic, so that a re-created one can be distinguished from it."""
 
     topic_id: UUID
     leader_epoch: int
@@ -77,7 +79,7 @@ class Tombstone(NamedTuple):
 
 
 class ResourceType(IntEnum):
-    """What configs can be set on, by Kafka's numbers."""
+    """Resources that have configs, by Kafka's numbers."""
 
     TOPIC = 2
     BROKER = 4
@@ -86,22 +88,22 @@ class ResourceType(IntEnum):
 
 
 class ConfigResource(NamedTuple):
-    """The name of a topic or group, a broker's id as text, or '' for the default of all brokers."""
+    """A config resource: the name of a topic or group, a broker's id as text, or '' for the cluster-wide default."""
 
     type: int
     name: str
 
 
 class Decision(NamedTuple, Generic[Row]):
-    """What to answer, and the metadata that must be committed together before it is true.
+    """A result, and the metadata records that must be committed together before the result is valid.
 
-    The commit compares the version of every key in `writes` and `unchanged` with the one in the image. Two decisions
-    that are taken at the same time have the outcome of one after the other, because each compares every key that it
-    read and that the other may write. Exceptions, with the same outcome in the end:
+    The commit compares the version of every key in `writes` and `unchanged` with the one in the image. Two concurrent
+    decisions have the outcome of one after the other, because each compares every key that it read and that the other
+    may write. Exceptions, with the same outcome in the end:
 
     - Elections and ISR changes read topic and broker configs; the decisions that write these read no partition state.
-    - Placements and elections read sessions. The controller looks at all partitions after every change of a session
-      and after every new partition. A replica that joins an ISR has its session and its registration compared.
+    - Placements and elections read sessions. The controller checks all partitions after every change of a session and
+      after every new partition. The session and the registration of a replica that joins an ISR are compared.
 
     Keys in `touched` are written and not compared: decisions that touch the same key do not conflict with each other,
     only with those that compare it.

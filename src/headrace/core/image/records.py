@@ -1,9 +1,9 @@
-"""How cluster facts lie in the metadata store: one key each, values in JSON.
+"""Keys and values of metadata records in the metadata store: one key per record, values in JSON.
 
     /headrace/cluster                         {"id"}
-    /headrace/controller                      {"node"}              leased; its version is the controller's epoch
+    /headrace/controller                      {"node"}              leased; its version is the controller epoch
     /headrace/brokers/<node id>               {"endpoints", "rack", "directory", "incarnation"}
-    /headrace/sessions/<node id>              {"stopping", "full", "lease"} leased: gone when the broker is silent
+    /headrace/sessions/<node id>              {"stopping", "full", "lease"} leased: deleted when the session expires
     /headrace/topics/<name>                   {"id", "configs", "former"}
     /headrace/partitions/<topic id>/<block>   [[leader, leader epoch, partition epoch, replicas, isr,
                                                 elr, last leader, adding, removing, lost], …]
@@ -16,10 +16,9 @@
     /headrace/unregistrations                 {}    written whenever a broker is unregistered
     /headrace/names/<collision name>          {"topic"}   of topics with a dot or an underscore in their name
 
-Partition states lie in blocks, so that a new leader for one partition rewrites a few kilobytes and not the
-whole of a large topic, and so that the largest topic still fits into one commit; what a state ends with is left out
-where it is the usual: nothing. Decides the layout and nothing else; readers ignore JSON fields they do not know, so
-that fields can be added.
+Partition states are stored in blocks, so that a new leader for one partition rewrites a few kilobytes and not the
+whole of a large topic, and so that the largest topic still fits into one commit. Trailing empty fields of a state are
+left out. Readers ignore unknown JSON fields, so that fields can be added.
 """
 
 import json
@@ -47,7 +46,7 @@ DELETED = ROOT + "deleted/"
 BROKER_CONFIGS = ROOT + "configs/brokers/"
 GROUP_CONFIGS = ROOT + "configs/groups/"
 _FAMILIES = (TOPICS, PARTITIONS, DELETED, BROKERS, SESSIONS, BROKER_CONFIGS, GROUP_CONFIGS, NAMES)
-_CLUSTER_DEFAULT = "default"  # a key may not end in nothing
+_CLUSTER_DEFAULT = "default"  # a key must not have an empty last part
 
 # 100 states take about 3 KB: small enough to rewrite for one partition, large enough that ten thousand
 # partitions are a hundred keys, which is what one commit can hold.
@@ -61,7 +60,7 @@ class TopicRecord(NamedTuple):
 
 
 def split_key(key: str) -> tuple[str, str]:
-    """The family a key belongs to and its name within it; a key of its own is its own family."""
+    """Returns a key's prefix and the name within it. A key without a name is its own prefix."""
     for family in _FAMILIES:
         if key.startswith(family):
             return family, key[len(family) :]
@@ -73,7 +72,7 @@ def topic_key(name: str) -> str:
 
 
 def name_keys(topic: str) -> tuple[str, ...]:
-    """The key that topics with colliding names share; none if no other name collides with this one."""
+    """Returns the key that topics with colliding names share; none if no other name can collide with this one."""
     return (NAMES + unify_collision_chars(topic),) if "." in topic or "_" in topic else ()
 
 
@@ -90,7 +89,7 @@ def session_key(node_id: int) -> str:
 
 
 def broker_configs_key(broker: str) -> str:
-    """`broker` is a node id as text, or '' for the default of all brokers."""
+    """Returns the key of a broker's configs. `broker` is a node id as text, or '' for the cluster-wide default."""
     return BROKER_CONFIGS + (broker or _CLUSTER_DEFAULT)
 
 
@@ -112,14 +111,14 @@ def split_block(name: str) -> tuple[UUID, int]:
 
 
 def block_keys(topic_id: UUID, partition_count: int) -> list[str]:
-    """The keys of all blocks of a topic."""
+    """Returns the keys of all partition blocks of a topic."""
     return [block_key(topic_id, block) for block in range(-(-partition_count // PARTITIONS_PER_BLOCK))]
 
 
 def block_writes(
     topic_id: UUID, partitions: Sequence[PartitionRegistration], changed: Iterable[int]
 ) -> dict[str, bytes]:
-    """The blocks that hold the changed partitions, as they are to be written."""
+    """Returns the writes for the blocks that contain the changed partitions."""
     writes = {}
     for block in sorted({index // PARTITIONS_PER_BLOCK for index in changed}):
         start = block * PARTITIONS_PER_BLOCK
@@ -174,7 +173,7 @@ def encode_topic(topic_id: UUID, configs: Mapping[str, str], former_ids: Iterabl
 
 
 def _former(topic_ids: Iterable[UUID]) -> dict[str, list[str]]:
-    """Left out where there are none, which is the usual."""
+    """Returns the field of former topic ids; empty where there are none, as usual."""
     texts = [one.hex for one in topic_ids]
     return {"former": texts} if texts else {}
 
@@ -231,26 +230,28 @@ def decode_broker(node_id: int, value: bytes, epoch: int) -> BrokerRegistration:
         fields["rack"],
         fields.get("directory", ""),
         incarnation=fields.get("incarnation", ""),
-        registrations=fields.get("registrations", 0),  # earlier versions do not count them
+        registrations=fields.get("registrations", 0),  # earlier versions do not write it
     )
 
 
 def encode_session(*, stopping: bool = False, full: bool = False, lease: int = 0) -> bytes:
-    """`lease`: the one that the session is committed under, so that others can end it.
+    """Encodes a session. `lease` is the one that it is committed under, so that other brokers can revoke it.
 
-    A broker with a full disk is written as a stopping one, too: brokers of earlier versions know only that field.
+    A broker with a full disk is also encoded as stopping: earlier versions read only that field.
     """
     return _encode({"stopping": stopping or full, "lease": lease, **({"full": True} if full and not stopping else {})})
 
 
 def session_is_stopping(value: bytes) -> bool:
-    """Whether the broker is shutting down."""
+    """Returns whether the broker is shutting down; False for a broker that is marked as stopping only because its
+    disk is full.
+    """
     fields = json.loads(value)
     return bool(fields["stopping"]) and not fields.get("full", False)
 
 
 def session_is_full(value: bytes) -> bool:
-    """Whether the broker's disk is full, and it goes on serving."""
+    """Returns whether the broker's disk is full, while it continues to serve."""
     return bool(json.loads(value).get("full", False))
 
 
@@ -268,12 +269,14 @@ def decode_configs(value: bytes) -> dict[str, str]:
 
 
 def encode_field(name: str, value: str | int) -> bytes:
-    """The facts that are a single value: cluster, controller, epoch floor."""
+    """Encodes a record with a single value: cluster id, controller, leader epoch floor."""
     return _encode({name: value})
 
 
 def encode_producer_ids(next_id: int, floor: int) -> bytes:
-    """`next_id` begins the next block; no broker gives out an id below `floor`, also not from a block that it has."""
+    """Encodes the next producer id block, which begins at `next_id`. No broker allocates an id below `floor`, also
+    not from a block that it already has.
+    """
     return _encode({"next": next_id, "floor": floor} if floor else {"next": next_id})
 
 

@@ -1,1 +1,1 @@
-"""core.replica: what a partition's leader may call committed. Pure arithmetic on offsets."""
+"""core.replica: replication state of a partition: high watermark, ISR, follower truncation. Pure; performs no I/O."""

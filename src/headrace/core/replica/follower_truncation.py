@@ -1,9 +1,11 @@
-"""Where a follower's log parts from its leader's, and how much of it has to go.
+"""Follower truncation: the offset at which a follower's log diverges from its leader's (KIP-101, KIP-279, KIP-595).
 
-A follower tells with each fetch where its log ends and of which leader epoch its last batch is. If the leader's history
-is another one, it answers with the largest epoch of its own that is not above that one, and where it ended. The
-follower cuts its log to what both may share, and asks again: each round one epoch less, until the histories meet
-(KIP-101, KIP-279, KIP-595). Never by its own watermark: that may lag behind what was committed.
+A follower sends with each fetch its log end and the leader epoch of its last batch. If the leader's log differs, the
+leader returns its largest epoch that is not above that one, and that epoch's end offset. The follower truncates its
+log to the common part and fetches again: each exchange goes at least one epoch back, until the logs agree. Followers
+never truncate to their own high watermark, which may lag behind what was committed.
+
+Pure; performs no I/O.
 """
 
 from typing import NamedTuple, Protocol
@@ -19,18 +21,20 @@ class EpochEndOffset(NamedTuple):
 
 
 class Epochs(Protocol):
-    """The leader epochs of a log, as the storage keeps them."""
+    """Interface to the leader epoch cache of a log."""
 
     def end_offset_for(self, epoch: int, log_end: int) -> tuple[int, int]:
-        """The largest known epoch not above the asked one, and where it ends; NO_EPOCH if there is none."""
+        """Returns the largest known epoch that is not above `epoch`, and its end offset; NO_EPOCH if there is none."""
 
 
 def divergence(leader: Epochs, leader_end: int, fetch_offset: int, last_fetched_epoch: int) -> EpochEndOffset | None:
-    """On the leader: what we have instead, unless a log that ends there, in that epoch, is a beginning of ours."""
+    """Leader: returns the diverging epoch and its end offset; None if the follower's log is a prefix of the
+    leader's.
+    """
     if last_fetched_epoch == NO_EPOCH:
-        return None  # an empty log, or a follower that does not say
+        return None  # an empty log, or a follower that does not send the epoch
     epoch, end = leader.end_offset_for(last_fetched_epoch, leader_end)
-    if epoch == NO_EPOCH:  # this log is empty: there is nothing in it from which a history that ends here could differ
+    if epoch == NO_EPOCH:  # the leader's log is empty: a log that ends at the same offset cannot differ from it
         return EpochEndOffset(NO_EPOCH, leader_end) if fetch_offset > leader_end else None
     if epoch < last_fetched_epoch or end < fetch_offset:
         return EpochEndOffset(epoch, end)
@@ -38,12 +42,12 @@ def divergence(leader: Epochs, leader_end: int, fetch_offset: int, last_fetched_
 
 
 def truncation(follower: Epochs, follower_end: int, diverging: EpochEndOffset) -> int:
-    """On the follower: where to cut, given the leader's answer. At most `follower_end`."""
+    """Follower: returns the offset to truncate to, at most `follower_end`."""
     if diverging.epoch == NO_EPOCH:
         return min(max(diverging.end_offset, 0), follower_end)
     own_epoch, own_end = follower.end_offset_for(diverging.epoch, follower_end)
-    if own_epoch == NO_EPOCH:  # all we have is of later epochs than the leader knows
+    if own_epoch == NO_EPOCH:  # the log has only epochs above the leader's
         return min(diverging.end_offset, follower_end)
     if own_epoch != diverging.epoch:
-        return min(own_end, follower_end)  # the epoch before it; the next answer tells where to go on
+        return min(own_end, follower_end)  # the previous epoch; the next response narrows it down further
     return min(own_end, diverging.end_offset, follower_end)

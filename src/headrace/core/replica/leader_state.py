@@ -1,14 +1,12 @@
 """A leader's view of its followers: fetch offsets, ISR, high watermark.
 
-The high watermark: up to where every in-sync replica holds the log, so that consumers may read it.
+The high watermark is the offset up to which every in-sync replica has the log, so that consumers may read it. A
+follower's fetch offset acknowledges every record below it.
 
-What a leader knows of its followers: how far each has come, who is in sync, up to where everybody is.
+Between an ISR proposal and its outcome the leader cannot tell which ISR is committed. Until then, the high watermark
+waits for every replica in either of them (the *maximal ISR*).
 
-Decides when to propose another ISR, and where the watermark stands. Whoever commits proposals is elsewhere; time and
-offsets are handed in. A follower asks one past its end: that request is how it says "I hold everything before this".
-
-Between a proposal and its outcome the leader does not know which ISR holds. Until it does, it waits for everybody who
-may be in it: those who were, and those who are to join (the *maximal ISR*).
+Pure; performs no I/O. Time and offsets are arguments; the caller commits the proposals.
 """
 
 from collections.abc import Callable, Collection, Mapping
@@ -18,38 +16,38 @@ from headrace.core.image.model import PartitionRegistration
 
 
 def high_watermark(ends: Mapping[int, int], isr: Collection[int]) -> int:
-    """The offset that every in-sync replica has reached."""
+    """Returns the offset that every in-sync replica has reached."""
     assert isr, "a leader is always in its own ISR"
     return min(map(ends.__getitem__, isr))
 
 
-Eligible = Callable[[int, int], bool]  # broker, the epoch that it fetches with
+Eligible = Callable[[int, int], bool]  # broker id, the broker epoch of its fetches
 
 
 @dataclass(slots=True)
 class ReplicaState:
-    """One follower, as its fetches show it."""
+    """Replication state of one follower, from its fetches."""
 
-    last_caught_up_ms: int  # when it last had everything that the leader had
-    end_offset: int = -1  # it holds everything below; unknown before its first fetch
+    last_caught_up_ms: int  # when it last had the whole log of the leader
+    end_offset: int = -1  # it has every record below; unknown before its first fetch
     broker_epoch: int = -1
     fetched_ms: int = 0
-    leader_end_then: int = 0  # where the leader's log ended at that fetch
+    leader_end_then: int = 0  # the leader's log end offset at that fetch
     fetches: int = 0  # so far
-    log_start_offset: int = -1  # where its log begins; unknown before its first fetch
+    log_start_offset: int = -1  # unknown before its first fetch
 
     def fetched(self, offset: int, broker_epoch: int, leader_end: int, now_ms: int) -> None:
         if offset >= leader_end:
             self.last_caught_up_ms = max(self.last_caught_up_ms, now_ms)
         elif offset >= self.leader_end_then and self.end_offset >= 0:
-            # It has what there was when it asked before: it is behind only by what came since.
+            # It has the records that existed at its previous fetch, and lacks only later ones.
             self.last_caught_up_ms = max(self.last_caught_up_ms, self.fetched_ms)
         self.end_offset, self.broker_epoch = offset, broker_epoch
         self.fetched_ms, self.leader_end_then = now_ms, leader_end
         self.fetches += 1
 
     def fetched_again(self, now_ms: int) -> None:
-        """It has asked once more for what comes after the end, and that is where it was."""
+        """Records a repeated fetch at the log end."""
         self.last_caught_up_ms = max(self.last_caught_up_ms, now_ms)
         self.fetched_ms, self.leader_end_then = now_ms, self.end_offset
         self.fetches += 1
@@ -57,14 +55,15 @@ class ReplicaState:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PendingIsr:
-    """An ISR that is on its way into the facts."""
+    """An ISR proposal whose outcome is not known yet."""
 
     isr: tuple[int, ...]
-    joining: Mapping[int, int] = field(default_factory=dict)  # with the broker epochs that they fetch with
+    # replicas that join, with the broker epochs of their fetches
+    joining: Mapping[int, int] = field(default_factory=dict)
 
 
 class LeaderState:
-    """One leader epoch of one partition, on the leader's side."""
+    """State of one leader epoch of one partition, on the leader."""
 
     __slots__ = ("_followers", "_node_id", "_pending", "_state", "deleted_to", "epoch_start")
 
@@ -72,8 +71,9 @@ class LeaderState:
         assert node_id in state.isr, "a leader is always in its own ISR"
         self._node_id = node_id
         self._state = state
-        self.epoch_start = epoch_start  # where the log ended when this epoch began
-        self.deleted_to = -1  # DeleteRecords of this epoch: who joins the ISR must not bring those records back
+        self.epoch_start = epoch_start  # the log end offset when this epoch began
+        # offset of DeleteRecords in this epoch: a replica with deleted records must not join the ISR
+        self.deleted_to = -1
         self._pending: PendingIsr | None = None
         self._followers = {one: ReplicaState(now_ms) for one in state.replicas if one != node_id}
 
@@ -83,7 +83,7 @@ class LeaderState:
 
     @property
     def isr(self) -> tuple[int, ...]:
-        """As it is committed."""
+        """Returns the committed ISR."""
         return self._state.isr
 
     @property
@@ -92,17 +92,19 @@ class LeaderState:
 
     @property
     def maximal_isr(self) -> tuple[int, ...]:
-        """Everybody who may be in the ISR: who leaves counts until that is committed, who joins from now on."""
+        """Returns every replica that may be in the ISR: leaving ones until that is committed, joining ones from the
+        proposal on.
+        """
         if self._pending is None:
             return self._state.isr
         return (*self._state.isr, *(one for one in self._pending.isr if one not in self._state.isr))
 
     def follow(self, state: PartitionRegistration, now_ms: int) -> None:
-        """The facts say something new about this same leader epoch."""
+        """Applies a new partition state of the same leader epoch."""
         if state.partition_epoch <= self._state.partition_epoch:
             return
         self._state = state
-        self._pending = None  # it was made for a state that is no more
+        self._pending = None  # it was made for the previous state
         for one in state.replicas:
             if one != self._node_id and one not in self._followers:
                 self._followers[one] = ReplicaState(now_ms)
@@ -110,7 +112,7 @@ class LeaderState:
             del self._followers[one]
 
     def fetched(self, broker: int, offset: int, broker_epoch: int, leader_end: int, now_ms: int) -> bool:
-        """A follower has shown how far it is; False if it is no replica of this partition."""
+        """Records a follower's fetch. Returns False if the broker is no replica of this partition."""
         follower = self._followers.get(broker)
         if follower is None:
             return False
@@ -118,7 +120,7 @@ class LeaderState:
         return True
 
     def starts_at(self, broker: int, log_start_offset: int) -> bool:
-        """Records where a follower's log begins. True if that has changed."""
+        """Records a follower's log start offset. Returns whether it has changed."""
         follower = self._followers.get(broker)
         if follower is None or follower.log_start_offset == log_start_offset:
             return False
@@ -126,33 +128,35 @@ class LeaderState:
         return True
 
     def lacks_beginning(self, broker: int, fetch_offset: int, log_start_offset: int, own_start: int) -> bool:
-        """Whether a replica's log is empty, begins past this leader's log start, and lacks the records in between.
+        """Returns whether a replica's log is empty, begins past this leader's log start, and lacks the records in
+        between.
 
-        An election of a replica that lacked records leads to that: the log of another replica was emptied past the new
-        leader's end, and the new leader writes other records at those offsets. Replicas in the ISR and the ELR hold
-        every committed record, and retention may have emptied their logs earlier than the leader's.
+        That can happen after an election of a replica that lacked records: the log of another replica was emptied
+        past the new leader's end, and the new leader writes other records at those offsets. Replicas in the ISR and
+        the ELR have every committed record, and retention may have emptied their logs earlier than the leader's.
         """
         holds_committed = broker in self.maximal_isr or broker in self._state.elr
         return not holds_committed and own_start < fetch_offset == log_start_offset
 
     def low_watermark(self, own_start: int) -> int:
-        """The lowest log start offset of all replicas that may be in the ISR, so that may lead next."""
+        """Returns the lowest log start offset of all replicas in the maximal ISR, any of which may lead next."""
         followers = (self._followers.get(one) for one in self.maximal_isr)
         return min([own_start, *(one.log_start_offset for one in followers if one is not None)])
 
     def fetch_counts_of_electable(self, *, may_be_fenced: bool) -> dict[int, int]:
-        """By broker, the fetches of each replica that could lead instead without this broker's knowledge.
+        """Returns, by broker, the fetch counts of replicas that could be elected without this broker's knowledge.
 
-        While this broker's session is valid, it stays in the ISR, and no member of the ELR is elected. It hands over
-        to another member of the ISR at most, by a reassignment or a preferred leader election.
+        While this broker's session is valid, it stays in the ISR, and no member of the ELR is elected. Leadership can
+        only move to another member of the ISR, by a reassignment or a preferred leader election.
         """
         able = {*self.maximal_isr, *(self._state.elr if may_be_fenced else ())}
         return {broker: follower.fetches for broker, follower in self._followers.items() if broker in able}
 
     def watermark(self, own_end: int, min_isr: int) -> int | None:
-        """Up to where everybody has the log; None while too few are in sync for anything to be committed (KIP-966).
+        """Returns the high watermark; None while the ISR is below `min_isr`, so that nothing is committed (KIP-966).
 
-        An ELR that is not empty says the same: its members rely on the watermark standing still.
+        Also None while the ELR is not empty: its members are eligible only because the high watermark does not
+        advance.
         """
         state = self._state
         if len(state.replicas) == 1:
@@ -174,7 +178,7 @@ class LeaderState:
     def proposal(
         self, own_end: int, watermark: int, min_isr: int, now_ms: int, lag_ms_max: int, eligible: Eligible
     ) -> PendingIsr | None:
-        """The ISR that should be, if it is another one than there is; None also while a proposal is on its way."""
+        """Returns the ISR to propose; None if the ISR is right, or a proposal is pending."""
         if self._pending is not None:
             return None
         state = self._state
@@ -199,8 +203,8 @@ class LeaderState:
         return follower.end_offset < own_end and now_ms - follower.last_caught_up_ms > lag_ms_max
 
     def _is_in_sync(self, follower: ReplicaState, watermark: int) -> bool:
-        # Up to the watermark alone is not enough: it may lie below what was committed in an earlier epoch, until this
-        # leader has heard of everybody.
+        # Having reached the high watermark is not enough: it may be below what was committed in an earlier epoch, until
+        # every in-sync replica has fetched from this leader.
         has_committed = follower.end_offset >= max(watermark, self.epoch_start)
         return has_committed and follower.log_start_offset >= self.deleted_to
 
@@ -208,6 +212,6 @@ class LeaderState:
         self._pending = proposal
 
     def refused(self, proposal: PendingIsr) -> None:
-        """It is known not to be in the facts, and not to get there any more."""
+        """Clears a proposal that can no longer be committed."""
         if self._pending is proposal:
             self._pending = None

@@ -1,21 +1,21 @@
-"""Which replica a consumer should read from: the leader, or one in its own rack that has what it asks for (KIP-392).
+"""Preferred read replica (KIP-392): the replica that a consumer should fetch from, the leader or one in its own rack.
 
-Only replicas in sync are offered: they are never far behind, and hold everything that is committed.
+Only in-sync replicas are selected: they have every committed record, and are never far behind.
 """
 
 from collections.abc import Mapping
 
 from headrace.core.replica.leader_state import LeaderState
 
-READ_HERE = -1  # as the protocol says "no other replica is preferred"
+READ_HERE = -1  # "no preferred read replica" in the protocol
 
 
 def select_replica(
     rack: str, own_rack: str | None, racks: Mapping[int, str | None], led: LeaderState, offset: int
 ) -> int:
-    """The follower in the consumer's rack that is furthest; the lowest id among equals.
+    """Returns the follower in the consumer's rack with the highest end offset; the lowest id among equals.
 
-    `racks` are those of the brokers that are there.
+    `racks` has the racks of live brokers.
     """
     if not rack or rack == own_rack:
         return READ_HERE

@@ -1,1 +1,1 @@
-"""transaction: who owns a transactional id, and how each of its transactions ends. Pure; writes no marker itself."""
+"""core.transaction: transactional ids, their producers, and the outcome of transactions. Pure; writes no markers."""

@@ -1,8 +1,8 @@
-"""The transaction coordinator of one partition of `__transaction_state`: decides, and changes only in `apply`.
+"""Transaction coordinator: state machine of one partition of `__transaction_state`. Only `apply` changes state.
 
-Writes no marker: it says in the log that a transaction is prepared, the shell then brings the outcome to every
-partition and comes back with `markers_written`. Producer ids are handed in; a decision that needs one and got none
-raises ProducerIdNeeded.
+Writes no markers: it records in the log that a transaction is prepared. The coordinator runtime then writes markers
+to every partition and calls `markers_written`. Producer ids are arguments; a decision that needs one and has none
+raises ProducerIdNeeded. No I/O.
 """
 
 from collections.abc import Iterable, Iterator
@@ -43,7 +43,7 @@ class TransactionConfig:
 
 
 class TransactionalIdExpired(NamedTuple):
-    """The transactional id has not been used for so long that nobody needs it."""
+    """The transactional id has expired."""
 
     transactional_id: str
 
@@ -57,7 +57,7 @@ class TransactionCoordinatorShard:
         self._config = config
         self.transactions: dict[str, TransactionMetadata] = {}
 
-    # Deciding
+    # Requests
 
     def init_producer_id(
         self,
@@ -69,7 +69,7 @@ class TransactionCoordinatorShard:
         fresh_id: int | None,
         now_ms: CoordinatorTime,
     ) -> TransactionDecision:
-        """A producer starts, or goes on after an error: it gets an epoch that fences whoever had the id before."""
+        """Handles InitProducerId. Returns an epoch that fences the previous producer with this transactional id."""
         if not 0 < timeout_ms <= self._config.timeout_ms_max:
             raise InvalidTransactionTimeout(
                 f"a transaction timeout of {timeout_ms} ms; at most {self._config.timeout_ms_max} ms are allowed "
@@ -92,7 +92,7 @@ class TransactionCoordinatorShard:
         client_version: int,
         now_ms: CoordinatorTime,
     ) -> TransactionDecision:
-        """Partitions that the transaction is about to write to; the first ones open it."""
+        """Adds partitions to the transaction; the first ones begin it."""
         transaction = self._owned(transactional_id, owner)
         wanted = frozenset(partitions)
         answer = Answer(ticket, None)
@@ -101,7 +101,9 @@ class TransactionCoordinatorShard:
         return self._step(transaction.with_partitions(wanted, client_version, now_ms.wall_ms), answer, now_ms)
 
     def check_partition(self, transactional_id: str, owner: ProducerIdentity, partition: TopicPartition) -> None:
-        """Raise unless the producer's open transaction knows the partition: asked before its first write there."""
+        """Raises unless the partition is in the producer's open transaction. Called before its first write to the
+        partition.
+        """
         if partition not in self._owned(transactional_id, owner).partitions:
             raise PartitionNotInTransaction(f"{partition} was not added to the transaction of {transactional_id!r}")
 
@@ -125,12 +127,12 @@ class TransactionCoordinatorShard:
             fresh_id=fresh_id,
             now_ms=now_ms.wall_ms,
         )
-        if prepared is None:  # the same request again, and it has been carried out already
+        if prepared is None:  # a retry of a request that has been carried out already
             return Decision(answers=(Answer(ticket, transaction.owner),))
         return self._step(prepared, Answer(ticket, prepared.completed(now_ms.wall_ms).owner), now_ms)
 
     def markers_written(self, prepared: TransactionMetadata, now_ms: CoordinatorTime) -> TransactionDecision:
-        """Every partition has the outcome."""
+        """Completes the transaction once every partition has its marker."""
         transaction = self.transactions.get(prepared.transactional_id)
         if transaction != prepared:
             return Decision()
@@ -160,7 +162,7 @@ class TransactionCoordinatorShard:
         return Decision(facts=unused, timers=(self._next_check(now_ms),), is_divisible=True)
 
     def _step(self, to: TransactionMetadata, answer: Answer | None, now_ms: CoordinatorTime) -> TransactionDecision:
-        """The next value of a transactional id, with the timer that it calls for."""
+        """Returns the decision to change a transactional id's state, with the timer for the new state."""
         before = self.transactions.get(to.transactional_id)
         assert before is None or to.state in NEXT[before.state], f"{before} cannot become {to}"
         timers: tuple[Timer, ...] = ()
@@ -173,14 +175,15 @@ class TransactionCoordinatorShard:
 
     @staticmethod
     def _timeout(transaction: TransactionMetadata, now_ms: CoordinatorTime) -> Timer:
-        # Its beginning may be told by the clock of another coordinator, ahead of ours: it never gets more than it has.
+        # The start time may come from another coordinator's clock that is ahead of this one. The remaining time never
+        # exceeds the timeout.
         left_ms = min(max(transaction.deadline_ms - now_ms.wall_ms, 0), transaction.timeout_ms)
         return Timer(_TIMEOUT + transaction.transactional_id, now_ms + left_ms)
 
     def _next_check(self, now_ms: CoordinatorTime) -> Timer:
         return Timer(_FORGET_IDS, now_ms + self._config.id_expiration_check_ms)
 
-    # Asking
+    # Queries
 
     def _known(self, transactional_id: str) -> TransactionMetadata:
         if not transactional_id:
@@ -191,7 +194,7 @@ class TransactionCoordinatorShard:
         return transaction
 
     def _owned(self, transactional_id: str, owner: ProducerIdentity) -> TransactionMetadata:
-        """The transaction, if this producer owns it and may go on with it."""
+        """Returns the transaction. Raises unless this producer owns it and may continue it."""
         transaction = self._known(transactional_id)
         if transaction.producer_id != owner.producer_id:
             raise UnknownTransactionalProducer(f"{transactional_id!r} has another producer id")
@@ -210,15 +213,15 @@ class TransactionCoordinatorShard:
         return transaction
 
     def prepared(self) -> Iterator[TransactionMetadata]:
-        """Decided, and perhaps not yet known to every partition."""
+        """Yields the transactions that are decided, and whose markers may not be written everywhere."""
         return (one for one in list(self.transactions.values()) if one.state in PREPARED)
 
     def highest_producer_id(self) -> int:
-        """Of all transactional ids, also one that takes over when a transaction completes; -1 without any."""
+        """Returns the highest producer id of all transactional ids, next producer ids included; -1 without any."""
         known = self.transactions.values()
         return max((max(one.producer_id, one.next_producer_id) for one in known), default=-1)
 
-    # Changing
+    # Changes
 
     def encode(self, fact: TransactionFact) -> CoordinatorRecord:
         if isinstance(fact, TransactionalIdExpired):

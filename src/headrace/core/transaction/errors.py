@@ -1,4 +1,4 @@
-"""What a transaction coordinator says no with. One class for each code."""
+"""Errors of transaction coordinators: one class per error code."""
 
 from headrace.model.errors import ErrorCode, RequestError
 
@@ -10,13 +10,13 @@ class UnknownTransactionalProducer(RequestError):
 
 
 class ProducerFenced(RequestError):
-    """A newer producer has taken over the transactional id; this one must stop."""
+    """A newer producer with the same transactional id has fenced this one."""
 
     code = ErrorCode.PRODUCER_FENCED
 
 
 class ConcurrentTransactions(RequestError):
-    """The transaction before is still being completed; the client should try again in a moment."""
+    """The previous transaction is still being completed; the request is retriable."""
 
     code = ErrorCode.CONCURRENT_TRANSACTIONS
     retriable = True
@@ -37,10 +37,12 @@ class TransactionalIdNotFound(RequestError):
 
 
 class PartitionNotInTransaction(RequestError):
-    """A write to a partition that the open transaction does not know; aborting the transaction heals it."""
+    """A write to a partition that was not added to the open transaction. The producer recovers by aborting the
+    transaction.
+    """
 
     code = ErrorCode.TRANSACTION_ABORTABLE
 
 
 class ProducerIdNeeded(Exception):
-    """The decision needs a producer id that nobody had before, and was given none: get one and ask again."""
+    """The decision needs a new producer id. The caller allocates one and repeats the call."""

@@ -1,10 +1,11 @@
-"""The records of `__transaction_state`, in Kafka's own formats, so that Kafka's tools read them.
+"""Encodes and decodes records of `__transaction_state`, in Kafka's format.
 
     key     int16 version (0), transactional id
     value   int16 version (0 or 1), producer id, epoch, timeout, state, partitions by topic, times;
             version 1 is flexible: previous and next producer id and the client's version are tagged fields
 
-One record holds everything about a transactional id; a null value forgets it. We write version 1 and read both.
+One record has the whole state of a transactional id; a null value is its tombstone. Version 1 is written, both are
+read.
 """
 
 from struct import Struct
@@ -25,8 +26,8 @@ _TIMES = Struct(">qq")
 _PREVIOUS_ID_TAG = 0
 _NEXT_ID_TAG = 1
 _CLIENT_VERSION_TAG = 2
-# Ours, far from the numbers that Kafka gives out: it forgets the epoch before at a restart, and then takes a
-# producer that repeats its last request for a stranger. Readers pass over tags that they do not know.
+# headrace's own tag, far from the numbers that Kafka assigns. Kafka does not store the previous epoch, and after a
+# restart fences a producer that repeats its last request. Readers skip unknown tags.
 _LAST_EPOCH_TAG = 10_000
 
 _PARTITION_BYTES_MIN = 4
@@ -62,7 +63,7 @@ def _partitions(transaction: TransactionMetadata) -> bytes:
 
 
 def _tags(transaction: TransactionMetadata) -> bytes:
-    """In the order of their numbers; left out while they hold their defaults."""
+    """Returns the tagged fields in numeric order, without those that have their defaults."""
     tags: list[tuple[int, bytes]] = []
     if transaction.previous_producer_id != NO_PRODUCER_ID:
         tags.append((_PREVIOUS_ID_TAG, INT64.pack(transaction.previous_producer_id)))
@@ -76,7 +77,7 @@ def _tags(transaction: TransactionMetadata) -> bytes:
 
 
 def decode_key(key: bytes) -> str | None:
-    """The transactional id; None for a kind of record that is not known here."""
+    """Returns the transactional id; None for an unknown kind of record."""
     try:
         reader = Reader(memoryview(key))
         return reader.string() if reader.int16() == KEY_VERSION else None
@@ -85,7 +86,7 @@ def decode_key(key: bytes) -> str | None:
 
 
 def decode_value(transactional_id: str, value: bytes) -> TransactionMetadata | None:
-    """None for a version that is not known here."""
+    """Decodes a transactional id's state; None for an unknown version."""
     try:
         reader = Reader(memoryview(value))
         version = reader.int16()

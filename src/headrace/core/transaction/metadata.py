@@ -1,13 +1,13 @@
-"""What a coordinator knows of a transactional id: one immutable value, replaced whole at every step.
+"""State of a transactional id: one immutable value, replaced at every transition.
 
     EMPTY ──────────► ONGOING ──► PREPARE_COMMIT ──► COMPLETE_COMMIT ─┐
       ▲                 ▲  │                                          │
       │                 │  └────► PREPARE_ABORT ───► COMPLETE_ABORT ──┤
       │                 └─────────────────────────────────────────────┤
-      └──────── a new producer takes over ────────────────────────────┘
+      └──────── InitProducerId by a new producer ─────────────────────┘
 
-Once PREPARE is in the log the outcome is certain; what is left is to write it into every partition. Numbers and
-names are Kafka's, since they stand in the log and in DescribeTransactions.
+Once PREPARE is in the log the outcome is final; what remains is to write markers to every partition. Numbers and
+names are Kafka's, since they appear in the log and in DescribeTransactions.
 """
 
 from collections.abc import Mapping
@@ -19,9 +19,9 @@ from headrace.model.ids import NO_EPOCH, NO_PRODUCER_ID, TopicPartition
 
 NO_TIME = -1
 EPOCH_MAX = 2**15 - 1
-# The highest epoch that a client is ever given: one is kept back, so that its last holder can be fenced.
+# The highest epoch that a client gets. The one above is reserved, so that its last owner can be fenced.
 CLIENT_EPOCH_MAX = EPOCH_MAX - 1
-# Clients from here on have their epoch bumped at the end of every transaction (KIP-890).
+# Transaction protocol v2: from this version on, the epoch is bumped at the end of every transaction (KIP-890).
 EPOCH_BUMP_FROM = 2
 
 
@@ -37,7 +37,7 @@ class TransactionState(IntEnum):
 
     @property
     def label(self) -> str:
-        """As Kafka's tools say it."""
+        """Returns the state's name in Kafka's tools."""
         return "".join(word.capitalize() for word in self.name.split("_"))
 
 
@@ -45,7 +45,7 @@ _S = TransactionState
 PREPARED = frozenset({_S.PREPARE_COMMIT, _S.PREPARE_ABORT})
 AT_REST = frozenset({_S.EMPTY, _S.COMPLETE_COMMIT, _S.COMPLETE_ABORT})
 
-# DEAD and PREPARE_EPOCH_FENCE exist only in Kafka's memory; we forget, and fence, in one step.
+# DEAD and PREPARE_EPOCH_FENCE exist only in Kafka's memory. headrace removes, and fences, in one step.
 NEXT: Mapping[TransactionState, frozenset[TransactionState]] = {
     _S.EMPTY: frozenset({_S.EMPTY, _S.ONGOING, _S.PREPARE_ABORT}),
     _S.ONGOING: frozenset({_S.ONGOING, _S.PREPARE_COMMIT, _S.PREPARE_ABORT}),
@@ -59,7 +59,7 @@ NEXT: Mapping[TransactionState, frozenset[TransactionState]] = {
 
 
 class ProducerIdentity(NamedTuple):
-    """What a producer shows with every request."""
+    """Producer id and epoch of a request."""
 
     producer_id: int
     epoch: int
@@ -67,20 +67,20 @@ class ProducerIdentity(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TransactionMetadata:
-    """A transactional id, its current owner, and the transaction that it has open, if any."""
+    """State of a transactional id: its current producer, and its open transaction, if any."""
 
     transactional_id: str
     producer_id: int
     epoch: int
-    last_epoch: int = NO_EPOCH  # what the same owner had before: a repeated request of its own is not a stranger's
+    last_epoch: int = NO_EPOCH  # the same producer's previous epoch: distinguishes its retries from requests of others
     previous_producer_id: int = NO_PRODUCER_ID
-    next_producer_id: int = NO_PRODUCER_ID  # takes over on completion, when the epochs of this one are used up
+    next_producer_id: int = NO_PRODUCER_ID  # replaces `producer_id` on completion, when its epochs are exhausted
     timeout_ms: int
     state: TransactionState
     partitions: frozenset[TopicPartition] = frozenset()
     started_ms: int = NO_TIME
     updated_ms: int
-    client_version: int = 0  # the level of `transaction.version` that the client spoke when it last wrote
+    client_version: int = 0  # the `transaction.version` of the client's last write
 
     @property
     def owner(self) -> ProducerIdentity:
@@ -96,14 +96,14 @@ class TransactionMetadata:
 
     @property
     def uses_tv2(self) -> bool:
-        """Whether the markers of a prepared transaction have a higher epoch than its records."""
+        """Returns whether the markers of a prepared transaction have a higher epoch than its records."""
         return self.client_version >= EPOCH_BUMP_FROM
 
     @property
     def deadline_ms(self) -> int:
         return self.started_ms + self.timeout_ms
 
-    # Steps. Each gives the value that the log is to hold next.
+    # Transitions. Each returns the next value to write to the log.
 
     def with_partitions(
         self, partitions: frozenset[TopicPartition], client_version: int, now_ms: int
@@ -134,7 +134,7 @@ class TransactionMetadata:
         )
 
     def fenced(self, *, last_epoch: int = NO_EPOCH, now_ms: int) -> "TransactionMetadata":
-        """Aborted against its owner: the epoch of the markers is one that nobody was given."""
+        """Returns the transaction in PREPARE_ABORT. Its markers' epoch was returned to no producer."""
         assert self.epoch < EPOCH_MAX, "clients are never given the last epoch"
         return replace(self, state=_S.PREPARE_ABORT, epoch=self.epoch + 1, last_epoch=last_epoch, updated_ms=now_ms)
 
@@ -168,6 +168,6 @@ class TransactionMetadata:
         )
 
     def rotated(self, fresh_id: int, *, last_epoch: int, timeout_ms: int, now_ms: int) -> "TransactionMetadata":
-        """The same owner under a new producer id, because the epochs of the old one are used up."""
+        """Returns the same transactional id with a new producer id, because the epochs of the old one are exhausted."""
         taken = self.taken_over(epoch=0, last_epoch=last_epoch, timeout_ms=timeout_ms, now_ms=now_ms)
         return replace(taken, producer_id=fresh_id, previous_producer_id=self.producer_id)

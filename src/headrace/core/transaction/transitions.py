@@ -1,15 +1,12 @@
-"""State transitions of one transaction: fencing its producer, ending it.
+"""State transitions of one transactional id: EndTxn and InitProducerId. Pure; performs no I/O.
 
-EndTxn: whether a transaction may end as its producer wants it to.
+EndTxn: transaction protocol v1 clients keep their epoch, so a retry is recognized by the state alone. With v2
+(`transaction.version` 2, KIP-890) each end bumps the epoch: a retry has the previous epoch, a request with the
+current epoch belongs to the next transaction, and a delayed request of an earlier transaction is rejected.
 
-Two dialects. Older clients keep their epoch, so a repeated request is told by the state alone. With
-`transaction.version` 2 (KIP-890) each end bumps the epoch: a repetition has the epoch before the current one, the
-same epoch means the next transaction, and a late request of an earlier transaction is refused.
-
-InitProducerId: who owns a transactional id from now on, and with which epoch.
-
-A producer that starts says only its transactional id, and fences whoever had it. One that goes on after an error
-(KIP-360) says who it is; it is let through only if nobody has taken over meanwhile.
+InitProducerId: a producer that starts sends only its transactional id, and fences the previous producer. One that
+recovers from an error (KIP-360) sends its producer id and epoch, and is accepted only if no other producer has taken
+over since.
 """
 
 from headrace.core.transaction.errors import (
@@ -40,14 +37,16 @@ def end(
     fresh_id: int | None,
     now_ms: int,
 ) -> TransactionMetadata | None:
-    """The prepared transaction; None if it has ended this way already and the client only did not hear of it."""
+    """Returns the prepared transaction; None if the request is a retry and the transaction has ended this way
+    already.
+    """
     bumps = client_version >= EPOCH_BUMP_FROM
     repeated = bumps and _is_repeated(transaction, owner)
     if not repeated:
         _check_owner(transaction, owner)
     if transaction.state in PREPARED:
-        # Its markers are under way. A client that has its answer already may be one transaction ahead, and give that
-        # one up at once: whatever it wants, it is told to ask again, and then judged by how this one ended.
+        # Its markers are being written. A client that has its response already may be one transaction ahead, and abort
+        # that one at once. The error is retriable; the retry is handled by how this transaction ended.
         raise ConcurrentTransactions("the transaction is being completed")
     if transaction.state is not TransactionState.ONGOING:
         if repeated or not bumps:
@@ -55,13 +54,13 @@ def end(
             return None
         if commit:
             raise _wrong_state(transaction, commit)
-        # An abort without a transaction still bumps the epoch, so that a late write cannot open one.
+        # An abort without a transaction still bumps the epoch, so that a delayed write cannot open one.
     next_id = _next_producer_id(transaction, fresh_id) if bumps else NO_PRODUCER_ID
     return transaction.prepared(commit=commit, client_version=client_version, next_producer_id=next_id, now_ms=now_ms)
 
 
 def _is_repeated(transaction: TransactionMetadata, owner: ProducerIdentity) -> bool:
-    """Whether the end that brought the current epoch is asked for again. A fence leaves no last epoch behind."""
+    """Returns whether the request repeats the EndTxn that set the current epoch. Fencing leaves no previous epoch."""
     if transaction.state in (TransactionState.EMPTY, TransactionState.ONGOING) or owner.epoch != transaction.last_epoch:
         return False
     return owner.producer_id == transaction.producer_id or (
@@ -95,7 +94,7 @@ def _next_producer_id(transaction: TransactionMetadata, fresh_id: int | None) ->
     return fresh_id
 
 
-# The log writes the length of an id in 16 bits.
+# The log encodes the length of an id in 16 bits.
 ID_BYTES_MAX = 2**15 - 1
 
 
@@ -107,11 +106,14 @@ def take_over(
     fresh_id: int | None,
     now_ms: int,
 ) -> TransactionMetadata:
-    """What the log is to hold next: the new owner, or the abort of what the old one has open."""
+    """Returns the next value for the log: the new producer's, or the abort of the previous producer's open
+    transaction.
+    """
     if not 0 < len(transactional_id.encode()) <= ID_BYTES_MAX:
         raise RequestError(f"a transactional id has at least one byte and at most {ID_BYTES_MAX}")
     if known is None:
-        # Also one that names its old id: the id was forgotten, and to a new one every sequence is fresh.
+        # Also for a producer that sends its previous id: that id expired, and with a new producer id every sequence is
+        # valid.
         return _first_owner(transactional_id, timeout_ms, fresh_id, now_ms)
     if expected is not None:
         _check_expected(known, expected)
@@ -119,8 +121,8 @@ def take_over(
         raise ConcurrentTransactions("the transaction before is being completed")
     if known.state is TransactionState.ONGOING:
         if expected is not None and expected != known.owner:
-            raise ProducerFenced(f"{transactional_id!r} has changed since")  # a request that was held up on its way
-        # The owner itself comes back for the new epoch; that its old one counts as its last lets it through then.
+            raise ProducerFenced(f"{transactional_id!r} has changed since")  # a delayed request
+        # The producer itself retries for the new epoch, and is then accepted because its old epoch is the last one.
         return known.fenced(last_epoch=NO_EPOCH if expected is None else expected.epoch, now_ms=now_ms)
     return _next_owner(known, timeout_ms, expected, fresh_id, now_ms)
 
@@ -140,11 +142,11 @@ def _first_owner(transactional_id: str, timeout_ms: int, fresh_id: int | None, n
 
 def _check_expected(known: TransactionMetadata, expected: ProducerIdentity) -> None:
     if expected.producer_id == known.producer_id:
-        # While the owner's own abort is under way it may ask again with the epoch it had.
+        # While its own abort is in progress, the producer may retry with the epoch that it had.
         if expected.epoch in (known.epoch, known.last_epoch):
             return
     elif expected.producer_id == known.previous_producer_id and expected.epoch >= CLIENT_EPOCH_MAX:
-        return  # it did get its new id, and never heard of it
+        return  # a retry: the response with the new id was lost
     raise ProducerFenced(f"{known.transactional_id!r} has another owner by now")
 
 
@@ -152,7 +154,8 @@ def _next_owner(
     known: TransactionMetadata, timeout_ms: int, expected: ProducerIdentity | None, fresh_id: int | None, now_ms: int
 ) -> TransactionMetadata:
     if expected is not None and expected != known.owner and known.epoch <= CLIENT_EPOCH_MAX:
-        # A repetition of a call that was carried out: the same answer. A stranger's would have cleared last_epoch.
+        # A retry of a request that was carried out gets the same response. A request of another producer would have
+        # cleared last_epoch.
         return known.taken_over(epoch=known.epoch, last_epoch=known.last_epoch, timeout_ms=timeout_ms, now_ms=now_ms)
     last_epoch = NO_EPOCH if expected is None else expected.epoch
     if known.epochs_are_used_up:

@@ -1,7 +1,7 @@
-"""Classic groups: members join, a leader among them shares the partitions out, everybody syncs and sends heartbeats.
+"""Classic consumer groups: members join, the group leader assigns partitions, members sync and send heartbeats.
 
-Decides which requests are valid and what they lead to. Changes nothing but in `apply`. Joining is in `membership.py`,
-the mechanics of a rebalance in `rebalance.py`.
+Validates requests and returns decisions; only `apply` changes state. Joining is in `membership.py`, the rebalance
+state machine in `rebalance.py`.
 """
 
 from collections.abc import Iterable, Sequence
@@ -59,7 +59,7 @@ class ClassicGroups:
     # Joining
 
     def join(self, request: JoinRequest, new_id: str, ticket: RequestId, now: CoordinatorTime) -> ClassicDecision:
-        """`new_id` is taken by a member that has none yet."""
+        """Handles JoinGroup. A member without an id gets `new_id`."""
         check_group_id(request.group_id)
         check_names(request)
         limits = self._limits
@@ -123,7 +123,7 @@ class ClassicGroups:
     def leave(
         self, group_id: str, leaving: Sequence[MemberIdentity], ticket: RequestId, now: CoordinatorTime
     ) -> ClassicDecision:
-        """Answers with an error or None for each of them, in their order."""
+        """Handles LeaveGroup. The response has an error or None for each member, in request order."""
         group = self._known_group(group_id)
         draft = self._draft(group, now)
         outcomes: list[RequestError | None] = []
@@ -152,7 +152,7 @@ class ClassicGroups:
             raise UnknownMember(f"there is no group {group_id}")
         return group
 
-    # As a family
+    # Group manager interface
 
     def holds(self, group_id: str) -> bool:
         return group_id in self._groups
@@ -184,7 +184,7 @@ class ClassicGroups:
             self._groups[group_id] = read_group(group_id, record.value)
 
     def loaded(self, now: CoordinatorTime) -> ClassicDecision:
-        """Every member gets a whole session to find the new coordinator."""
+        """Restarts every member's session timeout, so that members have time to find the new coordinator."""
         return merged([self._resumed(group, now) for group in self._groups.values()])
 
     def _resumed(self, group: ClassicGroup, now: CoordinatorTime) -> ClassicDecision:
@@ -231,7 +231,7 @@ class ClassicGroups:
         return self._alive(group, member, now)
 
     def check_fetch(self, group_id: str, committer: Committer) -> None:
-        """Members of classic groups do not say who they are when they fetch."""
+        """Checks nothing: members of classic groups send no member id with OffsetFetch."""
 
     def subscribed_topics(self, group_id: str) -> frozenset[str] | None:
         group = self._groups[group_id]

@@ -1,8 +1,6 @@
-"""Join, sync, heartbeat and leave requests of the classic protocol.
+"""Join requests of the classic protocol: validation, membership, member ids, and whether a rebalance is needed.
 
-Joining a classic group: who gets in, under which id, and whether the others have to join again.
-
-Decides about one group and one request; the mechanics of the rebalance that follows are in `rebalance.py`.
+Pure; performs no I/O. Handles one group and one request; the rebalance that follows is in `rebalance.py`.
 """
 
 from dataclasses import replace
@@ -31,12 +29,12 @@ from headrace.core.group.model import (
 )
 from headrace.model.errors import MessageTooLarge, RequestError
 
-# Records and older requests write the length of a name in 16 bits, so a longer one could not be written down.
+# Records and older requests encode the length of a name in 16 bits.
 NAME_BYTES_MAX = 2**15 - 1
-# A member's id is its instance id, or its client's, with a dash and a random id behind it.
+# A member id is the instance id or client id, a dash and a random id.
 MEMBER_SUFFIX_BYTES = 37
-# What a member says of itself becomes part of its group's record, and that must fit into a batch of the offsets topic
-# (max.message.bytes, a mebibyte). One that could not be written down even alone is refused before it takes a place.
+# A member's metadata is part of its group's record, which must fit into a batch of the offsets topic
+# (max.message.bytes, 1 MiB). A member whose metadata alone would not fit is rejected before it joins.
 METADATA_BYTES_MAX = 1_000_000
 
 
@@ -48,7 +46,7 @@ def check_group_id(group_id: str) -> None:
 
 
 def check_names(request: JoinRequest) -> None:
-    """Names that cannot be written down are refused before anybody depends on them."""
+    """Raises for names that are too long to be encoded."""
     names = [request.instance_id or "", request.protocol_type, *(offered.name for offered in request.protocols)]
     if any(len(name.encode()) > NAME_BYTES_MAX - MEMBER_SUFFIX_BYTES for name in names):
         raise RequestError(f"names have at most {NAME_BYTES_MAX - MEMBER_SUFFIX_BYTES} bytes")
@@ -61,7 +59,7 @@ def check_metadata(request: JoinRequest) -> None:
 
 
 def checked_member(group: ClassicGroup, member_id: str, instance_id: str | None) -> Member:
-    """The member that a request speaks for; raises if there is none, or another process has its instance id."""
+    """Returns the member that sent a request. Raises if it is unknown, or if another process has its instance id."""
     if instance_id is not None:
         current = group.member_of_instance(instance_id)
         if current is None:
@@ -80,7 +78,7 @@ def check_generation(group: ClassicGroup, generation: int) -> None:
 
 
 def check_protocols(group: ClassicGroup, request: JoinRequest) -> None:
-    """Some protocol must be common to everybody."""
+    """Raises unless at least one protocol is common to all members."""
     if not group.members:
         fits = bool(request.protocol_type and request.protocols)
     else:
@@ -100,7 +98,7 @@ def leaving_member(draft: ClassicRebalance, leaving: MemberIdentity) -> str:
     current = next((one.member_id for one in draft.members.values() if one.instance_id == leaving.instance_id), None)
     if current is None:
         raise UnknownMember(f"no member of {draft.group_id} has the instance id {leaving.instance_id}")
-    # An administrator removes a static member by its instance id alone.
+    # Administrators remove static members by instance id alone.
     if leaving.member_id and leaving.member_id != current:
         raise FencedInstance(f"{leaving.instance_id} has joined {draft.group_id} with another member id")
     return current
@@ -125,7 +123,9 @@ def rejoined(known: Member, request: JoinRequest, ticket: RequestId) -> Member:
 
 
 def reads_the_same(before: Member, after: Member, group: ClassicGroup) -> bool:
-    """Whether a member that came back still wants the same topics; what else it says may differ."""
+    """Returns whether a static member that rejoined subscribes to the same topics. The rest of its metadata may
+    differ.
+    """
     if group.protocol_type != CONSUMER_PROTOCOL_TYPE:
         return True
     return subscribed_topics(before.metadata_for(group.protocol)) == subscribed_topics(
@@ -148,7 +148,7 @@ def joined(
     now: CoordinatorTime,
     limits: GroupCoordinatorConfig,
 ) -> ClassicDecision:
-    """`new_id` is taken by a member that has none yet."""
+    """Handles JoinGroup. A member without an id gets `new_id`."""
     draft = ClassicRebalance(group, now, limits)
     if not _has_room(group, request.member_id, limits):
         return _turned_away(draft, group, request.member_id, ticket, limits)
@@ -159,7 +159,9 @@ def joined(
 
 
 def _has_room(group: ClassicGroup, member_id: str, limits: GroupCoordinatorConfig) -> bool:
-    """While members come back, the first who do have a place; afterwards, those who have one keep it."""
+    """Returns whether the group may admit the member. During a rebalance the first to join are admitted, otherwise
+    known members are.
+    """
     known = group.members.get(member_id)
     if group.state is GroupState.EMPTY:
         return True
@@ -174,7 +176,7 @@ def _turned_away(
 ) -> ClassicDecision:
     draft.answer(ticket, GroupFull(f"group {group.group_id} has {limits.members_max} members"))
     if member_id in group.members:
-        draft.remove(member_id)  # nobody has to wait for it
+        draft.remove(member_id)  # the rebalance no longer waits for it
         draft.members_left(f"the group is full: no place for {member_id} any more")
     return draft.decision()
 
@@ -214,7 +216,7 @@ def _join_again(
         group.state is GroupState.STABLE and group.leader != member_id
     )
     if same and is_current:
-        # The reply was lost, or the client is overcautious: nothing has changed, so nobody else is disturbed.
+        # The response was lost, or the client joins without need. Nothing has changed, so no rebalance starts.
         draft.answer(ticket, draft.join_reply(member_id))
         draft.reschedule_heartbeat(known)
         return draft.decision()
@@ -227,7 +229,9 @@ def _join_again(
 def _come_back(
     draft: ClassicRebalance, group: ClassicGroup, old_id: str, member: Member, request: JoinRequest
 ) -> ClassicDecision:
-    """KIP-345: a static member restarts under a new id. The old one is fenced, and its place is kept."""
+    """Replaces a static member that restarted with a new member id (KIP-345). Fences the old id and keeps its
+    assignment.
+    """
     known = group.members[old_id]
     member = replace(member, assignment=known.assignment, is_new=False)
     ticket, leader_before = member.joining, group.leader
@@ -250,7 +254,7 @@ def _come_back(
     if request.can_skip_assignment:
         reply = reply._replace(skip_assignment=bool(reply.members))
     else:
-        # An old client that finds itself leading would share out again: it is told the id it had before.
+        # An old client that is the leader would assign partitions again. It gets the leader's previous id instead.
         reply = reply._replace(members=(), leader=leader_before or "")
     draft.answer(ticket, reply)
     return draft.decision()

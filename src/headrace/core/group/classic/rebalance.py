@@ -1,9 +1,9 @@
-"""A classic group while one decision is being taken: the mechanics of a rebalance.
+"""Rebalance state machine of a classic group, on a draft of the group.
 
-A draft is a copy that may be changed; the group itself is not. What came of it, with the answers and timers that belong
-to it, leaves as one Decision. Which requests are valid is decided in `manager.py`.
+A draft is a mutable copy; the group itself does not change. The result, with the responses and timers that belong to
+it, is one Decision. Requests are validated in `manager.py`.
 
-    EMPTY → PREPARING (members join) → COMPLETING (the leader shares out) → STABLE → PREPARING …
+    EMPTY → PREPARING (members join) → COMPLETING (the leader assigns) → STABLE → PREPARING …
 """
 
 from collections.abc import Iterable, Sequence
@@ -29,17 +29,17 @@ from headrace.core.group.model import (
 )
 
 FAMILY = "classic"
-# Kinds of timers.
+# Kinds of timers
 SESSION = "session"
 PENDING = "pending"
 JOIN = "join"
 SYNC = "sync"
 
-# A new member cannot send heartbeats while its join waits, and may have gone away: it would retry and fill the group
-# with defunct members, so its join waits no longer than this. The same number as Kafka's.
+# A new member cannot send heartbeats while its join waits. Without this limit, clients that disconnect and retry would
+# fill the group with defunct members. Kafka's value.
 NEW_MEMBER_JOIN_MS = 5 * 60_000
-# Ids that were given out and not used yet. More than a large group needs when all of it starts at once; a stranger that
-# asks for more takes them from others who have not come back, and those ask again.
+# Member ids that were allocated and not used yet. More than a large group needs when all of it starts at once. At the
+# limit, the oldest pending id is evicted; its client rejoins.
 PENDING_MAX = 10_000
 
 
@@ -61,7 +61,7 @@ class ClassicRebalance:
         self._answers: list[Answer] = []
         self._timers: list[Timer] = []
 
-    # What came of it
+    # Result
 
     def decision(self) -> Decision[ClassicFact]:
         after = ClassicGroup(
@@ -95,7 +95,7 @@ class ClassicRebalance:
         self._timers.append(Timer(timer_name(FAMILY, kind, self.group_id, member_id), due_ms))
 
     def reschedule_heartbeat(self, member: Member) -> None:
-        """The member is alive now; from here on its session runs, unless its request waits with us."""
+        """Restarts the member's session timeout, or cancels it while a request of the member waits here."""
         self.set_timer(SESSION, None if member.is_parked else member.session_timeout_ms, member.member_id)
 
     @property
@@ -115,7 +115,7 @@ class ClassicRebalance:
         self.set_timer(PENDING, None, member_id)
 
     def add(self, member: Member) -> None:
-        """A member that joins for the first time."""
+        """Adds a member that joins for the first time."""
         if member.member_id in self.pending:
             self.drop_pending(member.member_id)
         if self.initial is not None:
@@ -126,7 +126,7 @@ class ClassicRebalance:
         self.set_timer(SESSION, NEW_MEMBER_JOIN_MS, member.member_id)
 
     def rejoin(self, member: Member) -> None:
-        """A member that is known joins again, perhaps with another subscription."""
+        """Handles a known member that joins again, possibly with another subscription."""
         self.release(
             self.members[member.member_id], RebalanceInProgress("a newer request of the member replaced this one")
         )
@@ -134,7 +134,7 @@ class ClassicRebalance:
         self.set_timer(SESSION, NEW_MEMBER_JOIN_MS if member.is_new else None, member.member_id)
 
     def release(self, member: Member, reply: object) -> None:
-        """Answer whatever waits for this member."""
+        """Completes the member's waiting requests with `reply`."""
         self.answer(member.joining, reply)
         self.answer(member.syncing, reply)
 
@@ -147,7 +147,9 @@ class ClassicRebalance:
             self.leader = next(iter(self.members), None)
 
     def take_over(self, old_id: str, member: Member, reply: object) -> None:
-        """A static member comes back under a new id: same place, same assignment. `reply`: to the one before."""
+        """Replaces a static member's id. Keeps its assignment and its order among the members. `reply` goes to the
+        old id's requests.
+        """
         self.release(self.members[old_id], reply)
         self.set_timer(SESSION, None, old_id)
         self.members = {
@@ -162,7 +164,7 @@ class ClassicRebalance:
     # Rebalancing
 
     def maybe_prepare_rebalance_or_complete_join(self, cause: str) -> None:
-        """Somebody wants a new generation: begin one, or see whether the one under way can go on."""
+        """Starts a rebalance, or completes the one in progress if all members have joined."""
         if self.state is GroupState.PREPARING:
             self.complete_join_if_ready()
         else:
@@ -192,7 +194,9 @@ class ClassicRebalance:
             self.set_timer(JOIN, delay_ms)
 
     def _call_off_sync(self) -> None:
-        """Nobody gets a share of a generation that is over before it was shared out."""
+        """Rejects the waiting SyncGroup requests of a generation that ends before its group leader has assigned
+        partitions.
+        """
         for member_id, member in self.members.items():
             self.answer(member.syncing, RebalanceInProgress("the group rebalances again"))
             released = replace(member, syncing=None, assignment=b"")
@@ -206,7 +210,7 @@ class ClassicRebalance:
             self.complete_join()
 
     def join_is_due(self) -> None:
-        """Nobody has to wait any longer, unless it is the first gathering and members keep coming."""
+        """Completes the join phase when its time is over. The initial delay is extended while members keep joining."""
         initial = self.initial
         if initial is not None and initial.somebody_came and initial.remaining_ms:
             delay_ms = min(self._limits.initial_delay_ms, initial.remaining_ms)
@@ -221,7 +225,7 @@ class ClassicRebalance:
             if member.joining is None and member.instance_id is None:
                 self.remove(member.member_id)
         if self.members and not self._elect_leader():
-            self.set_timer(JOIN, self.rebalance_timeout_ms)  # only static members are left: wait for one of them
+            self.set_timer(JOIN, self.rebalance_timeout_ms)  # only static members are left: wait for one to rejoin
             return
         self.set_timer(JOIN, None)
         self.generation += 1
@@ -233,7 +237,9 @@ class ClassicRebalance:
             self.is_written = True
 
     def _elect_leader(self) -> bool:
-        """Keep the leader if it has joined, else take the first who has."""
+        """Keeps the group leader if it has rejoined, else elects the first member that has. Returns whether there is
+        one.
+        """
         if self.leader is None or self.members[self.leader].joining is None:
             self.leader = next((one.member_id for one in self.members.values() if one.joining is not None), self.leader)
         return self.leader is not None and self.members[self.leader].joining is not None
@@ -259,7 +265,7 @@ class ClassicRebalance:
         )
 
     def propagate_assignment(self, assignments: dict[str, bytes]) -> None:
-        """The leader has decided who reads what."""
+        """Distributes the leader's assignment: completes the waiting SyncGroup requests."""
         self._enter(GroupState.STABLE)
         self.is_written = True
         for member_id, member in self.members.items():
@@ -275,7 +281,7 @@ class ClassicRebalance:
             self.set_timer(SYNC, None)
 
     def sync_is_due(self) -> None:
-        """Members that joined and never asked for their share are gone."""
+        """Removes members that joined and sent no SyncGroup in time."""
         late = sorted(self.unsynced)
         for member_id in late:
             self.remove(member_id)
@@ -290,7 +296,9 @@ class ClassicRebalance:
 
 
 def chosen_protocol(members: Iterable[Member]) -> str | None:
-    """What most members like best among what all of them speak; the earlier member decides a tie."""
+    """Returns the protocol with most votes among those that all members support. In a tie, the first member's order
+    decides.
+    """
     everyone = list(members)
     if not everyone:
         return None

@@ -1,6 +1,6 @@
-"""What a consumer of the classic protocol says it wants to read.
+"""Decodes the topics of a classic consumer's subscription.
 
-The coordinator needs only the topics; owned partitions, generation and rack behind them are for the group's leader.
+The coordinator needs only the topics. Owned partitions, generation and rack behind them are for the group's leader.
 
     ┌─────────┬────────────────┬─────────────────────────────────────────┐
     │ version │ topics         │ user data, owned partitions, …          │
@@ -16,7 +16,7 @@ _LENGTH = Struct(">h")
 
 
 def subscribed_topics(metadata: bytes) -> frozenset[str] | None:
-    """None if these are not the bytes of a consumer's subscription."""
+    """Returns the topics; None if the bytes are no consumer subscription."""
     try:
         version, count = _HEADER.unpack_from(metadata)
         position = _HEADER.size

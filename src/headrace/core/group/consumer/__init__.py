@@ -1,1 +1,1 @@
-"""modern: consumer groups whose assignment the broker decides (KIP-848). Pure, as everything in core."""
+"""core.group.consumer: groups of the consumer protocol, whose assignment the broker computes (KIP-848). No I/O."""

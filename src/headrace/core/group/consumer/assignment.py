@@ -1,9 +1,9 @@
-"""A member's current assignment on its way to its target assignment.
+"""Reconciliation of a member's current assignment with its target assignment.
 
-An empty set never stays in a mapping.
+A partition has one owner at a time: a member first revokes partitions that are not in its target, then enters the
+target's epoch, then gets each new partition as soon as its previous owner has released it.
 
-A partition has one owner at a time: a member first gives up what it must, then enters the target's epoch, then gets
-each new partition as soon as its owner before has let go.
+Mappings contain no empty sets.
 """
 
 from collections.abc import Callable, Iterable
@@ -53,19 +53,20 @@ def _without_empty(rows: Iterable[tuple[UUID, frozenset[int]]]) -> Partitions:
     return {topic: indexes for topic, indexes in rows if indexes}
 
 
-IsFree = Callable[[UUID, int], bool]  # nobody else holds it
+IsFree = Callable[[UUID, int], bool]  # no other member owns it
 
 
 def reconciled(
     holding: CurrentAssignment, target: Partitions, target_epoch: int, owned: Partitions | None, is_free: IsFree
 ) -> CurrentAssignment:
-    """What the member holds after it has reported `owned`; None where it says that nothing has changed."""
+    """Returns the member's current assignment after it reported `owned`; None means that `owned` has not changed."""
     if holding.state is MemberState.STABLE and holding.epoch == target_epoch:
         return holding
     if holding.state is MemberState.UNREVOKED:
         if _still_has(holding.revoking, owned):
             return holding
-        # It has let go: that alone takes it one epoch further, so that its late commits can be told from earlier ones.
+        # The revocation alone raises the member's epoch, so that its late commits are distinguishable from earlier
+        # ones.
         return _step(holding.moved_to(holding.epoch + 1), target, target_epoch, owned, is_free)
     return _step(holding, target, target_epoch, owned, is_free)
 
@@ -84,5 +85,7 @@ def _step(
 
 
 def _still_has(partitions: Partitions, owned: Partitions | None) -> bool:
-    """A member that does not say what it owns owns what it owned."""
+    """Returns whether the member still owns some of the partitions. A member that does not report `owned` owns the
+    same as before.
+    """
     return owned is None or overlap(owned, partitions)

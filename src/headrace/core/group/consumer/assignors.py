@@ -1,8 +1,8 @@
-"""Who should have which partition: the target assignment of a group.
+"""Server-side assignors: the target assignment of a group.
 
-`uniform` gives everybody the same number, moves as little as it can, and prefers partitions with a replica in the
-member's rack. `range` gives everybody one stretch of each topic, so that topics with the same partition count are cut
-at the same places. Both depend on their arguments alone and give the same answer for them always.
+`uniform` balances partition counts, moves as few partitions as possible, and prefers partitions with a replica in the
+member's rack. `range` assigns each member one contiguous range of each topic, so that topics with the same partition
+count are split alike. Both are deterministic functions of their arguments. No I/O.
 """
 
 from collections import deque
@@ -18,12 +18,12 @@ Partition = tuple[UUID, int]
 
 
 class Candidate(NamedTuple):
-    """A member, as far as an assignor cares."""
+    """A member as input of an assignor."""
 
     topics: frozenset[UUID]
     rack: str | None = None
     instance_id: str | None = None
-    had: Partitions = NO_PARTITIONS  # its last target
+    had: Partitions = NO_PARTITIONS  # its previous target assignment
 
 
 Candidates = Mapping[str, Candidate]
@@ -32,7 +32,7 @@ Assignor = Callable[[Candidates, Mapping[UUID, TopicView]], dict[str, Partitions
 
 def assign_ranges(members: Candidates, topics: Mapping[UUID, TopicView]) -> dict[str, Partitions]:
     shares: dict[str, dict[UUID, frozenset[int]]] = {member_id: {} for member_id in members}
-    # A static member keeps its place in the row when its process, and so its id, changes.
+    # A static member keeps its position when its process, and so its member id, changes.
     row = sorted(members, key=lambda one: (members[one].instance_id is None, members[one].instance_id or one))
     for topic_id, topic in topics.items():
         readers = [member_id for member_id in row if topic_id in members[member_id].topics]
@@ -61,7 +61,9 @@ def assign_uniformly(members: Candidates, topics: Mapping[UUID, TopicView]) -> d
 
 
 def _kept(members: Candidates, topics: Mapping[UUID, TopicView]) -> dict[Partition, str]:
-    """The last assignment, without what is gone and what nobody wants any more."""
+    """Returns the previous assignment without removed partitions and partitions that their owner no longer subscribes
+    to.
+    """
     owners: dict[Partition, str] = {}
     for member_id in sorted(members):
         for topic_id, index in sorted(pairs(members[member_id].had)):
@@ -72,12 +74,12 @@ def _kept(members: Candidates, topics: Mapping[UUID, TopicView]) -> dict[Partiti
 
 
 def _fill_to_quota(members: Candidates, topics: Mapping[UUID, TopicView], owners: dict[Partition, str]) -> None:
-    """Everybody reads the same topics: all get the same number, or one more."""
+    """Assigns partitions where all members subscribe to the same topics: counts differ by at most one."""
     wanted = next(iter(members.values())).topics
     everything = [partition for partition in _all(topics) if partition[0] in wanted]
     least, extras = divmod(len(everything), len(members))
     shares = _shares(members, owners)
-    # Those who have most already get the places for one more: it moves fewest.
+    # Members with most partitions get the one extra partition: this moves the fewest.
     row = sorted(members, key=lambda one: (-len(shares[one]), one))
     quota = {member_id: least + (place < extras) for place, member_id in enumerate(row)}
     for member_id in row:
@@ -93,7 +95,7 @@ def _fill_to_quota(members: Candidates, topics: Mapping[UUID, TopicView], owners
             if near is not None:
                 owners[partition] = near
                 quota[near] -= 1
-    # In turn, so that each topic is spread over everybody.
+    # Round-robin, so that each topic is spread over all members.
     turns = deque(member_id for member_id in row if quota[member_id])
     for partition in free:
         if partition not in owners:
@@ -105,7 +107,7 @@ def _fill_to_quota(members: Candidates, topics: Mapping[UUID, TopicView], owners
 
 
 def _fill_by_load(members: Candidates, topics: Mapping[UUID, TopicView], owners: dict[Partition, str]) -> None:
-    """Members read different topics: each free partition goes to whoever of its readers has least."""
+    """Assigns partitions where subscriptions differ: each free partition goes to the subscriber with the fewest."""
     load = {member_id: len(share) for member_id, share in _shares(members, owners).items()}
     readers = _readers(members, topics)
     free = [partition for partition in _all(topics) if partition not in owners and readers[partition[0]]]
@@ -118,7 +120,9 @@ def _fill_by_load(members: Candidates, topics: Mapping[UUID, TopicView], owners:
 
 
 def _level(members: Candidates, owners: dict[Partition, str]) -> None:
-    """Move partitions from the loaded to the idle until no move helps. Each move narrows a gap, so it ends."""
+    """Moves partitions from members with many to members with few, until no move helps. Each move narrows a gap, so
+    it terminates.
+    """
     load = {member_id: len(share) for member_id, share in _shares(members, owners).items()}
     readers = {topic: [one for one in sorted(members) if topic in members[one].topics] for topic, _ in owners}
     moved = True

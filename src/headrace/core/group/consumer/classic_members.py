@@ -1,7 +1,8 @@
-"""Members of a consumer group that still speak the classic protocol: their requests, in the terms of the new one.
+"""Classic-protocol members of a consumer group: their requests, translated to the consumer protocol.
 
-Nobody leads: the broker shares out. A JoinGroup is answered at once, a SyncGroup brings what the member may have now,
-and a Heartbeat sends it to join again whenever there is something to give up or to get.
+There is no group leader: the broker assigns partitions. A JoinGroup completes at once, a SyncGroup returns the
+member's current assignment, and a Heartbeat returns REBALANCE_IN_PROGRESS whenever the member has partitions to
+revoke or to get.
 """
 
 from collections.abc import Sequence
@@ -108,7 +109,7 @@ def heartbeat(
 
 
 def must_rejoin(group: ConsumerGroup, member_id: str) -> bool:
-    """Whether joining again would bring the member further."""
+    """Returns whether the member has to rejoin to get closer to its target assignment."""
     holding = group.holding(member_id)
     if holding.epoch < group.epoch or holding.state is MemberState.UNREVOKED:
         return True

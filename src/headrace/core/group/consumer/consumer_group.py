@@ -1,12 +1,12 @@
-"""The state of one consumer group. `apply` alone changes it, live and at recovery alike.
+"""State of one consumer group. Only `apply` changes it, live and at recovery alike.
 
-    subscriptions   what its members say of themselves          (a member is whoever has one)
-    targets         what each member should have, made for `target_epoch`
-    holdings        what each member has now
-    regexes         which topics the members' expressions meant
-    owners          who holds a partition: follows from the holdings
+    subscriptions   what the members subscribe to            (every member has a subscription)
+    targets         target assignment of each member, computed for `target_epoch`
+    holdings        current assignment of each member
+    regexes         topics that the members' expressions matched
+    owners          owner of each partition: derived from the holdings
 
-After compaction the records of a member may come in any order, so each kind stands on its own.
+After compaction the records of a member may come in any order, so each kind is independent of the others.
 """
 
 from collections.abc import Iterable
@@ -75,11 +75,11 @@ class ConsumerGroup:
         twin.owners = self.owners.copy()
         return twin
 
-    # Asking
+    # Queries
 
     @property
     def state(self) -> str:
-        """In the words that Kafka's tools know."""
+        """Returns the group state by Kafka's name."""
         if not self.subscriptions:
             return "Empty"
         if self.epoch > self.target_epoch:
@@ -89,7 +89,9 @@ class ConsumerGroup:
         return "Stable"
 
     def is_settled(self, member_id: str) -> bool:
-        """It holds its whole target; a static member that is away holds what it had."""
+        """Returns whether the member has its whole target assignment. A static member that left temporarily keeps its
+        assignment.
+        """
         holding = self.holding(member_id)
         if holding.epoch == LEAVE_GROUP_STATIC_MEMBER_EPOCH:
             return True
@@ -99,7 +101,7 @@ class ConsumerGroup:
         return self.holdings.get(member_id, NEWCOMER)
 
     def keeps_target(self, interval_ms: int, wall_ms: int) -> bool:
-        """Whether the target is too young for another one. A calendar that was set back keeps nothing."""
+        """Returns whether the target assignment is too recent to be replaced. False if the wall clock was set back."""
         return self.target_made_ms != 0 and 0 <= wall_ms - self.target_made_ms < interval_ms
 
     def target(self, member_id: str) -> Partitions:
@@ -116,7 +118,7 @@ class ConsumerGroup:
     def uses_regex(self, regex: str) -> bool:
         return any(one.regex == regex for one in self.subscriptions.values())
 
-    # Changing
+    # Changes
 
     def apply(self, fact: ModernFact) -> None:
         match fact:

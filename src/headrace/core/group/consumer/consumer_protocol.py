@@ -1,4 +1,4 @@
-"""What consumers of the classic protocol tell each other inside JoinGroup and SyncGroup.
+"""Subscription and assignment of classic consumers, as embedded in JoinGroup and SyncGroup.
 
 subscription   int16 version, topics, user data │ v1: owned partitions │ v2: int32 generation │ v3: rack
 assignment     int16 version, partitions, user data
@@ -23,7 +23,7 @@ class EmbeddedSubscription(NamedTuple):
 
 
 def read_subscription(metadata: bytes) -> EmbeddedSubscription:
-    """ProtocolError for bytes that are none."""
+    """Decodes a subscription. Raises ProtocolError for bytes that are none."""
     reader = Reader(memoryview(metadata))
     version = reader.int16()
     topics = tuple(sorted({reader.string() for _ in reader.array(2)}))
@@ -36,7 +36,9 @@ def read_subscription(metadata: bytes) -> EmbeddedSubscription:
 
 
 def read_assignment(assignment: bytes, topics: Topics) -> Partitions:
-    """Empty for a member that was given nothing, or something that is no assignment."""
+    """Decodes an assignment. Returns an empty one for a member without partitions and for bytes that are no
+    assignment.
+    """
     try:
         reader = Reader(memoryview(assignment))
         reader.int16()

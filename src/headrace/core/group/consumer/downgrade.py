@@ -1,6 +1,6 @@
-"""A consumer group that changes back: its last member of the new protocol has gone, those of the classic one stay.
+"""Downgrade of a consumer group: its last consumer-protocol member has left, and its classic-protocol members stay.
 
-They keep their partitions until they have joined again and one of them, as their leader, has shared out anew.
+They keep their partitions until they have rejoined and the new group leader has assigned partitions.
 """
 
 from typing import Any
@@ -26,14 +26,16 @@ CAUSE = "the last member with the consumer protocol left"
 
 
 def convert_to_classic_group(draft: ConsumerGroupUpdate, topics: Topics, now: CoordinatorTime) -> Decision[Any] | None:
-    """What makes the group a classic one again, after the draft; None if it stays what it is."""
+    """Returns the decision that converts the group to a classic one after the draft; None if it stays a consumer
+    group.
+    """
     group = draft.group
     if not group.subscriptions or any(one.classic is None for one in group.subscriptions.values()):
         return None
     members = _members(group, topics)
     protocol = chosen_protocol(members.values())
     if protocol is None:
-        return None  # no protocol is common to all of them: the broker goes on sharing out
+        return None  # no common protocol: the broker continues to assign
     classic = ClassicGroup(
         group_id=group.group_id,
         state=GroupState.STABLE,
@@ -41,7 +43,7 @@ def convert_to_classic_group(draft: ConsumerGroupUpdate, topics: Topics, now: Co
         generation=group.epoch,
         protocol_type=CONSUMER_PROTOCOL_TYPE,
         protocol=protocol,
-        leader=None,  # nobody has shared out yet: also for a coordinator that finds the group like this in its log
+        leader=None,  # no leader yet, also for a coordinator that loads the group in this state
         members=members,
     )
     forgotten = ConsumerGroupUpdate(group)

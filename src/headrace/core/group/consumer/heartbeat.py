@@ -1,10 +1,8 @@
-"""ConsumerGroupHeartbeat: request validation, membership, group epoch, reconciliation.
+"""ConsumerGroupHeartbeat: request validation, membership, group epoch, target assignment, reconciliation.
 
-What a heartbeat brings about: the whole life of a member goes through here.
+    find or admit the member → update its subscription → bump the group epoch? → new target → reconcile the member
 
-    who speaks → what it subscribes to → is the assignment to be thought over? → the new target → its next step to it
-
-Decides over a Draft; changes nothing itself.
+Works on a ConsumerGroupUpdate; changes no group itself. No I/O.
 """
 
 from collections import Counter
@@ -42,9 +40,9 @@ from headrace.core.group.errors import GroupNotFound, UnsupportedAssignor
 from headrace.core.regex import matcher
 from headrace.model.errors import RequestError
 
-# Keys of the log count the bytes of a name in 15 bits, and a character takes up to four.
+# Keys of the log encode a name's length in 15 bits, and a character takes up to four bytes.
 NAME_CHARS_MAX = 8_000
-UNCHANGED = -1  # what a member says once it has said it before
+UNCHANGED = -1  # the member sends the value only when it changes
 
 
 def check_form(request: Heartbeat, rules: ConsumerGroupConfig) -> None:
@@ -83,7 +81,7 @@ def _refuse_if(wrong: bool, reason: str) -> None:
         raise RequestError(reason)
 
 
-MayDescribe = Callable[[str], bool]  # a member's expression finds only the topics that its principal may see
+MayDescribe = Callable[[str], bool]  # a member's expression matches only topics that its principal may describe
 
 
 def heartbeat(
@@ -111,7 +109,7 @@ def live(
     may_describe: MayDescribe,
     now: CoordinatorTime,
 ) -> HeartbeatReply:
-    """A member, new or known, says what it wants and has, and is told what it may have."""
+    """Handles a heartbeat of a new or known member: updates its subscription and returns its current assignment."""
     before = admit(draft, request, rules)
     changed = _subscribe(draft, request, topics, may_describe)
     _maybe_bump_group_epoch(draft, topics, changed)
@@ -148,7 +146,7 @@ def remove(draft: ConsumerGroupUpdate, member_id: str, topics: Topics, why: str)
 
 
 def _subscribe(draft: ConsumerGroupUpdate, request: Heartbeat, topics: Topics, may_describe: MayDescribe) -> str | None:
-    """Take over what the member says of itself; returns why the assignment is to be thought over, if it is."""
+    """Updates the member's subscription. Returns the reason for a new assignment, or None if none is needed."""
     group = draft.group
     before = group.subscriptions.get(request.member_id)
     after = _updated(before or Subscription(), request)
@@ -183,7 +181,9 @@ def _updated(before: Subscription, request: Heartbeat) -> Subscription:
 
 
 def _resolve(draft: ConsumerGroupUpdate, regex: str | None, topics: Topics, may_describe: MayDescribe) -> bool:
-    """Match the expression again if topics have come or gone since; True if it means others now."""
+    """Matches the expression again if topics were created or deleted since. Returns whether it matches other topics
+    now.
+    """
     if not regex:
         return False
     known = draft.group.regexes.get(regex)
@@ -209,9 +209,10 @@ def _maybe_bump_group_epoch(draft: ConsumerGroupUpdate, topics: Topics, changed:
 def _maybe_update_target_assignment(
     draft: ConsumerGroupUpdate, topics: Topics, rules: ConsumerGroupConfig, now: CoordinatorTime
 ) -> None:
-    """Make the target for the group's epoch; only what differs from the one before is written down.
+    """Computes the target assignment of the group's epoch; only targets that differ from the previous ones are
+    written.
 
-    A target that is too young stays for now: the next heartbeat, of whoever it is, looks again.
+    A target that is too recent stays for now. The next heartbeat of any member checks again.
     """
     group = draft.group
     if group.epoch <= group.target_epoch or group.keeps_target(rules.assignment_interval_ms, now.wall_ms):
@@ -238,7 +239,7 @@ def target_of(group: ConsumerGroup, topics: Topics, rules: ConsumerGroupConfig) 
 
 
 def preferred_assignor(group: ConsumerGroup, rules: ConsumerGroupConfig) -> str:
-    """What most members ask for."""
+    """Returns the assignor that most members request."""
     votes = Counter(one.assignor for one in group.subscriptions.values() if one.assignor in rules.assignors)
     return min(votes, key=lambda name: (-votes[name], name or "")) or "" if votes else rules.assignors[0]
 

@@ -1,6 +1,6 @@
-"""The family of consumer groups: what the machine of a partition asks of groups of the new protocol.
+"""Group manager of consumer-protocol groups: routes requests, records and timers to their group.
 
-Deciding is elsewhere (`heartbeat.py`); here a fact, a record and a timer find their group.
+Heartbeats are handled in `heartbeat.py`.
 """
 
 from collections.abc import Callable, Iterable, Sequence
@@ -37,12 +37,12 @@ from headrace.core.group.model import CONSUMER_PROTOCOL_TYPE, GroupListing, Join
 from headrace.core.group.rebalance_history import History, Rebalanced
 from headrace.model.errors import UnsupportedVersion
 
-# Older OffsetCommits cannot carry the answer that a stale epoch needs.
+# Older versions of the OffsetCommit response cannot carry the error for a stale epoch.
 COMMIT_VERSION_MIN = 9
 
 
 def consumer_groups(machine: GroupCoordinatorShard) -> "ConsumerGroups":
-    """The consumer groups of a machine that has some."""
+    """Returns the consumer group manager of a shard that has one."""
     return next(family for family in machine.families if isinstance(family, ConsumerGroups))
 
 
@@ -67,7 +67,7 @@ class ConsumerGroups:
         self._rules_of = rules_of
         self.groups: dict[str, ConsumerGroup] = {}
 
-    # Deciding
+    # Requests
 
     def report(
         self,
@@ -77,14 +77,14 @@ class ConsumerGroups:
         now: CoordinatorTime,
         group: ConsumerGroup | None = None,
     ) -> Decision[Any]:
-        """A heartbeat of the new protocol. `group`: as it is about to be, where the same decision changes it."""
+        """Handles ConsumerGroupHeartbeat. `group` is the group's new state where the same decision changes it."""
         rules = self._rules_of(request.group_id)
         group = group if group is not None else self.groups.get(request.group_id)
         reply, draft = heartbeat(group, request, self.topics, rules, may_describe, now)
         return merged([Decision(answers=(Answer(ticket, reply),)), self._come_of(draft, now)])
 
     def _come_of(self, draft: ConsumerGroupUpdate, now: CoordinatorTime) -> Decision[Any]:
-        """The decision that a draft has led to; a group with none but classic members becomes a classic one."""
+        """Returns the decision for a draft. Downgrades a group that has only classic-protocol members left."""
         decision: Decision[Any] = Decision(facts=self._noted(draft, now), timers=draft.timers)
         one_has_gone = draft.before.subscriptions.keys() - draft.group.subscriptions.keys()
         if one_has_gone and self._rules_of(draft.group.group_id).may_downgrade:
@@ -94,13 +94,13 @@ class ConsumerGroups:
         return decision
 
     def _noted(self, draft: ConsumerGroupUpdate, now: CoordinatorTime) -> Sequence[ModernFact | Rebalanced]:
-        """The draft's facts, with what they add to the history of rebalances."""
+        """Returns the draft's records, with those that it adds to the rebalance history."""
         if self._history is None or not draft.facts:
             return draft.facts
         begun = next((fact for fact in draft.facts if isinstance(fact, Rebalance)), None)
         return [*draft.facts, *self._history.of_modern(draft.before, draft.group, begun, now)]
 
-    # Members that still speak the classic protocol
+    # Classic-protocol members
 
     def join(self, request: JoinRequest, new_id: str, ticket: RequestId, now: CoordinatorTime) -> Decision[Any]:
         group, rules = self.groups[request.group_id], self._rules_of(request.group_id)
@@ -139,7 +139,7 @@ class ConsumerGroups:
     def rules_of(self, group_id: str) -> ConsumerGroupConfig:
         return self._rules_of(group_id)
 
-    # Its part of the machine
+    # Group manager interface
 
     def encode(self, fact: ModernFact) -> CoordinatorRecord | None:
         return records.encode(fact)
@@ -159,7 +159,7 @@ class ConsumerGroups:
             self.apply(fact, offset)
 
     def loaded(self, now: CoordinatorTime) -> Decision[Any]:
-        """Everybody gets a whole session: nobody could reach us while we were loading."""
+        """Restarts every member's session timeout: members could not reach this coordinator while it was loading."""
         timers = []
         for group in self.groups.values():
             rules = self._rules_of(group.group_id)
@@ -167,7 +167,7 @@ class ConsumerGroups:
                 session_ms = rules.session_timeout_ms if one.classic is None else one.classic.session_timeout_ms
                 timers.append(Timer(session_timer(group.group_id, member_id), now + session_ms))
                 holding = group.holding(member_id)
-                # Whoever is away for a while cannot give anything up; its session is what ends.
+                # A static member that left temporarily cannot revoke anything. Its session timeout removes it.
                 if holding.state is MemberState.UNREVOKED and holding.epoch != LEAVE_GROUP_STATIC_MEMBER_EPOCH:
                     due_ms = now + one.rebalance_timeout_ms
                     timers.append(Timer(rebalance_timer(group.group_id, member_id), due_ms))
@@ -185,7 +185,7 @@ class ConsumerGroups:
         remove(draft, member_id, self.topics, why)
         return self._come_of(draft, now)
 
-    # What others ask
+    # Checks for offsets
 
     def holds(self, group_id: str) -> bool:
         return group_id in self.groups
@@ -200,7 +200,7 @@ class ConsumerGroups:
     def check_commit(self, group_id: str, committer: Committer, now: CoordinatorTime) -> Sequence[Timer]:
         group = self.groups[group_id]
         if committer.generation < 0 and not group.subscriptions:
-            return ()  # an administrator sets the offsets of a group that nobody uses
+            return ()  # an administrator sets the offsets of an empty group
         self._check_epoch(group, committer)
         if committer.api_version < COMMIT_VERSION_MIN and not committer.transactional:
             subscription = group.subscriptions[committer.member_id]
@@ -238,7 +238,7 @@ class ConsumerGroups:
 
 
 def _forgets(fact: ModernFact) -> bool:
-    """Whether there is nothing to remember in it: no reason to begin a group."""
+    """Returns whether the record is a tombstone, for which no group is created."""
     match fact:
         case MemberSubscribed(_, _, content) | TargetOf(_, _, content) | HoldingOf(_, _, content):
             return content is None

@@ -1,4 +1,4 @@
-"""Who is speaking: finds or admits the member behind a heartbeat, fences those who have been overtaken."""
+"""Membership checks of a heartbeat: finds, admits or replaces the member, and fences outdated epochs."""
 
 from headrace.core.group.consumer.assignment import is_within
 from headrace.core.group.consumer.consumer_group import ConsumerGroup
@@ -20,7 +20,7 @@ from headrace.core.group.errors import FencedInstance, FencedMemberEpoch, GroupF
 
 
 def admit(draft: ConsumerGroupUpdate, request: Heartbeat, rules: ConsumerGroupConfig) -> CurrentAssignment:
-    """What the member holds so far. Raises if it may not go on; replaces a static member that comes back."""
+    """Returns the member's current assignment. Raises if it is fenced; replaces a static member that rejoins."""
     group = draft.group
     known = request.member_id in group.subscriptions
     previous_id = group.instances.get(request.instance_id) if request.instance_id is not None else None
@@ -33,13 +33,14 @@ def admit(draft: ConsumerGroupUpdate, request: Heartbeat, rules: ConsumerGroupCo
     if not known and len(group.subscriptions) >= rules.members_max:
         raise GroupFull(f"group {group.group_id} has {rules.members_max} members, and no more are allowed")
     if known and request.classic is not None:
-        return group.holding(request.member_id)  # members of the classic protocol join again at every rebalance
-    # One that is known and joins again has lost its partitions: it starts over with what it had in mind for it.
+        return group.holding(request.member_id)  # classic-protocol members rejoin at every rebalance
+    # A known member that joins again has lost its partitions: it restarts with the assignment that the group has for
+    # it.
     return _restarted(group.holding(request.member_id)) if known else NEWCOMER
 
 
 def leaver(group: ConsumerGroup, request: Heartbeat) -> None:
-    """Raises unless the member that wants to leave is in the group."""
+    """Raises unless the member that leaves is in the group."""
     previous_id = group.instances.get(request.instance_id) if request.instance_id is not None else None
     _present(group, request, previous_id)
 
@@ -58,7 +59,7 @@ def _present(group: ConsumerGroup, request: Heartbeat, previous_id: str | None) 
 def _check_epoch(holding: CurrentAssignment, request: Heartbeat) -> None:
     if request.epoch == holding.epoch:
         return
-    # Our answer with the new epoch may have been lost: the member then still has part of what it was given.
+    # The response with the new epoch may have been lost. The member then still owns part of its assignment.
     answer_lost = request.epoch == holding.previous_epoch and request.epoch < holding.epoch
     if answer_lost and request.owned is not None and is_within(request.owned, holding.assigned):
         return
@@ -69,11 +70,11 @@ def _check_epoch(holding: CurrentAssignment, request: Heartbeat) -> None:
 
 
 def _come_back(draft: ConsumerGroupUpdate, request: Heartbeat, previous_id: str) -> CurrentAssignment:
-    """A static member takes over from its former self, if that one has left or is the same."""
+    """Replaces a static member's previous id, if that one has left or is the same."""
     group = draft.group
     before = group.holding(previous_id)
     is_away = before.epoch == LEAVE_GROUP_STATIC_MEMBER_EPOCH
-    # A member of the classic protocol cannot say that it leaves for a while: its successor simply takes over.
+    # A classic-protocol member cannot leave temporarily: its successor replaces it at any time.
     is_classic = group.subscriptions[previous_id].classic is not None
     if not (is_away or is_classic or previous_id == request.member_id):
         raise UnreleasedInstance(f"instance {request.instance_id} is still held by member {previous_id}")

@@ -1,6 +1,6 @@
-"""The nouns of a consumer group: what a member says of itself, what it holds, and the facts that the log keeps.
+"""Value types of consumer groups: subscriptions, assignments, requests, and the records that the log keeps.
 
-A fact is one record of `__consumer_offsets`; None in the place of its content forgets what was said before.
+A record value is one record of `__consumer_offsets`; None in place of its content is a tombstone.
 """
 
 from collections.abc import Mapping
@@ -12,34 +12,34 @@ from headrace.core.group.group_manager import timer_name
 
 FAMILY = "consumer"
 
-Partitions = Mapping[UUID, frozenset[int]]  # never holds an empty set, so that equal means equal
+Partitions = Mapping[UUID, frozenset[int]]  # contains no empty set, so that equal assignments are equal mappings
 NO_PARTITIONS: Partitions = {}
 
 JOINING = 0
 LEAVING = -1
-LEAVE_GROUP_STATIC_MEMBER_EPOCH = -2  # a static member that means to come back
+LEAVE_GROUP_STATIC_MEMBER_EPOCH = -2  # a static member that leaves temporarily
 
 
 class MemberState(IntEnum):
-    """Where a member stands on the way to its target; the numbers are Kafka's."""
+    """Reconciliation state of a member; the numbers are Kafka's."""
 
     STABLE = 0
-    UNREVOKED = 1  # it still has partitions that it must give up
-    UNRELEASED = 2  # it waits for partitions that others have not given up yet
+    UNREVOKED = 1  # it still has partitions to revoke
+    UNRELEASED = 2  # it waits for partitions that other members have not released
     UNKNOWN = 127
 
 
 class ClassicMemberMetadata(NamedTuple):
-    """What a member that speaks the classic protocol brought along when its group changed to the new one."""
+    """Data that a consumer group keeps of a classic-protocol member."""
 
     session_timeout_ms: int
     protocols: tuple[tuple[str, bytes], ...]
 
 
 class Subscription(NamedTuple):
-    """What a member says of itself."""
+    """A member's subscription and other properties from its heartbeats."""
 
-    topics: tuple[str, ...] = ()  # sorted, each once
+    topics: tuple[str, ...] = ()  # sorted, without duplicates
     regex: str | None = None
     instance_id: str | None = None
     rack_id: str | None = None
@@ -51,7 +51,7 @@ class Subscription(NamedTuple):
 
 
 class CurrentAssignment(NamedTuple):
-    """What a member may use now, and how far it has come."""
+    """A member's current assignment, its epochs and its reconciliation state."""
 
     epoch: int = 0
     previous_epoch: int = 0
@@ -60,7 +60,7 @@ class CurrentAssignment(NamedTuple):
     revoking: Partitions = NO_PARTITIONS
 
     def moved_to(self, epoch: int) -> "CurrentAssignment":
-        """The member enters another epoch; the one before stays good, since our answer may get lost."""
+        """Returns the assignment at another epoch. The previous epoch stays valid, since the response may get lost."""
         return self if epoch == self.epoch else self._replace(epoch=epoch, previous_epoch=self.epoch)
 
 
@@ -68,7 +68,7 @@ NEWCOMER = CurrentAssignment()
 
 
 class GroupEpoch(NamedTuple):
-    """The group's epoch rises whenever its assignment has to be thought over."""
+    """The group epoch. It rises whenever a new assignment is needed."""
 
     group_id: str
     epoch: int | None
@@ -82,7 +82,7 @@ class MemberSubscribed(NamedTuple):
 
 
 class TargetEpoch(NamedTuple):
-    """The group epoch that the target assignment was made for, and when, by the calendar."""
+    """The group epoch that the target assignment was computed for, and the wall time of that."""
 
     group_id: str
     epoch: int | None
@@ -102,7 +102,7 @@ class HoldingOf(NamedTuple):
 
 
 class ResolvedTopics(NamedTuple):
-    """The topics that a regular expression meant, and which version of the topics' names it was matched against."""
+    """Topics that a regular expression matched, and the version of the topic names that it was matched against."""
 
     topics: frozenset[str]
     version: int
@@ -115,7 +115,7 @@ class RegexResolved(NamedTuple):
 
 
 class Rebalance(NamedTuple):
-    """Why a group thinks its assignment over: for those who ask later. Not written beside the others."""
+    """Cause of a new group epoch, for the rebalance history. Not written with the group's own records."""
 
     group_id: str
     epoch: int
@@ -128,19 +128,19 @@ ModernFact = GroupEpoch | MemberSubscribed | TargetEpoch | TargetOf | HoldingOf 
 
 
 class ConsumerGroupConfig(NamedTuple):
-    """What the configuration says about a group."""
+    """Group configuration."""
 
     session_timeout_ms: int = 45_000
     heartbeat_interval_ms: int = 5_000
-    assignment_interval_ms: int = 0  # a target stands for at least this long; 0: until it does not fit any more
+    assignment_interval_ms: int = 0  # minimal time between targets; 0: no minimum
     members_max: int = 2**31 - 1
-    assignors: tuple[str, ...] = ("uniform", "range")  # the first is taken where nobody asks for one
-    may_upgrade: bool = True  # a classic group becomes a consumer group when its first member of that kind comes
-    may_downgrade: bool = True  # and a classic one again when the last has gone
+    assignors: tuple[str, ...] = ("uniform", "range")  # the first is the default
+    may_upgrade: bool = True  # a classic group is upgraded when its first consumer-protocol member joins
+    may_downgrade: bool = True  # and downgraded when the last one has left
 
 
 class Heartbeat(NamedTuple):
-    """A ConsumerGroupHeartbeat, with null for what has not changed since the last one."""
+    """A ConsumerGroupHeartbeat request; null for what has not changed since the last one."""
 
     group_id: str
     member_id: str
@@ -154,11 +154,11 @@ class Heartbeat(NamedTuple):
     owned: Partitions | None = None
     client_id: str = ""
     client_host: str = ""
-    classic: ClassicMemberMetadata | None = None  # a JoinGroup of the classic protocol, in these terms
+    classic: ClassicMemberMetadata | None = None  # set for a JoinGroup of a classic-protocol member
 
     @property
     def is_full(self) -> bool:
-        """A member that has lost track says everything again, and is told everything."""
+        """Returns whether the request has all fields: the response then has the whole assignment."""
         subscribed = self.topics is not None or self.regex is not None
         return subscribed and self.owned is not None and self.rebalance_timeout_ms != -1
 
@@ -171,10 +171,10 @@ class HeartbeatReply(NamedTuple):
 
 
 def session_timer(group_id: str, member_id: str) -> str:
-    """Due when the member has been silent for too long."""
+    """Returns the timer that is due when the member's session times out."""
     return timer_name(FAMILY, "session", group_id, member_id)
 
 
 def rebalance_timer(group_id: str, member_id: str) -> str:
-    """Due when the member should have given up its partitions long ago."""
+    """Returns the timer that is due when the member has not revoked its partitions in time."""
     return timer_name(FAMILY, "rebalance", group_id, member_id)

@@ -1,14 +1,14 @@
-"""A consumer group's facts as records of `__consumer_offsets`, byte for byte as Kafka writes them.
+"""Encodes and decodes consumer group records of `__consumer_offsets`, in Kafka's format.
 
 key     int16 kind, then strings with int16 lengths
-value   int16 version 0, then the compact form of newer messages
+value   int16 version 0, then the flexible encoding of newer messages
 
 kind  key                       value
 3     group                     epoch, tag 0: hash of the subscribed topics
-5     group, member             subscription, tag 0: what a classic member brought along
+5     group, member             subscription, tag 0: metadata of a classic-protocol member
 6     group                     epoch of the target
 7     group, member             target partitions
-8     group, member             epoch, epoch before, state, assigned, revoking
+8     group, member             epoch, previous epoch, state, assigned, revoking
 16    group, expression         topics, version, time
 """
 
@@ -48,7 +48,7 @@ from headrace.protocol.primitives import (
 )
 
 GROUP_EPOCH, MEMBER, TARGET_EPOCH, TARGET, HOLDING, REGEX = 3, 5, 6, 7, 8, 16
-# Topics of a group as Kafka 4.0 kept them; replaced by the hash in kind 3.
+# Topics of a group in Kafka 4.0's format; replaced by the hash in kind 3.
 PARTITION_METADATA = 4
 KINDS = frozenset({GROUP_EPOCH, PARTITION_METADATA, MEMBER, TARGET_EPOCH, TARGET, HOLDING, REGEX})
 
@@ -77,7 +77,7 @@ def encode(fact: ModernFact) -> CoordinatorRecord | None:
 
 
 def decode(record: CoordinatorRecord) -> ModernFact | None:
-    """The fact; None for a kind that says nothing to us."""
+    """Decodes a record. Returns None for an unknown kind."""
     key = Reader(memoryview(record.key))
     kind, group_id = key.int16(), key.string()
     value = Reader(memoryview(record.value), flexible=True) if record.value is not None else None
@@ -112,12 +112,12 @@ def _record(
 
 
 def _epoch(epoch: int, beside: int) -> bytes:
-    """With what a group's epoch was raised for, or when a target's was reached."""
+    """Encodes an epoch and the number next to it: a group's topic hash, or a target's time."""
     return INT32.pack(epoch) + (_tagged(INT64.pack(beside)) if beside else EMPTY_TAGS)
 
 
 def _tagged(content: bytes) -> bytes:
-    """The one tagged field, number 0."""
+    """Returns the tagged fields: number 0 alone."""
     return uvarint(1) + uvarint(0) + uvarint(len(content)) + content
 
 
@@ -163,7 +163,7 @@ def _holding(holding: CurrentAssignment) -> bytes:
 
 
 def _resolved(resolved: ResolvedTopics) -> bytes:
-    # The time of matching is for people who read the log; ours is told by the record itself.
+    # The time of matching is informational. headrace reads it from the record's own timestamp.
     return _strings(sorted(resolved.topics)) + INT64.pack(resolved.version) + INT64.pack(0) + EMPTY_TAGS
 
 

@@ -1,6 +1,6 @@
-"""What a group needs to know of the cluster's topics: ids, partition counts, racks, which names match an expression.
+"""Topic metadata for consumer groups: ids, partition counts, racks, and the names that an expression matches.
 
-A view of the cluster's image. What it works out it keeps until the image changes; nothing else is remembered.
+A view of the metadata image. Caches its results until the image changes.
 """
 
 from collections.abc import Mapping
@@ -15,8 +15,8 @@ from headrace.core.topic import INTERNAL_TOPICS
 Key = TypeVar("Key")
 Result = TypeVar("Result")
 
-# Results kept while the image does not change: a cluster has fewer different subscriptions, and members choose theirs
-# freely. One that is missing costs a pass over the topics.
+# Cached results while the image does not change. A cluster has fewer different subscriptions; but clients choose theirs
+# freely, hence the limit. A missing result costs a pass over the topics.
 RESULTS_MAX = 1024
 
 
@@ -51,7 +51,7 @@ class Topics:
 
     @property
     def names_version(self) -> int:
-        """Changes when a topic appears or goes."""
+        """Returns a version that changes when a topic is created or deleted."""
         self._refresh()
         return self._names_version
 
@@ -60,13 +60,13 @@ class Topics:
         found = self._matches.get(regex)
         if found is None:
             matches = matcher(regex)
-            # Nobody who subscribes to ".*" means the coordinators' own logs.
+            # Regex subscriptions never match internal topics, as in Kafka.
             found = frozenset(name for name in self._names if name not in INTERNAL_TOPICS and matches(name))
             _keep(self._matches, regex, found)
         return found
 
     def hash_of(self, names: frozenset[str]) -> int:
-        """One number for everything about these topics that an assignment depends on; 0 for no topics."""
+        """Returns a hash of all topic properties that an assignment depends on; 0 for no topics."""
         self._refresh()
         known = self._hashes.get(names)
         if known is None:
@@ -107,7 +107,7 @@ class Topics:
 
 
 def _keep(results: dict[Key, Result], key: Key, result: Result) -> None:
-    """Keep the result in place of the oldest one if there are too many."""
+    """Caches the result; evicts the oldest one if there are too many."""
     if len(results) >= RESULTS_MAX:
         del results[next(iter(results))]
     results[key] = result

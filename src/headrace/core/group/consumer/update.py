@@ -1,6 +1,6 @@
-"""A decision in the making: its facts go into a copy of the group, so that a step sees what the last one decided.
+"""A pending update of a consumer group: its records are applied to a copy, so that each step sees the previous ones.
 
-The group itself is untouched until the shell applies the same facts.
+The group itself is unchanged until the coordinator runtime applies the same records.
 """
 
 from headrace.core.coordinator import Timer

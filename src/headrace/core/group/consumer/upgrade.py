@@ -1,7 +1,7 @@
-"""A group that changes its protocol: from the classic one to the new one, while its members go on reading.
+"""Upgrade of a classic group to the consumer protocol, while its members continue to consume.
 
-Members of the classic protocol stay members (`classic_members.py`) and keep what they have; each of them can change
-whenever it restarts. The way back is in `downgrade.py`.
+Classic-protocol members stay members (`classic_members.py`) and keep their partitions. Each of them can change its
+protocol whenever it restarts. The way back is in `downgrade.py`.
 """
 
 from typing import Any
@@ -42,7 +42,7 @@ def report(
     ticket: RequestId,
     now: CoordinatorTime,
 ) -> Decision[Any]:
-    """A heartbeat of the new protocol, also to a group that so far knew the classic one only."""
+    """Handles ConsumerGroupHeartbeat, also for a group that is still classic."""
     groups = consumer_groups(machine)
     classic = machine.classic.get(request.group_id)
     if classic is None:
@@ -61,7 +61,7 @@ def report(
 
 
 def _upgraded(classic: ClassicGroup, topics: Topics) -> ConsumerGroupUpdate:
-    """The same members with the same partitions, as a consumer group."""
+    """Returns a consumer group with the same members and partitions."""
     if classic.protocol_type != CONSUMER_PROTOCOL_TYPE:
         raise GroupNotFound(f"group {classic.group_id} is not a group of consumers")
     draft = ConsumerGroupUpdate(ConsumerGroup(classic.group_id))
@@ -97,7 +97,9 @@ def _subscription(classic: ClassicGroup, member: Member) -> Subscription:
 
 
 def _called_off(classic: ClassicGroup) -> list[Answer]:
-    """Whoever waits for the others will not see them: it joins again, by the new rules."""
+    """Rejects the waiting JoinGroup and SyncGroup requests. Their members rejoin and become members of the consumer
+    group.
+    """
     error = RebalanceInProgress("the group changes its protocol")
     tickets = [ticket for member in classic.members.values() for ticket in (member.joining, member.syncing)]
     return [Answer(ticket, error) for ticket in tickets if ticket is not None]
