@@ -1,4 +1,4 @@
-"""testing: a broker or a cluster for your tests in a line, a clock that stands still, a disk with faults to order."""
+"""headrace.testing: real brokers and clusters for tests, simulated time and disks, and a history checker."""
 
 from headrace.testing.local.broker import LocalBroker
 from headrace.testing.local.cluster import LocalCluster

@@ -1,6 +1,6 @@
-"""The pytest plugin: `kafka_broker` or `kafka_cluster` for a session, `kafka_topic` for a test.
+"""The pytest plugin: session fixtures `kafka_broker` and `kafka_cluster`, and `kafka_topic` for each test.
 
-Loaded in every pytest run of an environment that has headrace, so it imports nothing before it is used.
+Loaded in every pytest run of an environment with headrace, so it imports modules only when fixtures are used.
 
 def test_orders_arrive(kafka_broker, kafka_topic):
     producer = Producer({"bootstrap.servers": kafka_broker.bootstrap})
@@ -17,20 +17,20 @@ if TYPE_CHECKING:
     from headrace.testing.local.broker import LocalBroker
     from headrace.testing.local.cluster import LocalCluster
 
-ADMIN_SECONDS_MAX = 30.0  # creating a topic takes milliseconds; past this the broker is gone
+ADMIN_SECONDS_MAX = 30.0  # creating a topic takes milliseconds; after this time the broker is unavailable
 
 TopicFactory = Callable[..., str]
 
 
 @pytest.fixture(scope="session")
 def kafka_broker_settings() -> Mapping[str, str]:
-    """Override this fixture to start `kafka_broker` or `kafka_cluster` with other configs, by Kafka's names."""
+    """Configs of `kafka_broker` and `kafka_cluster`, by Kafka's names. Override this fixture to change them."""
     return {}
 
 
 @pytest.fixture(scope="session")
 def kafka_broker(kafka_broker_settings: Mapping[str, str]) -> Generator["LocalBroker", None, None]:
-    """One broker in memory for the whole session; tests keep apart by using their own topics."""
+    """One broker in memory for the whole session. Tests are isolated by using their own topics."""
     from headrace.testing.local.broker import LocalBroker
 
     with LocalBroker(settings=kafka_broker_settings) as broker:
@@ -39,7 +39,7 @@ def kafka_broker(kafka_broker_settings: Mapping[str, str]) -> Generator["LocalBr
 
 @pytest.fixture(scope="session")
 def kafka_cluster(kafka_broker_settings: Mapping[str, str]) -> Generator["LocalCluster", None, None]:
-    """Three brokers in memory for the whole session; a test that kills one starts it again before it ends."""
+    """Three brokers in memory for the whole session. A test that kills one restarts it before it ends."""
     from headrace.testing.local.cluster import LocalCluster
 
     with LocalCluster(3, settings=kafka_broker_settings) as cluster:
@@ -48,13 +48,13 @@ def kafka_cluster(kafka_broker_settings: Mapping[str, str]) -> Generator["LocalC
 
 @pytest.fixture(scope="session")
 def kafka_bootstrap(kafka_broker: "LocalBroker") -> str:
-    """What clients call `bootstrap.servers`."""
+    """The value for clients' `bootstrap.servers`."""
     return kafka_broker.bootstrap
 
 
 @pytest.fixture
 def kafka_topic_factory(kafka_broker: "LocalBroker") -> Generator[TopicFactory, None, None]:
-    """Creates topics with names of their own: `factory(partitions=3, configs={"retention.ms": "1000"})`."""
+    """Creates topics with unique names: `factory(partitions=3, configs={"retention.ms": "1000"})`."""
     from confluent_kafka.admin import AdminClient, NewTopic
 
     admin = AdminClient({"bootstrap.servers": kafka_broker.bootstrap})
@@ -75,13 +75,13 @@ def kafka_topic_factory(kafka_broker: "LocalBroker") -> Generator[TopicFactory, 
 
 @pytest.fixture
 def kafka_topic(kafka_topic_factory: TopicFactory) -> str:
-    """The name of a fresh topic with one partition, gone after the test."""
+    """The name of a new topic with one partition, which is deleted after the test."""
     return kafka_topic_factory()
 
 
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_makereport() -> Generator[None, pytest.TestReport, pytest.TestReport]:
-    """A failing test shows what the brokers that run just then have said."""
+    """Adds the output of running brokers to the report of a failing test."""
     report = yield
     module = sys.modules.get("headrace.testing.local.broker")
     if report.failed and module is not None:

@@ -1,4 +1,4 @@
-"""history: what clients did and saw, written down, and whether a queue that keeps its promises could have done it.
+"""history: records the operations and responses of clients, and checks them for anomalies.
 
 history = History()
 with RecordedProducer(history, "p1", {"bootstrap.servers": …}) as producer:

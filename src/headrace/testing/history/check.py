@@ -1,9 +1,11 @@
-"""The checker: every way in which a history contradicts the promises of a queue.
+"""History checker: every anomaly in a history of client operations.
 
-The promises are those of acks=all, idempotent producers and readers of committed data, on topics that forget nothing:
-what was acknowledged is seen, once, where it was promised, in the order in which it was sent; what was refused or
-aborted is never seen; a transaction is seen as a whole. The questions are those of Jepsen's workload for Kafka. Decides
-on events alone: no client, no clock.
+The checked guarantees are those of acks=all, idempotent producers and `read_committed` consumers, on topics without
+retention: an acknowledged record is read, once, at its acknowledged offset, in the order in which it was sent; a
+rejected or aborted record is never read; a transaction is read as a whole. The anomalies are those of Jepsen's
+workload for Kafka.
+
+Pure function of the events: no client, no clock.
 """
 
 from bisect import bisect_left, bisect_right
@@ -20,14 +22,14 @@ from headrace.testing.history.index import Digest, digest
 class Anomaly(StrEnum):
     INCONSISTENT_OFFSET = "inconsistent offset"  # two values at one offset
     DUPLICATE = "duplicate"  # one value at two offsets
-    STRANGER = "stranger"  # a value that nobody sent there
-    ABORTED_READ = "aborted read"  # somebody saw what was refused, aborted or never committed
-    LOST = "lost"  # promised, and readers have gone past it without seeing it
-    UNSEEN = "unseen"  # promised, and nobody saw it, nor anything behind it
-    TORN = "torn transaction"  # seen in part
-    NONMONOTONIC_SEND = "non-monotonic send"  # stands before what its client sent earlier
-    SKIPPED_POLL = "skipped poll"  # an assigned reader left something out
-    NONMONOTONIC_POLL = "non-monotonic poll"  # an assigned reader went back
+    STRANGER = "stranger"  # a value that was not sent to this partition
+    ABORTED_READ = "aborted read"  # a rejected, aborted or never committed value was read
+    LOST = "lost"  # acknowledged, and consumers have passed its offset without reading it
+    UNSEEN = "unseen"  # acknowledged, and neither it nor any later record was read
+    TORN = "torn transaction"  # partially read
+    NONMONOTONIC_SEND = "non-monotonic send"  # has a lower offset than an earlier record of its client
+    SKIPPED_POLL = "skipped poll"  # a consumer with assigned partitions skipped a record
+    NONMONOTONIC_POLL = "non-monotonic poll"  # a consumer with assigned partitions went back
 
 
 class Problem(NamedTuple):
@@ -39,10 +41,10 @@ class Problem(NamedTuple):
 
 
 def check(events: Iterable[Event], *, is_complete: bool = True) -> list[Problem]:
-    """Everything that is wrong; nothing means that no promise was broken.
+    """Returns all anomalies; an empty list means that no guarantee was violated.
 
-    A history is complete when somebody has read everything from the beginning, after the last send has ended. One that
-    goes on is checked with `is_complete=False`: what has not been seen may still be.
+    A history is complete when a consumer has read everything from the beginning, after the last send has ended. Use
+    `is_complete=False` for a history that continues: records that have not been read yet may still be.
     """
     events = list(events)
     found = digest(events)
@@ -114,7 +116,9 @@ def _is_behind(found: Digest, place: TopicPartition, offset: int | None) -> bool
 
 
 def _torn(found: Digest) -> Iterator[Problem]:
-    """A transaction that its client was told is committed must be seen anyhow; this is about the others."""
+    """Yields partially read transactions of unknown outcome. Those that were reported as committed are covered by
+    LOST and UNSEEN.
+    """
     for transaction in found.transactions:
         if transaction.committed is not None:
             continue
@@ -141,9 +145,9 @@ def _nonmonotonic_sends(found: Digest) -> Iterator[Problem]:
 
 
 def _bad_polls(events: Sequence[Event], found: Digest) -> Iterator[Problem]:
-    """Readers under assign, record by record: neither back nor past anything that is there."""
+    """Yields steps of consumers with assigned partitions, record by record, that go back or skip a visible record."""
     offsets = _visible_offsets(found)
-    position: dict[str, dict[TopicPartition, int]] = {}  # of readers under assign
+    position: dict[str, dict[TopicPartition, int]] = {}  # of consumers with assigned partitions
     for event in events:
         match event:
             case Assign(client, _):
@@ -174,7 +178,7 @@ def _bad_step(client: str, before: int, seen: Seen, offsets: Sequence[int], foun
 
 
 def _visible_offsets(found: Digest) -> dict[TopicPartition, list[int]]:
-    """Where something stands that a reader must meet: it was promised, or somebody else has met it."""
+    """Returns the offsets that every consumer must read: acknowledged, or read by another consumer."""
     visible: dict[TopicPartition, set[int]] = defaultdict(set)
     for seen in found.polled:
         visible[seen.place].add(seen.offset)

@@ -1,6 +1,7 @@
-"""What became of a stream of records on its way from one place to another: lost, repeated, reordered?
+"""Compares a stream of records before and after its delivery: lost, duplicated, unexpected and reordered records.
 
-Exactly once means none of them; at least once may repeat, by going over the same stretch again; at most once may lose.
+Exactly once: none of them. At least once: duplicates are allowed, as re-reads of a stretch. At most once: losses are
+allowed.
 """
 
 from collections import Counter
@@ -10,14 +11,14 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class Delivery:
-    """Values by what happened to them; empty tuples throughout mean exactly once and in order."""
+    """Values by what happened to them. Empty tuples throughout mean exactly once and in order."""
 
     lost: tuple[int, ...] = ()
     repeated: tuple[int, ...] = ()
-    strange: tuple[int, ...] = ()  # arrived, and was never sent
-    reordered: tuple[int, ...] = ()  # arrived for the first time, after one that was sent later under its key
+    strange: tuple[int, ...] = ()  # arrived, but was never sent
+    reordered: tuple[int, ...] = ()  # arrived for the first time after a later value of the same key
 
-    # Order is a promise of its own: ask `reordered`.
+    # Order is a separate guarantee: see `reordered`.
 
     @property
     def is_at_least_once(self) -> bool:
@@ -33,7 +34,7 @@ class Delivery:
 
 
 def delivery(sent: Mapping[Hashable, Sequence[int]], received: Mapping[Hashable, Iterable[int]]) -> Delivery:
-    """Compare what was sent with what arrived, in both cases by key and in order. A value is sent once."""
+    """Compares sent with received values, both by key and in order. Each value is sent once."""
     keys = {value: key for key, values in sent.items() for value in values}
     arrived = [(key, value) for key, values in received.items() for value in values]
     counts = Counter(value for _, value in arrived)

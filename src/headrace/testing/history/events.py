@@ -1,15 +1,15 @@
-"""The events of a history: what a client began, and what it was told.
+"""Events of a history: operations that a client began, and the results that it got.
 
-A history is a list of them. Only the order of events of one client means anything: clients run side by side, in threads
-or in processes, and nobody compares their clocks. A client has one name for one life: whoever comes after a crash has
-another. Each value is sent once in a history.
+A history is a list of events. Only the order of events of one client is significant: clients run concurrently, in
+threads or in processes, and their clocks are not compared. A client name is used for one run: after a crash its
+successor has another one. Each value is sent once in a history.
 
     Send ─► Sent       acknowledged, perhaps with its offset
          └► NotSent    certainly not in the log
-         └► (nothing)  nobody knows
+         └► (nothing)  unknown
 
     Begin ─► Send … ─► Ending(commits=True)  ─► Ended(committed=True)
-          │                                  └► (nothing): nobody knows
+          │                                  └► (nothing): unknown
           └► (nothing), or Ending(commits=False): never committed
 """
 
@@ -20,7 +20,7 @@ from headrace.model.ids import TopicPartition
 
 
 class Seen(NamedTuple):
-    """A record, where a reader found it."""
+    """A record, at the offset where a consumer read it."""
 
     place: TopicPartition
     offset: int
@@ -28,7 +28,9 @@ class Seen(NamedTuple):
 
 
 class Send(NamedTuple):
-    """A value is on its way to a partition. Sends of one client to one partition are meant to keep their order."""
+    """The client sends a value to a partition. Sends of one client to one partition are expected to keep their
+    order.
+    """
 
     client: str
     place: TopicPartition
@@ -47,48 +49,48 @@ class NotSent(NamedTuple):
 
 
 class Poll(NamedTuple):
-    """Records in the order in which one poll brought them. Readers read what is committed."""
+    """Records of one poll, in order. Consumers are `read_committed`."""
 
     client: str
     records: tuple[Seen, ...]
 
 
 class Assign(NamedTuple):
-    """From here on the client reads these partitions from a place of its choice, and nothing may be left out."""
+    """The client reads these partitions from an offset of its choice from now on, and must not skip a record."""
 
     client: str
     places: tuple[TopicPartition, ...]
 
 
 class Subscribe(NamedTuple):
-    """From here on a group decides what the client reads: it may skip what others read, and rewind."""
+    """The group assigns partitions to the client from now on: it may skip what other members read, and rewind."""
 
     client: str
     topics: tuple[str, ...]
 
 
 class Begin(NamedTuple):
-    """A transaction: what the client sends until it ends belongs to it."""
+    """The client begins a transaction: its sends until the end belong to it."""
 
     client: str
 
 
 class Ending(NamedTuple):
-    """The client is about to ask for the end of its transaction."""
+    """The client is about to commit or abort its transaction."""
 
     client: str
     commits: bool
 
 
 class Ended(NamedTuple):
-    """The client was told how its transaction ended."""
+    """The client got the outcome of its transaction."""
 
     client: str
     committed: bool
 
 
 class Crash(NamedTuple):
-    """The client is gone: what it had not finished, nobody will."""
+    """The client has ended. Operations without a result remain unknown."""
 
     client: str
 

@@ -1,4 +1,4 @@
-"""A history sorted by what the checks ask for: what was written, in which transaction, and where it was seen."""
+"""Index of a history for the checks: what was written, in which transaction, and where it was read."""
 
 from collections import defaultdict
 from collections.abc import Iterable
@@ -24,7 +24,7 @@ class Transaction:
     client: str
     values: list[int] = field(default_factory=list)
     was_to_commit: bool = False
-    committed: bool | None = None  # None: the client was never told
+    committed: bool | None = None  # None: the client got no result
 
 
 @dataclass(slots=True)
@@ -35,7 +35,7 @@ class Write:
     transaction: Transaction | None
     is_acknowledged: bool = False
     is_refused: bool = False
-    offset: int | None = None  # as the client was told
+    offset: int | None = None  # as acknowledged
 
     @property
     def must_be_seen(self) -> bool:
@@ -47,7 +47,7 @@ class Write:
     def must_not_be_seen(self) -> bool:
         if self.transaction is None:
             return self.is_refused
-        # A transaction that nobody asked to commit is aborted sooner or later, by its client or by its timeout.
+        # A transaction that was not committed is aborted eventually, by its client or by its timeout.
         return self.is_refused or self.transaction.committed is False or not self.transaction.was_to_commit
 
 
@@ -57,7 +57,7 @@ class Digest:
     transactions: list[Transaction] = field(default_factory=list)
     sends: dict[tuple[str, TopicPartition], list[int]] = field(default_factory=lambda: defaultdict(list))
     polled: set[Seen] = field(default_factory=set)
-    ends: dict[TopicPartition, int] = field(default_factory=dict)  # the highest offset that anybody polled
+    ends: dict[TopicPartition, int] = field(default_factory=dict)  # the highest offset that any consumer read
     values_at: dict[tuple[TopicPartition, int], set[int]] = field(default_factory=lambda: defaultdict(set))
     places_of: dict[int, set[tuple[TopicPartition, int]]] = field(default_factory=lambda: defaultdict(set))
 

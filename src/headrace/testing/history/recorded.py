@@ -1,7 +1,7 @@
-"""confluent-kafka's clients, with everything they do and see written into a history.
+"""confluent-kafka clients that record their operations and results in a history.
 
-Decides what a client's answer means for the history: acknowledged, refused, or anybody's guess. Values are the decimal
-text of a record. Settings are the caller's, over those that the checker's promises need.
+Classifies each result: acknowledged, certainly not sent, or unknown. Values are the decimal text of a record. The
+caller's settings override those that the history checker's guarantees require.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -33,9 +33,9 @@ CONSUMER_SETTINGS = {
     "auto.offset.reset": "earliest",
     "check.crcs": True,
 }
-# What one poll brings at most: enough that reading is not what a test waits for.
+# Records per poll: enough that reading is not the bottleneck of a test.
 POLL_RECORDS_MAX = 1000
-# A reader that gets nothing for this long although it has not reached the end will not get anything any more.
+# A consumer that gets nothing for this long before the end of a partition will not get anything any more.
 READ_SECONDS_MAX = 60.0
 
 
@@ -45,12 +45,12 @@ class RecordedProducer:
 
         self.client = client
         self.acknowledged = 0
-        self.failures: list[str] = []  # why records were not delivered, as the client tells
+        self.failures: list[str] = []  # why records were not delivered, as reported by the client
         self.confluent: Any = Producer({**PRODUCER_SETTINGS, "error_cb": self._error, **settings})
         self._history = history
 
     def send(self, place: TopicPartition, key: bytes | None = None) -> int:
-        """A new value on its way; returns it. Waits while the client's queue is full."""
+        """Sends a new value and returns it. Blocks while the client's queue is full."""
         value = self._history.new_value()
         self._history.record(Send(self.client, place, value))
         while True:
@@ -69,11 +69,11 @@ class RecordedProducer:
                 return value
 
     def flush(self, seconds_max: float) -> bool:
-        """Whether everything has an outcome now."""
+        """Flushes the client's queue. Returns whether every value has an outcome."""
         left: int = self.confluent.flush(seconds_max)
         return left == 0
 
-    # Transactions. Whatever these raise, the history says what is known.
+    # Transactions. The history is right whatever these methods raise.
 
     def begin(self) -> None:
         self.confluent.begin_transaction()
@@ -90,11 +90,12 @@ class RecordedProducer:
         self._history.record(Ended(self.client, committed=False))
 
     def crash(self) -> None:
-        """The end of this client. What it has not delivered by now has no outcome, and nobody hears of it any more.
+        """Ends this client without closing it. Undelivered values have no outcome.
 
-        It is let go here: what waits in its queue holds on to us, so that it would live on, with its threads, and look
-        for its brokers for ever. librdkafka 2.16 may abort the process if a transactional producer is let go while it
-        adds a partition to a transaction: to kill one in the middle of a transaction, run it in a process of its own.
+        The client's queue is purged: its messages refer to this object, so that the client would otherwise keep its
+        threads and try to reach its brokers for ever. librdkafka 2.16 may abort the process if a transactional
+        producer is released while it adds a partition to a transaction: to kill one in the middle of a transaction,
+        run it in a process of its own.
         """
         self._history.record(Crash(self.client))
         self.confluent.purge()
@@ -123,7 +124,7 @@ class RecordedProducer:
 
 
 def _was_never_sent(error: Any) -> bool:
-    """Only what never left the client is certain not to be in the log."""
+    """Returns whether the value never left the client. Only then it is certain that it is not in the log."""
     from confluent_kafka import KafkaError
 
     return error.code() in (KafkaError._PURGE_QUEUE, KafkaError.MSG_SIZE_TOO_LARGE)
@@ -138,7 +139,7 @@ class RecordedConsumer:
         self._history = history
 
     def assign(self, places: Sequence[TopicPartition], offset: int = 0) -> None:
-        """Read these partitions from this offset on."""
+        """Reads these partitions from this offset on."""
         from confluent_kafka import TopicPartition as Position
 
         self._history.record(Assign(self.client, tuple(places)))
@@ -149,11 +150,11 @@ class RecordedConsumer:
         self.confluent.subscribe(list(topics))
 
     def poll(self, seconds_max: float) -> list[Seen]:
-        """What is there, as soon as something is."""
+        """Returns available records, as soon as there are some."""
         return self._take(self._wait(seconds_max))
 
     def read_to_end(self, places: Iterable[TopicPartition], seconds_max: float) -> list[Seen]:
-        """Poll until every partition has been at its end; needs `enable.partition.eof`."""
+        """Polls until every partition has reached its end; needs `enable.partition.eof`."""
         found: list[Seen] = []
         left = set(places)
         while left:
@@ -165,12 +166,12 @@ class RecordedConsumer:
         return found
 
     def _wait(self, seconds_max: float) -> list[Any]:
-        # `consume` would wait for all the records that it may bring, or for all of its time.
+        # `consume` would wait for the maximal number of records, or until its timeout.
         first = self.confluent.poll(seconds_max)
         return [] if first is None else [first, *self.confluent.consume(POLL_RECORDS_MAX, 0)]
 
     def _take(self, messages: Iterable[Any]) -> list[Seen]:
-        """What the client says about a broker that is down, or the end of a partition, is no record."""
+        """Returns the records among the messages. Errors and partition ends are none."""
         records = [
             Seen(TopicPartition(one.topic(), one.partition()), one.offset(), int(one.value()))
             for one in messages
@@ -194,9 +195,9 @@ class RecordedConsumer:
 
 
 def read_everything(history: History, settings: Mapping[str, Any], places: Sequence[TopicPartition]) -> list[Seen]:
-    """What makes a history complete: a reader goes through the partitions from the beginning to their ends.
+    """Reads the partitions from the beginning to their ends, which makes a history complete.
 
-    It waits for transactions that are still open: what lies behind one is not there yet for readers of committed data.
+    Waits for open transactions: records behind one are not visible to `read_committed` consumers yet.
     """
     wait_until_settled(settings, places, READ_SECONDS_MAX)
     name = f"reader of everything {uuid4()}"

@@ -1,4 +1,4 @@
-"""Writing a history down while it happens: from many threads, and in files that survive the writer's `kill -9`."""
+"""Records a history while it happens: from many threads, and to files that survive a `kill -9` of the writer."""
 
 import os
 import threading
@@ -12,12 +12,14 @@ from headrace.testing.history.events import Event, from_line, to_line
 class History:
     """Events in the order in which they were recorded.
 
-    With a `path`, every event is in that file before `record` returns. A process that is killed leaves a whole file
-    behind, so a history of many processes is that of all their files (`read_history`).
+    With a `path`, every event is in that file before `record` returns. A killed process leaves a complete file
+    behind, so a history of several processes is the union of their files (`read_history`).
     """
 
     def __init__(self, path: str | os.PathLike[str] | None = None, *, first_value: int = 0) -> None:
-        """`first_value`: processes that share a topic begin far apart, so that no value is sent twice."""
+        """Creates an empty history. `first_value`: processes that share a topic use distant first values, so that no
+        value is sent twice.
+        """
         self._events: list[Event] = []
         self._values = count(first_value)
         self._lock = threading.Lock()
@@ -55,7 +57,9 @@ class History:
 
 
 def read_history(paths: Iterable[str | os.PathLike[str]]) -> list[Event]:
-    """The events of several files. A line that its writer did not finish is left out: it had not begun what it says."""
+    """Returns the events of several files. An incomplete last line is skipped: the operation that it describes had
+    not begun.
+    """
     events: list[Event] = []
     for path in paths:
         with open(path, encoding="utf-8") as file:

@@ -1,7 +1,7 @@
-"""Whether transactions have come to an end: a reader of committed data sees nothing behind one that has not.
+"""Waits for open transactions: a `read_committed` consumer sees nothing behind one.
 
-A client that died has left its transaction open until its time is over, and also what is committed has its markers
-only a moment later. Who reads before that takes the beginning of the transaction for the end of the partition.
+A crashed client leaves its transaction open until its timeout, and a committed transaction gets its markers only a
+moment later. Without this wait, a consumer takes the beginning of the transaction for the end of the partition.
 """
 
 import time
@@ -11,11 +11,13 @@ from typing import Any
 from headrace.model.ids import TopicPartition
 
 LOOK_AGAIN_S = 0.05
-ANSWER_SECONDS_MAX = 10.0  # of one question: whoever is asked may be starting
+ANSWER_SECONDS_MAX = 10.0  # per request: the broker may be starting
 
 
 def wait_until_settled(settings: Mapping[str, Any], places: Sequence[TopicPartition], seconds_max: float) -> None:
-    """Returns when no transaction is open in these partitions; TimeoutError if one still is after so long."""
+    """Returns when no transaction is open in these partitions. Raises TimeoutError if one still is after
+    `seconds_max`.
+    """
     deadline = time.monotonic() + seconds_max
     while (open_in := _with_open_transactions(settings, places)) and time.monotonic() < deadline:
         time.sleep(LOOK_AGAIN_S)
@@ -29,12 +31,14 @@ def _with_open_transactions(settings: Mapping[str, Any], places: Sequence[TopicP
     try:
         stable, all_of_it = (_ends(settings, places, level) for level in ("read_committed", "read_uncommitted"))
     except KafkaException:
-        return list(places)  # nobody could tell
+        return list(places)  # unknown: treat all as open
     return [place for place in places if stable[place] < all_of_it[place]]
 
 
 def _ends(settings: Mapping[str, Any], places: Sequence[TopicPartition], isolation: str) -> dict[TopicPartition, int]:
-    """Where readers at this level come to the end. The stable end is asked for first: it may only seem too early."""
+    """Returns the end offsets at an isolation level. The last stable offset must be read first: an older value only
+    seems too low.
+    """
     from confluent_kafka import Consumer
     from confluent_kafka import TopicPartition as Position
 

@@ -1,10 +1,10 @@
-"""LocalBroker: a whole broker with a fresh port, for as long as a `with` block lasts.
+"""LocalBroker: a complete broker on a free port, for the duration of a `with` block.
 
     with LocalBroker(settings={"num.partitions": "3"}) as broker:
         Producer({"bootstrap.servers": broker.bootstrap})
 
-Decides where the broker listens and keeps its data, and what a test is told when it fails. How it runs, as a
-process or as a thread, is in `app/local_cluster/processes.py` and `broker_thread.py`.
+This module has addresses, data directories, and the output that a failing test shows. The broker runs as a process
+(`app/local_cluster/processes.py`) or as a thread (`broker_thread.py`).
 """
 
 import os
@@ -21,32 +21,32 @@ from headrace.config.settings import Settings
 from headrace.model.errors import InvalidConfig
 from headrace.process.sockets import reserve_port
 
-# Loopback by number: a name could mean ::1 to one client and 127.0.0.1 to the next.
+# A number: a name could resolve to ::1 for one client and to 127.0.0.1 for the next.
 HOST = "127.0.0.1"
 OUTPUT_SHOWN_BYTES = 16 * 1024  # what a failing test shows of the broker's output: about 150 lines
 
 
-# Those between their first start and `close`: the pytest plugin shows what they said when a test fails.
+# Brokers between their first start and `close`: the pytest plugin shows their output when a test fails.
 _open: WeakSet["LocalBroker"] = WeakSet()
 
 
 class Runner(Protocol):
-    """A broker that runs somewhere: in a process of its own, or on a thread."""
+    """A running broker: in a process of its own, or on a thread."""
 
     pid: int
 
     def stop(self) -> None:
-        """A clean shutdown; returns when nothing of it runs any more."""
+        """Shuts down cleanly. Returns when the broker has ended."""
 
     def kill(self) -> None:
-        """No shutdown at all, as `kill -9` and a crash do it."""
+        """Ends the broker without a shutdown, like `kill -9` or a crash."""
 
     def ended_by_itself(self) -> str | None:
-        """Why it does not run any more although nobody stopped it; None while all is well."""
+        """Returns why the broker has ended although it was not stopped; None otherwise."""
 
 
 class LocalBroker:
-    """A broker of its own for a test: real sockets, a free port, nothing left behind."""
+    """A broker for one test: real sockets, a free port, and complete clean-up."""
 
     def __init__(
         self,
@@ -59,10 +59,11 @@ class LocalBroker:
         gateway: bool = False,
         internal_ports: tuple[int, int] | None = None,
     ) -> None:
-        """`memory` is the default unless a `data_dir` is given; `settings` are configs by Kafka's names.
+        """Creates a broker without starting it. `memory` is the default unless a `data_dir` is given; `settings` are
+        configs by Kafka's names.
 
-        With `gateway` REST and gRPC are served beside the broker, at `http_url` and `grpc_address`. `internal_ports`
-        are where it listens for other brokers, and where they are told that it does.
+        With `gateway`, REST and gRPC are served beside the broker, at `http_url` and `grpc_address`. `internal_ports`
+        are the port on which the broker listens for other brokers, and the port that it advertises to them.
         """
         if gateway and in_process:
             raise ValueError("the gateway needs a broker in a process of its own: use either gateway or in_process")
@@ -85,7 +86,7 @@ class LocalBroker:
 
     @property
     def port(self) -> int:
-        """Stays the same over `restart`, so that clients find their broker again."""
+        """The port; the same after `restart`, so that clients find their broker again."""
         if self._reservation is None:
             raise RuntimeError("the broker has not been started")
         port: int = self._reservation.getsockname()[1]
@@ -93,26 +94,26 @@ class LocalBroker:
 
     @property
     def bootstrap(self) -> str:
-        """What clients call `bootstrap.servers`."""
+        """The value for clients' `bootstrap.servers`."""
         return f"{HOST}:{self.port}"
 
     @property
     def http_url(self) -> str:
-        """Where REST is served, e.g. http://127.0.0.1:54321; stays the same over `restart`."""
+        """The URL of the REST API, e.g. http://127.0.0.1:54321; the same after `restart`."""
         if self._http_reservation is None:
             raise RuntimeError("no gateway: LocalBroker(gateway=True), and started")
         return f"http://{HOST}:{self._http_reservation.getsockname()[1]}"
 
     @property
     def grpc_address(self) -> str:
-        """Where gRPC is served, as channels want it; stays the same over `restart`."""
+        """The address for gRPC channels; the same after `restart`."""
         if self._grpc_reservation is None:
             raise RuntimeError("no gateway: LocalBroker(gateway=True), and started")
         return f"{HOST}:{self._grpc_reservation.getsockname()[1]}"
 
     @property
     def data_dir(self) -> str:
-        """Where the broker keeps its files; a broker in memory has none."""
+        """The data directory; a broker in memory has none."""
         if self._data_dir is None:
             raise RuntimeError("this broker keeps nothing on disk: it runs in memory, or was not started")
         return self._data_dir
@@ -128,7 +129,7 @@ class LocalBroker:
         return self._runner is not None and self._runner.ended_by_itself() is None
 
     def output(self) -> str:
-        """What the broker has said so far: its log, and its last words if it died. Empty in process."""
+        """The broker's output so far: its log, and the error if it crashed. Empty in process."""
         if self._output is None:
             return self._said
         size = os.fstat(self._output.fileno()).st_size
@@ -136,7 +137,7 @@ class LocalBroker:
         return os.pread(self._output.fileno(), OUTPUT_SHOWN_BYTES, start).decode(errors="replace")
 
     def start(self) -> None:
-        """Returns when the broker serves. Does nothing but raise if it runs already."""
+        """Starts the broker. Returns when it serves; raises if it runs already."""
         if self._runner is not None:
             raise RuntimeError("the broker runs already")
         if self._reservation is None:
@@ -171,7 +172,7 @@ class LocalBroker:
         )
 
     def stop(self) -> None:
-        """A clean shutdown. Port and data stay reserved for `restart` until the `with` block ends."""
+        """Shuts down cleanly. Port and data stay reserved for `restart` until the `with` block ends."""
         runner, self._runner = self._runner, None
         if runner is None:
             return
@@ -181,19 +182,19 @@ class LocalBroker:
             raise RuntimeError(f"the broker ended by itself: {reason}\n{self.output()}")
 
     def kill(self) -> None:
-        """SIGKILL: no shutdown, no last words. What was acknowledged must be there after `restart`."""
+        """Kills the broker (SIGKILL). Acknowledged records must be there after `restart`."""
         runner, self._runner = self._runner, None
         if runner is None:
             raise RuntimeError("the broker does not run")
         runner.kill()
 
     def restart(self) -> None:
-        """The same broker again, on its port and its data: after `kill`, or with a clean shutdown first."""
+        """Restarts the broker on its port and data; after `kill`, or with a clean shutdown first."""
         self.stop()
         self.start()
 
     def close(self) -> None:
-        """Stop, and give back the port, the temporary data and the captured output."""
+        """Stops the broker, and releases port, temporary data and captured output."""
         try:
             self.stop()
         finally:
@@ -230,7 +231,7 @@ class LocalBroker:
 
 
 def open_brokers() -> list[LocalBroker]:
-    """Every LocalBroker that has been started and not closed."""
+    """Returns every LocalBroker that has been started and not closed."""
     return list(_open)
 
 
@@ -245,7 +246,7 @@ def node_settings(
     gateway_ports: Sequence[int] = (),
     internal_ports: tuple[int, int] | None = None,
 ) -> Settings:
-    """Settings by the names a config file may use; where to listen and to write is LocalBroker's own decision."""
+    """Returns settings from config file keys, with the addresses and the data directory that LocalBroker chooses."""
     for name in ("listeners", "listen", "log.dirs", "log.dir", "storage", "storage_path", *_GATEWAY_KEYS):
         if name in overrides:
             raise InvalidConfig(f"{name}: LocalBroker decides this; use its arguments port, memory, data_dir, gateway")

@@ -1,7 +1,7 @@
-"""A broker on a thread of this process, with a loop of its own, for LocalBroker(in_process=True).
+"""A broker on a thread of this process, with an event loop of its own, for LocalBroker(in_process=True).
 
-For debuggers and profilers, and where starting processes is not wanted. It shares the interpreter lock with the
-test, so the process is the better choice where speed or isolation matters.
+For debuggers and profilers, and where processes cannot be started. It shares the interpreter lock with the test, so a
+process is better where speed or isolation matters.
 """
 
 import asyncio
@@ -18,7 +18,7 @@ STOP_SECONDS_MAX = 15.0
 
 
 class BrokerThread:
-    """A Node that is served from a thread, from the moment it serves."""
+    """A Node on a thread. Serves from the moment it is constructed."""
 
     def __init__(self, settings: Settings) -> None:
         self.pid = os.getpid()
@@ -27,7 +27,7 @@ class BrokerThread:
         self._loop: asyncio.AbstractEventLoop | None = None
         self._stopping: asyncio.Event | None = None
         self._failure: BaseException | None = None
-        # A daemon: a test run that forgot its broker still ends.
+        # A daemon thread: a test run that does not stop its broker still ends.
         self._thread = threading.Thread(target=self._run, name="headrace-broker", daemon=True)
         self._thread.start()
         self._serving.result(START_SECONDS_MAX)

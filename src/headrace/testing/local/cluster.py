@@ -1,4 +1,4 @@
-"""Several brokers as processes of their own, sharing one store of facts: a real cluster for a test, in a second.
+"""LocalCluster: several brokers as processes, with one metadata store: a real cluster for tests, started in a second.
 
     with LocalCluster(3) as cluster:
         producer = Producer({"bootstrap.servers": cluster.bootstrap})
@@ -8,8 +8,8 @@
         cluster.partition(1, 2)
         cluster.heal()
 
-Decides where the brokers listen and keep their data. What each of them is, `broker.py` says; how wires between
-them are cut, `network_links.py`.
+This module has the brokers' addresses and data directories. Each broker is a LocalBroker (`broker.py`); connections
+between them are partitioned by `network_links.py`.
 """
 
 import os
@@ -28,13 +28,13 @@ from headrace.testing.local.network_links import STORE, NetworkLinks
 from headrace.testing.local.small_disk import fill_disk, free_disk, mount_small_disk, unmount
 from headrace.testing.local.suspend import resume, suspend
 
-METADATA = STORE  # what `partition` calls the store of facts
-# Brokers that have just lost one of their own answer after a second or two; a machine that is busy needs longer.
+METADATA = STORE  # the metadata store, as an argument of `partition`
+# Brokers respond within a second or two after one of them failed; a busy host needs longer.
 ANSWER_SECONDS_MAX = 30.0
 
 
 class LocalCluster:
-    """Brokers are named by their ids: 1 to the number of nodes."""
+    """A cluster of brokers with the ids 1 to `nodes`."""
 
     def __init__(
         self,
@@ -49,11 +49,11 @@ class LocalCluster:
         links: bool = False,
         disk_bytes: int | None = None,
     ) -> None:
-        """With `memory` each broker loses its records with its process, and copies them anew from the others.
+        """With `memory`, each broker loses its records with its process, and replicates them again from the others.
 
-        `etcd` is how many members of a real etcd keep the facts, instead of one process with an embedded store.
-        `links` make `partition` possible; `disk_bytes` gives each broker a disk of that size (a tmpfs, which needs
-        root), and makes `disk_full` possible.
+        `etcd` is the number of members of a real etcd cluster as metadata store, instead of one process with an
+        embedded store. `links` enables `partition`. `disk_bytes` gives each broker a disk of that size (a tmpfs,
+        which needs root), and enables `disk_full`.
         """
         self._memory = memory and data_dir is None and disk_bytes is None
         if etcd and links:
@@ -74,11 +74,11 @@ class LocalCluster:
 
     @property
     def bootstrap(self) -> str:
-        """What clients call `bootstrap.servers`: all brokers."""
+        """The value for clients' `bootstrap.servers`: all brokers."""
         return ",".join(broker.bootstrap for broker in self.brokers.values())
 
     def start(self) -> None:
-        """Returns when every broker serves."""
+        """Starts the cluster. Returns when every broker serves."""
         self._folder = self._given_dir or tempfile.mkdtemp(prefix="headrace-")
         os.makedirs(self._folder, exist_ok=True)
         socket_path = os.path.join(self._folder, "metadata.socket")
@@ -125,28 +125,28 @@ class LocalCluster:
     # Faults
 
     def kill(self, node_id: int) -> None:
-        """SIGKILL: no shutdown, no last words."""
+        """Kills a broker (SIGKILL), without a shutdown."""
         self.brokers[node_id].kill()
 
     def stop(self, node_id: int) -> None:
-        """A clean stop: what the broker leads is handed over first."""
+        """Stops a broker cleanly: it hands over its partitions' leadership first."""
         self.brokers[node_id].stop()
 
     def restart(self, node_id: int) -> None:
-        """The same broker again, on its port: after `kill` or `stop`, or with a clean stop first."""
+        """Restarts a broker on its port; after `kill` or `stop`, or with a clean stop first."""
         self.brokers[node_id].restart()
 
     def pause(self, node_id: int) -> None:
-        """SIGSTOP: it neither answers nor renews its session, and does not know it."""
+        """Suspends a broker (SIGSTOP): it neither responds nor renews its session, without noticing."""
         suspend(self.brokers[node_id].pid)
 
     def resume(self, node_id: int) -> None:
         resume(self.brokers[node_id].pid)
 
     def partition(self, one: int, other: int, *, one_way: bool = False) -> None:
-        """Nothing arrives any more between these two brokers, or only from the second at the first.
+        """Partitions two brokers: nothing arrives in either direction, or with `one_way` only from `other` at `one`.
 
-        `METADATA` stands for the store of facts, on either side. Clients reach everybody.
+        `METADATA` stands for the metadata store, on either side. Clients reach all brokers.
         """
         links = self._cuttable()
         links.cut(one, other)
@@ -154,7 +154,7 @@ class LocalCluster:
             links.cut(other, one)
 
     def heal(self) -> None:
-        """Every cut is over."""
+        """Ends all partitions."""
         self._cuttable().heal()
 
     def _cuttable(self) -> NetworkLinks:
@@ -163,11 +163,11 @@ class LocalCluster:
         return self._links
 
     def kill_etcd(self, member: int) -> None:
-        """SIGKILL of one of etcd's members, counted from 0."""
+        """Kills an etcd member (SIGKILL), counted from 0."""
         self._members().kill(member)
 
     def restart_etcd(self, member: int) -> None:
-        """The same member again, after `kill_etcd`."""
+        """Restarts an etcd member after `kill_etcd`."""
         self._members().restart(member)
 
     def _members(self) -> LocalEtcd:
@@ -176,11 +176,11 @@ class LocalCluster:
         return self._etcd
 
     def disk_full(self, node_id: int) -> None:
-        """Something else takes all the room that the broker's disk has left."""
+        """Fills the broker's disk with other data."""
         fill_disk(self._small_disk(node_id))
 
     def disk_freed(self, node_id: int) -> None:
-        """That something is gone."""
+        """Frees the disk space that `disk_full` has used."""
         free_disk(self._small_disk(node_id))
 
     def _small_disk(self, node_id: int) -> str:
@@ -188,10 +188,10 @@ class LocalCluster:
             raise RuntimeError("brokers have a disk of their own only in LocalCluster(disk_bytes=…)")
         return self._data_of(node_id)
 
-    # Asking
+    # Queries
 
     def leader(self, topic: str, partition: int = 0) -> int:
-        """The broker that leads a partition, as a client is told; -1 while nobody does, or nobody knows of it."""
+        """Returns the leader of a partition from client metadata; -1 without a leader and for an unknown partition."""
         from headrace.client.librdkafka import make_admin
 
         alive = ",".join(broker.bootstrap for broker in self.brokers.values() if broker.running)
@@ -199,10 +199,10 @@ class LocalCluster:
         told = found.partitions.get(partition) if found is not None else None
         return -1 if told is None else int(told.leader)
 
-    # Ending
+    # Clean-up
 
     def close(self) -> None:
-        """Stop everything, and give back ports and temporary data."""
+        """Stops all processes, and releases ports and temporary data."""
         first_trouble: Exception | None = None
         for broker in self.brokers.values():
             try:

@@ -1,10 +1,10 @@
-"""LocalEtcd: real etcd members on free ports, for as long as a `with` block lasts, to be killed and paused.
+"""LocalEtcd: real etcd members on free ports for the duration of a `with` block, which tests can kill and pause.
 
     with LocalEtcd(members=3) as etcd:
         store = await EtcdStore.connect(EtcdAddress(endpoints=etcd.endpoints))
         etcd.pause(0)
 
-Needs etcd on the PATH (Debian: etcd-server). Decides ports, folders and flags, and what a failing test is told.
+Needs etcd on the PATH (Debian: etcd-server).
 """
 
 import shutil
@@ -20,17 +20,20 @@ from headrace.process.sockets import reserve_port
 from headrace.testing.local.broker import HOST
 from headrace.testing.local.suspend import resume, suspend
 
-START_SECONDS_MAX = 30.0  # three members serve after 0.3 s; a machine that needs this long is stuck
-# Short, so that a test sees an election in a fraction of a second; ten times the heartbeat, as etcd advises.
+START_SECONDS_MAX = 30.0  # three members serve after 0.3 s; a host that needs this long is stuck
+# Short, so that a test sees an election within a fraction of a second. The election timeout is ten times the heartbeat,
+# as etcd recommends.
 HEARTBEAT_MS = 50
 ELECTION_MS = 500
 
-_direct = build_opener(ProxyHandler({}))  # never through a proxy that the environment names
+_direct = build_opener(ProxyHandler({}))  # ignores proxies that the environment names
 
 
 class LocalEtcd:
     def __init__(self, members: int = 1, flags: Sequence[str] = (), scheme: str = "http") -> None:
-        """`flags` go to every member; with the scheme `https` they name the certificates."""
+        """Creates the cluster without starting it. `flags` go to every member; with the scheme `https` they name the
+        certificates.
+        """
         self._flags = tuple(flags)
         self._scheme = scheme
         self._folder = tempfile.mkdtemp(prefix="headrace-etcd-")
@@ -39,29 +42,30 @@ class LocalEtcd:
 
     @property
     def endpoints(self) -> tuple[str, ...]:
-        """Where clients connect, a host:port for each member."""
+        """Client endpoints: a host:port for each member."""
         return tuple(f"{HOST}:{client.getsockname()[1]}" for client, _ in self._reservations)
 
     def start(self) -> None:
         for member in range(len(self._reservations)):
-            # One after the other: a new member asks those that listen already and waits seconds for one that does not
-            # serve yet, as two that start at the same moment do for each other.
+            # Sequentially: a new member contacts those that listen already, and waits seconds for one that does not
+            # serve yet. Two members that start at the same time would wait for each other.
             self._spawn(member)
             self._wait_for(member, self._members_url(member), "peerURLs")
         for member in range(len(self._reservations)):
             self._wait_until_ready(member)
 
     def kill(self, member: int) -> None:
-        """SIGKILL, as a crash."""
+        """Kills a member (SIGKILL), like a crash."""
         process = self._processes.pop(member)
         process.kill()
         process.wait()
 
     def restart(self, member: int) -> None:
-        """The same member on its data, after `kill`; returns when it serves again."""
+        """Restarts a member on its data, after `kill`. Returns when it serves."""
         self._spawn(member)
         self._wait_until_ready(member)
-        if self._scheme == "http":  # its data list the members already; with https, only who has a certificate may ask
+        # its data has the member list already; with https the request would need a certificate
+        if self._scheme == "http":
             self._wait_for(member, f"http://{self.endpoints[member]}/health", '"health":"true"')
 
     def pause(self, member: int) -> None:
@@ -115,15 +119,17 @@ class LocalEtcd:
             self._processes[member] = subprocess.Popen(command, stdout=log, stderr=log, process_group=0)
 
     def _wait_until_ready(self, member: int) -> None:
-        """It has published its client address, so it knows a leader, unless it did so in an earlier life."""
+        """Waits until the member has published its client address, and so has a leader, unless it had published it
+        before a restart.
+        """
         self._wait_for(member, self._members_url(member), f"{self._scheme}://{self.endpoints[member]}")
 
     def _members_url(self, member: int) -> str:
-        """The list of members, which everybody may read at the peer port."""
+        """The member list's URL on the peer port, which needs no certificate."""
         return f"{self._peer_url(member)}/members"
 
     def _wait_for(self, member: int, url: str, text: str) -> None:
-        """Until what the member shows there holds the text."""
+        """Waits until the response at this URL contains the text."""
         deadline = time.monotonic() + START_SECONDS_MAX
         while self._processes[member].poll() is None and time.monotonic() < deadline:
             try:

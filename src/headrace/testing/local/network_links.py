@@ -1,9 +1,10 @@
-"""Wires between the brokers of a LocalCluster that can be cut, one way or both, without being root.
+"""Network links between the brokers of a LocalCluster that can be partitioned, one way or both, without root.
 
-Each broker is reached by the others through a relay of its own, and reaches the store through one. A cut relay keeps
-what it is given and passes nothing on, as a network that loses packets: nobody gets an error. Healed, it goes on.
+Other brokers reach a broker through a relay, and the broker reaches the metadata store through another one. A
+partitioned relay keeps its data and forwards nothing, like a network that loses packets: no side gets an error. After
+`heal` it forwards again.
 
-Who is calling is told by the process that owns the other end of the connection; the kernel lists that in /proc.
+The caller is identified by the process that owns the other end of the connection, which the kernel lists in /proc.
 """
 
 import asyncio
@@ -16,12 +17,12 @@ from typing import Any, TypeVar
 Result = TypeVar("Result")
 HOST = "127.0.0.1"
 CHUNK_BYTES = 256 * 1024
-STORE = 0  # the place of the store among the brokers' ids
+STORE = 0  # the metadata store among the broker ids
 
 
 class NetworkLinks:
     def __init__(self, pids: Callable[[], Mapping[int, int]]) -> None:
-        """`pids` tells the process of each broker that runs, by id."""
+        """Starts the relays' thread. `pids` returns the process ids of running brokers, by broker id."""
         self._pids = pids
         self._cut: dict[tuple[int, int], asyncio.Event] = {}
         self._relays: set[asyncio.Task[None]] = set()
@@ -30,10 +31,10 @@ class NetworkLinks:
         self._thread = threading.Thread(target=self._loop.run_forever, name="links", daemon=True)
         self._thread.start()
 
-    # From the test's thread
+    # Called on the test's thread
 
     def to_broker(self, broker: int, port: int) -> int:
-        """A port on which others reach this broker, which listens on `port`."""
+        """Returns a port that relays to this broker, which listens on `port`."""
 
         async def listen() -> int:
             async def accepted(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -48,7 +49,7 @@ class NetworkLinks:
         return self._run(listen())
 
     def to_store(self, broker: int, path: str, store_path: str) -> None:
-        """A socket at `path`, on which this broker reaches the store."""
+        """Creates a socket at `path` that relays this broker's connections to the metadata store."""
 
         async def listen() -> None:
             async def accepted(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -88,7 +89,7 @@ class NetworkLinks:
     def _run(self, work: Coroutine[Any, Any, Result]) -> Result:
         return asyncio.run_coroutine_threadsafe(work, self._loop).result()
 
-    # On the loop
+    # On the event loop
 
     async def _relay(
         self,
@@ -112,7 +113,7 @@ class NetworkLinks:
                 back.cancel()
                 far_writer.transport.abort()
         except (OSError, asyncio.CancelledError):
-            pass  # the broker is down, as a refused connection would tell; or all wires are taken down
+            pass  # the broker is down, like a refused connection; or the links are closed
         finally:
             self._relays.discard(task)
             writer.transport.abort()
@@ -125,7 +126,7 @@ class NetworkLinks:
                 await self._passable(way)
                 writer.write(data)
                 await writer.drain()
-        await self._passable(way)  # that it has ended is news, too
+        await self._passable(way)  # the end of a stream is delayed by a partition, too
 
     async def _passable(self, way: Callable[[], tuple[int, int]]) -> None:
         while self._cut and (cut := self._cut.get(way())) is not None:
@@ -133,7 +134,7 @@ class NetworkLinks:
 
 
 class Caller:
-    """The broker whose process holds the near end of a connection; -1 for anybody else, and while it is not known."""
+    """Returns the broker whose process owns the near end of a connection; -1 for other processes and while unknown."""
 
     def __init__(self, port: int, to_port: int, pids: Callable[[], Mapping[int, int]]) -> None:
         self._port = port
@@ -142,14 +143,16 @@ class Caller:
         self._broker = -1
 
     def __call__(self) -> int:
-        if self._broker < 0:  # a broker that is starting has no process yet, as far as anybody was told
+        if self._broker < 0:  # a starting broker has no known process yet
             inode = _inode_of(self._port, self._to_port)
             self._broker = next((one for one, pid in self._pids().items() if inode and inode in _sockets_of(pid)), -1)
         return self._broker
 
 
 def _inode_of(port: int, to_port: int) -> str:
-    """By both of its ends: many callers share one port, as long as they call different places."""
+    """Returns the socket inode of a connection. Both ends are compared: connections to different targets may share a
+    local port.
+    """
     wanted = [_as_listed(port), _as_listed(to_port)]
     with open("/proc/net/tcp") as table:
         for line in table:
@@ -160,7 +163,7 @@ def _inode_of(port: int, to_port: int) -> str:
 
 
 def _as_listed(port: int) -> str:
-    return f"0100007F:{port:04X}"  # 127.0.0.1, as the kernel writes it
+    return f"0100007F:{port:04X}"  # 127.0.0.1 in the kernel's format
 
 
 def _sockets_of(pid: int) -> set[str]:

@@ -1,4 +1,4 @@
-"""A disk of a few megabytes, to be filled up: a tmpfs, which only root may mount."""
+"""A small disk that tests can fill up: a tmpfs, which only root may mount."""
 
 import os
 import subprocess
@@ -21,7 +21,7 @@ def unmount(folder: str) -> None:
 
 
 def fill_disk(folder: str) -> None:
-    """To the last byte."""
+    """Fills the disk to the last byte."""
     with open(os.path.join(folder, BALLAST), "wb", buffering=0) as file:
         try:
             while True:

@@ -1,7 +1,4 @@
-"""Processes that stand still: SIGSTOP, and back to life.
-
-Decides when a process counts as stopped. Linux.
-"""
+"""Suspends and resumes processes with SIGSTOP and SIGCONT. Linux only."""
 
 import os
 import signal
@@ -10,15 +7,15 @@ from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
 
-STOP_SECONDS_MAX = 10.0  # microseconds; more when one of its threads has to wait for a processor, or for a disk
+STOP_SECONDS_MAX = 10.0  # takes microseconds; longer while a thread waits for a CPU or a disk
 _ASK_AGAIN_SECONDS = 0.001
 
 
 def suspend(pid: int) -> None:
-    """Return when none of its threads runs any more.
+    """Suspends a process. Returns when all of its threads have stopped.
 
-    The signal alone only asks for it: one thread has to be scheduled to pass the word on, and on a busy machine the
-    others may meanwhile answer a request or two that was sent after the signal.
+    The signal alone is asynchronous: one thread has to be scheduled to deliver it, and on a busy host the others may
+    still handle a request or two that arrive after the signal.
     """
     os.kill(pid, signal.SIGSTOP)
     deadline = time.monotonic() + STOP_SECONDS_MAX
@@ -33,7 +30,7 @@ def resume(pid: int) -> None:
 
 
 def _states(pid: int) -> Iterator[str]:
-    """One letter for each thread, as /proc has it: it stands behind the command's name in parentheses."""
+    """Yields the state letter of each thread from /proc, which follows the command's name in parentheses."""
     for thread in Path(f"/proc/{pid}/task").iterdir():
-        with suppress(ProcessLookupError, FileNotFoundError):  # the thread has ended meanwhile
+        with suppress(ProcessLookupError, FileNotFoundError):  # the thread has ended
             yield (thread / "stat").read_text().rpartition(")")[2].split()[0]

@@ -1,7 +1,7 @@
-"""What a disk holds and what it would still hold after a power cut: the tree under SimFiles.
+"""The directory tree of SimFiles: what the running system sees, and what would be left after a power loss.
 
-Every file and folder exists twice: as the running system sees it, and as it was last forced to disk. Bytes
-become durable when their file is synced, names when their folder is. Nothing here decides about faults.
+Every file and directory exists twice: as the running system sees it, and as it was last synced. Bytes become durable
+when their file is synced, names when their directory is. Faults are injected in `files.py`.
 """
 
 import os
@@ -17,14 +17,14 @@ class Inode:
     """The bytes of one file: a memfd as the page cache (`sendfile` works on it), a bytearray as the disk."""
 
     def __init__(self, label: str) -> None:
-        # The kernel takes a label of 249 bytes at most.
+        # The kernel limits the label to 249 bytes.
         self.descriptor = os.memfd_create(label[:200])
         self.size = 0
         self.modified_ms = 0
         self.durable = bytearray()
-        self.dirty_from = 0  # the disk agrees with the cache below this position
-        self._dirty_to = 0  # and from here on, if that is behind it
-        self._was_cut = False  # since the last sync
+        self.dirty_from = 0  # disk and cache are equal below this position
+        self._dirty_to = 0  # and from here on, if this position is higher
+        self._was_cut = False  # truncated since the last sync
 
     def write(self, data: bytes | bytearray | memoryview, position: int) -> None:
         os.pwrite(self.descriptor, data, position)
@@ -49,18 +49,21 @@ class Inode:
         self.dirty_from, self._dirty_to, self._was_cut = self.size, 0, False
 
     def fail_sync(self) -> None:
-        """As Linux does: pages that could not be written are marked clean, so no later sync tries them again.
+        """Fails a sync as on Linux: pages that could not be written are marked clean, so no later sync writes them
+        again.
 
-        The disk keeps their place, filled with whatever was there before: zeros.
+        On disk their range has its previous content: zeros.
         """
         self.durable[self.dirty_from :] = bytes(self.size - self.dirty_from)
         self._is_clean()
 
     def lose_power(self, torn: Random | None) -> None:
-        """Back to what the disk holds; with `torn`, a random part of what was on its way arrived as well."""
+        """Resets the file to its durable content. With `torn`, a random part of the unsynced bytes was written as
+        well.
+        """
         if torn is not None and self._dirty_to > self.dirty_from:
             arrived = torn.randint(0, self._dirty_to - self.dirty_from)
-            # What was only to be overwritten is still there behind it.
+            # Bytes that were only to be overwritten are still there behind it.
             rest = b"" if self._was_cut else self.durable[self.dirty_from + arrived :]
             self.durable[self.dirty_from :] = self.read(self.dirty_from, arrived) + rest
         os.ftruncate(self.descriptor, 0)
@@ -92,7 +95,7 @@ Node = Inode | Folder
 
 @dataclass(slots=True, frozen=True)
 class NameChange:
-    """One atomic change of names: each folder's entry and what it becomes (None: the name is gone)."""
+    """One atomic change of directory entries, each with its new node (None: the name is removed)."""
 
     entries: tuple[tuple[Folder, str, Node | None], ...]
 
@@ -116,7 +119,7 @@ def _set(entries: dict[str, Node], name: str, node: Node | None) -> None:
 
 
 class SimDisk:
-    """The tree, and the changes of names that no `sync_dir` has forced to disk yet, in their order."""
+    """The tree, and the changes of names that no `sync_dir` has made durable yet, in order."""
 
     def __init__(self) -> None:
         self.root = Folder()
@@ -137,7 +140,7 @@ class SimDisk:
         return node
 
     def place(self, path: str) -> tuple[Folder, str]:
-        """The folder that holds the last name of the path, and that name."""
+        """Returns the directory that contains the last name of the path, and that name."""
         *above, name = _parts(path)
         if len(name.encode()) > NAME_BYTES_MAX:
             raise StorageError(f"{path}: File name too long (simulated)")
@@ -161,7 +164,9 @@ class SimDisk:
         self.pending = waiting
 
     def lose_power(self, torn: Random | None) -> None:
-        """A journaling file system keeps name changes in order: a prefix of the unsynced ones survives."""
+        """Resets the tree to its durable content. As on a journaling file system, a prefix of the unsynced name
+        changes survives.
+        """
         survivors = torn.randint(0, len(self.pending)) if torn is not None else 0
         for change in self.pending[:survivors]:
             change.persist()

@@ -1,13 +1,13 @@
-"""A disk with faults to order: the Files port of `headrace.storage.io.file_system`, in memory, to test what survives.
+"""SimFiles: the FileSystem interface of `headrace.storage.io.file_system` in memory, with fault injection.
 
     files = SimFiles()
-    files.fail("sync", path="*.log")            # the next fsync of a log fails, its bytes are gone for good
-    files.fail("append", nth=3, error=ENOSPC)   # the third append from now finds no room
-    files.lose_power_before(17)                 # PowerLost comes out of the 17th operation from now
-    files.lose_power(torn=Random(seed))         # what was synced is there; of the rest, a random part
+    files.fail("sync", path="*.log")            # the next fsync of a log fails, and its bytes are lost
+    files.fail("append", nth=3, error=ENOSPC)   # the third append from now has no disk space
+    files.lose_power_before(17)                 # the 17th operation from now raises PowerLost
+    files.lose_power(torn=Random(seed))         # synced data is left, and of the rest a random part
     files.flip_bit("/data/t-0/0.log", byte=80)
 
-It decides which operation fails and how; what a disk remembers is in `disk.py`.
+This module injects the faults; what survives a power loss is in `disk.py`.
 """
 
 import errno
@@ -26,7 +26,7 @@ from headrace.testing.simulation.disk import Folder, Inode, SimDisk
 
 NO_SPACE_ERRNOS = {errno.ENOSPC, errno.EDQUOT}
 NO_RESOURCES = {errno.EMFILE, errno.ENFILE, errno.ENOMEM}
-# As MemoryFiles: "plenty", unless the test gives the disk a size.
+# As in MemoryFiles: unlimited, unless the test sets a capacity.
 UNBOUNDED_BYTES = 1 << 60
 
 OPERATIONS = frozenset(
@@ -48,7 +48,7 @@ OPERATIONS = frozenset(
 
 
 class PowerLost(Exception):
-    """The machine stopped here. No storage error on purpose: nobody handles having been switched off."""
+    """The host lost power here. Not a StorageError on purpose: no code handles its own power loss."""
 
 
 class ShortWrite(StorageError):
@@ -65,7 +65,7 @@ class Fault:
 
 
 class SimFile(File):
-    """One open file. Dead after a power cut: what a process held open, nobody holds any more."""
+    """One open file. Invalid after a power loss, as the process that had it open has ended."""
 
     def __init__(self, files: "SimFiles", inode: Inode, path: str) -> None:
         self._files = files
@@ -78,12 +78,12 @@ class SimFile(File):
 
     @property
     def path(self) -> str:
-        """Its name when it was opened."""
+        """The file's name when it was opened."""
         return self._path
 
     @property
     def is_alive(self) -> bool:
-        """Whether the process that opened it still runs."""
+        """Returns whether the process that opened the file still runs."""
         return self._boot == self._files.boots
 
     def append(self, data: Bytes) -> None:
@@ -144,7 +144,7 @@ class SimFile(File):
         return self._inode.descriptor
 
     def close(self) -> None:
-        """The descriptor belongs to the disk: other handles of the same file read through it too."""
+        """Does nothing: the descriptor belongs to the disk, and other handles of the file use it too."""
 
     def _reach(self, operation: str) -> None:
         if self._boot != self._files.boots:
@@ -153,27 +153,27 @@ class SimFile(File):
 
 
 class SimFiles(FileSystem):
-    """A file system whose every operation can fail, and which knows what a power cut would leave."""
+    """A file system in memory whose operations can fail, and which tracks what would survive a power loss."""
 
     def __init__(self, capacity_bytes: int | None = None) -> None:
-        self.capacity_bytes = capacity_bytes  # may be changed at any time: a disk fills up, a disk is enlarged
-        self.operations: list[tuple[str, str]] = []  # every operation reached, with its path: to enumerate crashes
-        self.watch_syncs: Callable[[str], None] | None = None  # called with the path of each sync, before it happens
-        self.disk_id = "disk"  # a copy of this disk has another one
-        self.wall_ms: Callable[[], int] = lambda: 0  # the clock that modification times are taken from
-        self.handles: WeakSet[SimFile] = WeakSet()  # open files; what nothing refers to any more is closed
-        self.boots = 0  # lives of processes: files that an earlier one has open are dead
+        self.capacity_bytes = capacity_bytes  # may be changed at any time: a disk fills up, or is enlarged
+        self.operations: list[tuple[str, str]] = []  # every operation so far with its path, to enumerate crash points
+        self.watch_syncs: Callable[[str], None] | None = None  # called with the path before each sync
+        self.disk_id = "disk"  # a copy of this disk gets another id
+        self.wall_ms: Callable[[], int] = lambda: 0  # the clock for modification times
+        self.handles: WeakSet[SimFile] = WeakSet()  # open files; unreferenced ones are closed
+        self.boots = 0  # incremented with every power loss: files that were open before are invalid
         self._power_cuts = 0
         self._disk = SimDisk()
         self._faults: list[Fault] = []
         self._power_left: int | None = None
 
-    # --- faults to order ---
+    # --- fault injection ---
 
     def fail(
         self, operation: str, *, path: str = "*", nth: int = 1, error: int = errno.EIO, sticks: bool = False
     ) -> None:
-        """The nth such operation from now on paths like `path` fails; with `sticks`, each after it too."""
+        """Makes the nth such operation from now on paths that match `path` fail; with `sticks`, each later one too."""
         if operation not in OPERATIONS:
             raise ValueError(f"no operation {operation!r}; there are {', '.join(sorted(OPERATIONS))}")
         if nth < 1:
@@ -181,27 +181,27 @@ class SimFiles(FileSystem):
         self._faults.append(Fault(operation, path, nth, error, sticks))
 
     def heal(self) -> None:
-        """No fault is ordered any more. What they destroyed stays destroyed."""
+        """Clears all injected faults. Data that they destroyed stays lost."""
         self._faults.clear()
         self._power_left = None
 
     def lose_power_before(self, nth: int) -> None:
-        """PowerLost comes out of the nth operation from now, which has not happened then, and all after."""
+        """Makes the nth operation from now raise PowerLost without being executed, and all later ones."""
         self._power_left = nth - 1
 
     def lose_power(self, torn: Random | None = None) -> None:
-        """Power goes and comes back: what was synced is there; with `torn`, by chance, more of the rest."""
+        """Simulates a power loss and restart: synced data is left; with `torn`, a random part of the rest."""
         self._disk.lose_power(torn)
         self._power_left = None
         self.boots += 1
         self._power_cuts += 1
 
     def flip_bit(self, path: str, *, byte: int, bit: int = 0) -> None:
-        """The disk forgets a bit without saying so."""
+        """Flips a bit silently."""
         self._inode(path).flip_bit(byte, bit)
 
     def reach(self, operation: str, path: str) -> None:
-        """Called at the start of every operation: raises what was ordered for it."""
+        """Called at the start of every operation. Raises the fault that is injected for it."""
         if self._power_left is not None:
             if self._power_left == 0:
                 raise PowerLost(f"before {operation} {path}")
@@ -217,11 +217,11 @@ class SimFiles(FileSystem):
                 raise _as_storage_error(fault.error, operation, path)
 
     def reserve(self, length: int, path: str) -> None:
-        """The room for so many bytes more, or DiskFull and nothing written."""
+        """Raises DiskFull, before anything is written, if there is no space for `length` more bytes."""
         if length > self.free_bytes(path):
             raise _as_storage_error(errno.ENOSPC, "append", path)
 
-    # --- the Files port ---
+    # --- FileSystem ---
 
     def open(self, path: str, *, create: bool = False) -> SimFile:
         self.reach("open", path)
@@ -236,7 +236,9 @@ class SimFiles(FileSystem):
         return inode.read(0, inode.size)
 
     def replace(self, path: str, data: bytes, *, sync: bool = True) -> None:
-        """The same five steps as on a real disk, so that a crash can be ordered before each of them."""
+        """Replaces a file in the same five steps as on a real disk, so that a crash can be injected before each of
+        them.
+        """
         temporary = path + ".tmp"
         file = self.open(temporary, create=True)
         file.truncate(0)
@@ -275,7 +277,7 @@ class SimFiles(FileSystem):
                 self._disk.change((*self._disk.place(path[:end]), Folder()))
 
     def remove_tree(self, path: str) -> None:
-        """Name by name, as on a real disk: a crash half-way leaves the rest."""
+        """Removes a tree name by name, as on a real disk: a crash in between leaves the rest."""
         for name, node in list(self._folder(path).entries.items()):
             if isinstance(node, Folder):
                 self.remove_tree(f"{path}/{name}")
@@ -303,11 +305,11 @@ class SimFiles(FileSystem):
         return UNBOUNDED_BYTES if self.capacity_bytes is None else self.capacity_bytes
 
     def used_bytes(self) -> int:
-        """Of all files."""
+        """Returns the bytes of all files."""
         return self._disk.used_bytes()
 
     def close(self) -> None:
-        """Let the memory go; no file of this disk can be used afterwards."""
+        """Releases the memory. No file of this disk can be used afterwards."""
         self._disk.release()
 
     def __enter__(self) -> Self:
@@ -332,9 +334,9 @@ class SimFiles(FileSystem):
 def _as_storage_error(error: int, operation: str, path: str) -> StorageError:
     text = f"{operation} {path}: {os.strerror(error)} (simulated)"
     if error in NO_RESOURCES and operation != "sync":
-        return ResourceShortage(text)  # in `sync_dir`, of the open before the sync
+        return ResourceShortage(text)  # in `sync_dir`: the open before the sync failed
     if operation in ("sync", "sync_dir"):
-        return StorageError(text)  # as on a real disk: whatever the reason, what was not synced is lost
+        return StorageError(text)  # as on a real disk: unsynced data is lost for any reason of the failure
     if error == errno.ENOENT:
         return MissingFile(text)
     return DiskFull(text) if error in NO_SPACE_ERRNOS else StorageError(text)

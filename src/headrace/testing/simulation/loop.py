@@ -1,9 +1,10 @@
-"""An event loop whose time is simulated: nothing waits, a timer is due as soon as nothing else is to do.
+"""SimLoop: an event loop with simulated time. No wait takes real time: a timer is due as soon as no callback is
+ready.
 
     loop = SimLoop()
     loop.run_until_complete(main())      # an hour of asyncio.sleep takes no time at all
 
-One run is one order of events: there are no sockets and no threads, and what goes to a thread is done on the spot.
+A run is deterministic: there are no sockets and no threads, and executor calls run inline.
 """
 
 import asyncio
@@ -17,11 +18,11 @@ Result = TypeVar("Result")
 
 
 class Stalled(Exception):
-    """Nothing is to do, now or later: whoever waits would wait for ever."""
+    """No callback and no timer is left: the awaited future would never complete."""
 
 
 class _Nothing:
-    """As much of a selector as the loop sees: no file is ever ready, and waiting moves the time."""
+    """Selector of the loop: no file is ever ready, and waiting advances the time."""
 
     def __init__(self, loop: "SimLoop") -> None:
         self._loop = loop
@@ -39,7 +40,7 @@ class SimLoop(IterationEndLoop):
     def __init__(self) -> None:
         super().__init__()
         self._now_s = 0.0
-        self.is_in_thread = False  # what runs now would run on another thread of a real loop
+        self.is_in_thread = False  # the current code would run on another thread of a real loop
         self._selector = _Nothing(self)
 
     def time(self) -> float:
@@ -61,24 +62,24 @@ class SimLoop(IterationEndLoop):
 
     @contextmanager
     def in_thread(self) -> Iterator[None]:
-        """For work that a thread does in a real process."""
+        """Context of work that runs on a thread in a real process."""
         was_in_thread, self.is_in_thread = self.is_in_thread, True
         try:
             yield
         finally:
             self.is_in_thread = was_in_thread
 
-    # What BaseEventLoop leaves to those who know files and signals
+    # Methods that BaseEventLoop leaves to subclasses with files and signals
 
     def _process_events(self, event_list: list[Any]) -> None:
-        """There are none."""
+        """Does nothing: there are no file events."""
 
     def _write_to_self(self) -> None:
-        """Nobody sleeps in a selector, so nobody has to be woken."""
+        """Does nothing: the selector never blocks."""
 
 
 class SimLoopClock:
-    """The time of a SimLoop as one machine's clock tells it: set wrong, and perhaps running a little fast or slow."""
+    """The clock of one simulated host, based on a SimLoop's time, with an offset and a drift."""
 
     def __init__(self, loop: SimLoop, wall_start_ms: int, *, skew_ms: int = 0, rate: float = 1.0) -> None:
         self._loop = loop
@@ -89,7 +90,7 @@ class SimLoopClock:
         return self._wall_start_ms + self.monotonic_ms()
 
     def advance_wall(self, milliseconds: int) -> None:
-        """The date moves on, while timers see no time pass: what waits for days is due."""
+        """Advances the wall clock only: retention that takes days becomes due, timers do not."""
         self._wall_start_ms += milliseconds
 
     def monotonic_ms(self) -> int:

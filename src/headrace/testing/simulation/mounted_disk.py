@@ -1,7 +1,7 @@
-"""A simulated disk as one process sees it: from its start until it, or the power, is gone.
+"""A simulated disk as one process sees it: until the process or the power ends.
 
-A file that a process holds open dies with it; so must the paths that it knows, or what is left of a broker that was
-switched off would go on syncing on the disk of its successor.
+After that, its open files and its paths are invalid. Otherwise remains of a broker that lost power would continue to
+sync on the disk of its successor.
 """
 
 from headrace.storage.io.file_system import FileSystem

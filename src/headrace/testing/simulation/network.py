@@ -1,13 +1,13 @@
-"""A network between simulated brokers: it delays, loses, repeats and cuts, as its random numbers say.
+"""Simulated network between brokers: delays, loses, duplicates and partitions, driven by a random number generator.
 
     network = SimNetwork(Random(seed))
-    network.serve(1, dispatcher)             # frames for node 1 go there
+    network.serve(1, dispatcher)             # handles frames for node 1
     peer = network.connect(2, 1)             # node 2's connection to node 1
-    network.cut(2, 1)                        # nothing gets from 2 to 1 any more; the other way still works
-    network.pause(1)                         # node 1 neither hears nor says anything until `resume`
+    network.cut(2, 1)                        # drops everything from 2 to 1; the other direction still works
+    network.pause(1)                         # node 1 neither receives nor sends until `resume`
 
-Speaks in whole frames, to the same dispatcher that sockets feed. Frames of one connection keep their order. A
-connection that loses a frame is a broken connection: its users get ConnectionLost, a while later.
+Transports whole frames, to the same dispatcher as sockets. Frames of one connection keep their order. A connection
+that loses a frame is broken: its users get ConnectionLost, a while later.
 """
 
 import asyncio
@@ -26,7 +26,7 @@ Dispatch = Callable[["SimConnection", memoryview], "Parts | None"]
 
 DELAY_S_MAX = 0.02
 SLOW_DELAY_S_MAX = 0.4
-# How long it takes until a broken connection is noticed: a reset, or a timeout somewhere.
+# Maximal time until a broken connection is detected, by a reset or a timeout.
 NOTICE_S_MAX = 0.8
 
 
@@ -45,11 +45,11 @@ class SimNetwork:
     # Faults
 
     def cut(self, one: int, other: int) -> None:
-        """Nothing gets from the one to the other."""
+        """Drops everything from `one` to `other`."""
         self._cuts.add((one, other))
 
     def heal(self) -> None:
-        """Everybody reaches everybody; who is paused stays paused."""
+        """Ends all partitions; paused nodes stay paused."""
         self._cuts.clear()
         self.loss_probability = self.repeat_probability = 0.0
         self.slow_probability = 0.02
@@ -86,14 +86,14 @@ class SimNetwork:
         while node in self._paused:
             await self._resumed.wait()
 
-    # Ends
+    # Clean-up
 
     def serve(self, node: int, dispatch: Dispatch) -> "SimServer":
         self._served[node] = SimServer(dispatch)
         return self._served[node]
 
     def silence(self, node: int) -> None:
-        """The node's process is gone, and its connections with it."""
+        """Ends a node's process and its connections."""
         server = self._served.pop(node, None)
         if server is not None:
             server.is_gone = True
@@ -120,7 +120,7 @@ class SimServer:
 
 
 class SimPeer:
-    """One connection, seen from the node that made it."""
+    """One connection, on the side of the node that opened it."""
 
     def __init__(self, network: SimNetwork, source: int, target: int) -> None:
         self._network = network
@@ -194,9 +194,9 @@ class SimPeer:
 
 
 class SimConnection:
-    """As much of a Connection as handlers see, with its order: replies leave in the order of their requests.
+    """The part of a Connection that handlers use. Responses leave in the order of their requests.
 
-    As on a socket, nothing more is read before the reply to a request that `reserve_last_slot` was called for.
+    As on a socket, nothing more is read before the response to a request that `reserve_last_slot` was called for.
     """
 
     def __init__(self, server: SimServer, peer: SimPeer) -> None:
@@ -211,7 +211,7 @@ class SimConnection:
         self._loop = asyncio.get_running_loop()
         self.parked = DelayedOperations(self._loop)
         self._unread: deque[tuple[bytes, asyncio.Future[memoryview]]] = deque()
-        self._future: asyncio.Future[memoryview] | None = None  # of the request that is being handled
+        self._future: asyncio.Future[memoryview] | None = None  # of the request in progress
         self._replies: deque[SimReply] = deque()
         self._alone: SimReply | None = None
 
@@ -250,7 +250,7 @@ class SimConnection:
     def _send(self, parts: Parts, reply: "SimReply") -> None:
         try:
             self._peer.answered(b"".join(map(_bytes, parts))[4:], reply.future)
-        except StorageError as error:  # as on a socket, where the response has begun: nothing but closing is left
+        except StorageError as error:  # as on a socket: the response has begun, so the connection can only be closed
             self.close(str(error))
 
     def close(self, reason: str | None) -> None:

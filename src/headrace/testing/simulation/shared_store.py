@@ -1,8 +1,8 @@
-"""One metadata store for several brokers of one process, each with a connection of its own that can be cut.
+"""One metadata store for several brokers in one process, each with a connection that can be partitioned.
 
 facts = MemoryStore(clock)
 brokers = [StoreConnection(facts) for _ in range(3)]
-brokers[0].cut()          # from now on Unavailable; its leases run out
+brokers[0].cut()          # from now on Unavailable; its leases expire
 brokers[0].heal()
 """
 
@@ -14,16 +14,16 @@ from headrace.metadata.store import Change, LeaseId, Snapshot, Store, StoreClose
 
 
 class StoreConnection:
-    """A Store of its own to whoever holds it: closing it closes nobody else's."""
+    """One broker's connection to a shared metadata store: closing it does not close the store."""
 
     def __init__(self, store: Store) -> None:
         self._store = store
         self._closed = False
         self._is_cut = False
-        self._disturbed = asyncio.Event()  # replaced when set: cut or closed
+        self._disturbed = asyncio.Event()  # replaced when set, at a partition or close
 
     def cut(self) -> None:
-        """Nothing gets through, in neither direction; watches break."""
+        """Partitions the connection in both directions; watches fail."""
         self._is_cut = True
         self._disturb()
 
@@ -76,7 +76,7 @@ class StoreConnection:
         disturbed.set()
 
     async def _undisturbed(self, changes: AsyncGenerator[Change, None]) -> Change | None:
-        """The next change; None if the connection or the store was closed while waiting for it."""
+        """Returns the next change; None if the connection or the store was closed while waiting for it."""
         news = asyncio.ensure_future(_next(changes))
         disturbed = asyncio.ensure_future(self._disturbed.wait())
         try:
@@ -93,5 +93,5 @@ class StoreConnection:
 
 
 async def _next(changes: AsyncGenerator[Change, None]) -> Change | None:
-    """None at the end: the store itself was closed."""
+    """Returns the next change; None if the store was closed."""
     return await anext(changes, None)

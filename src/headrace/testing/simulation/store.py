@@ -1,11 +1,11 @@
-"""A metadata store that all simulated brokers share, each through a handle of its own: slow, and not always there.
+"""A metadata store that all simulated brokers share, each through a handle: with latency and failures.
 
     store = SimStore(network)
-    handle = store.handle(1)         # implements the Store port for node 1
+    handle = store.handle(1)         # implements the metadata store interface for node 1
 
-The facts themselves are in the ledger that the real embedded stores use. What is simulated is the way there and back:
-a commit may happen although its node never hears of it, a load may be a little old, a lease ends when its node is
-silent for too long. The store is node 0 of the network, so that a cut between a broker and the store is a cut as any.
+The metadata itself is in the ledger of the real embedded stores. Requests and responses are simulated: a commit may
+succeed although its node gets no response, a load may return a slightly older state, a lease expires when its node is
+silent for too long. The store is node 0 of the network, so it is partitioned from brokers like any node.
 """
 
 import asyncio
@@ -25,8 +25,8 @@ from headrace.metadata.store import (
 from headrace.testing.simulation.network import SimNetwork
 
 STORE = 0
-TIMEOUT_S = 1.0  # what a call waits for a store that cannot be reached
-SNAPSHOTS_KEPT = 8  # how far behind a load may be, in commits
+TIMEOUT_S = 1.0  # timeout of a call while the store is unreachable
+SNAPSHOTS_KEPT = 8  # how many commits a load may be behind
 OLD_LOAD_PROBABILITY = 0.2
 
 
@@ -70,14 +70,14 @@ class SimStore:
         changed.set()
 
     def restore(self, snapshot: Snapshot) -> None:
-        """Replace all metadata by an older snapshot, while no broker runs. Its sessions are over."""
+        """Replaces all metadata by an older snapshot, while no broker runs. Its sessions have expired."""
         entries = snapshot.entries.values()
         kept = [entry for entry in entries if entry.key != CONTROLLER and not entry.key.startswith(SESSIONS)]
         self.ledger = KeyValueState(kept, snapshot.revision + 1, last_lease=self.now_ms())
         self.snapshots = [self.ledger.snapshot("")]
 
     async def run(self) -> None:
-        """Ends leases on time, for as long as this is awaited."""
+        """Expires leases on time, for as long as this is awaited."""
         while True:
             await asyncio.sleep(0.05)
             self.expire()
@@ -167,4 +167,4 @@ class SimStoreHandle:
             raise Unavailable("the store did not respond")
 
     async def close(self) -> None:
-        """The store belongs to everybody."""
+        """Does nothing: the store is shared."""
