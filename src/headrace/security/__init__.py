@@ -1,1 +1,1 @@
-"""security: who may do what: principals, and the one table of API, resource and operation. Knows model."""
+"""security: principals, and the table of the operations and resources that each API is authorized for."""

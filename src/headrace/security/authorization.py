@@ -1,8 +1,8 @@
-"""Who may do what: principals, resources, operations, and the one table that says what each API asks.
+"""Authorization: principals, resources, operations, and the table of what each API checks.
 
-A handler asks through `access_for`, which refuses a question that the table does not hold: the table is therefore
-complete, or the handler's own test fails. Whether the answer is yes is an Authorizer's business. Numbers are
-Kafka's, since they travel in ACL requests and in the bit fields of authorized operations.
+Handlers get their checks through `access_for`, which raises for a check that the table does not contain: an
+incomplete table fails the handler's own test. The decision itself is an Authorizer's. Numbers are Kafka's, since they
+appear in ACL requests and in the bit fields of authorized operations.
 """
 
 from collections.abc import Mapping
@@ -11,7 +11,7 @@ from typing import NamedTuple, Protocol
 
 from headrace.model.errors import ErrorCode
 
-CLUSTER_NAME = "kafka-cluster"  # the name under which every client and tool knows the one cluster
+CLUSTER_NAME = "kafka-cluster"  # Kafka's name of the cluster resource
 
 
 class Principal(NamedTuple):
@@ -73,7 +73,7 @@ _CLUSTER_IDEMPOTENT_WRITE = Access(ResourceType.CLUSTER, Operation.IDEMPOTENT_WR
 _TRANSACTIONAL_ID_WRITE = Access(ResourceType.TRANSACTIONAL_ID, Operation.WRITE)
 _TRANSACTIONAL_ID_DESCRIBE = Access(ResourceType.TRANSACTIONAL_ID, Operation.DESCRIBE)
 
-# API key → everything that its handler may ask. An empty row is an API that is open to everybody on purpose.
+# API key → every check that its handler may make. An empty row is an API without authorization, on purpose.
 TABLE: Mapping[int, frozenset[Access]] = {
     0: frozenset({_TOPIC_WRITE, _TRANSACTIONAL_ID_WRITE}),  # Produce
     1: frozenset({_TOPIC_READ, _CLUSTER_ACTION}),  # Fetch; the second is for replicas
@@ -88,7 +88,7 @@ TABLE: Mapping[int, frozenset[Access]] = {
     14: frozenset({_GROUP_READ}),  # SyncGroup
     15: frozenset({_GROUP_DESCRIBE}),  # DescribeGroups
     16: frozenset({_CLUSTER_DESCRIBE, _GROUP_DESCRIBE}),  # ListGroups
-    18: frozenset(),  # ApiVersions: asked before a client can say who it is
+    18: frozenset(),  # ApiVersions: sent before a client can authenticate
     19: frozenset({_CLUSTER_CREATE, _TOPIC_CREATE, _TOPIC_DESCRIBE_CONFIGS}),  # CreateTopics
     20: frozenset({_TOPIC_DELETE, _TOPIC_DESCRIBE}),  # DeleteTopics
     21: frozenset({_TOPIC_DELETE}),  # DeleteRecords
@@ -126,7 +126,7 @@ TABLE: Mapping[int, frozenset[Access]] = {
     75: frozenset({_TOPIC_DESCRIBE}),  # DescribeTopicPartitions
 }
 
-# What a refusal is called on the wire.
+# Error codes of denied requests.
 DENIED: Mapping[ResourceType, ErrorCode] = {
     ResourceType.TOPIC: ErrorCode.TOPIC_AUTHORIZATION_FAILED,
     ResourceType.GROUP: ErrorCode.GROUP_AUTHORIZATION_FAILED,
@@ -134,7 +134,7 @@ DENIED: Mapping[ResourceType, ErrorCode] = {
     ResourceType.TRANSACTIONAL_ID: ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED,
 }
 
-# The operations that mean something for a resource: what the bit field of authorized operations can hold.
+# Operations that apply to a resource type: the bits of the field of authorized operations.
 OPERATIONS_OF: Mapping[ResourceType, tuple[Operation, ...]] = {
     ResourceType.TOPIC: (
         Operation.READ,
@@ -167,17 +167,19 @@ OPERATIONS_OF: Mapping[ResourceType, tuple[Operation, ...]] = {
 
 
 class Authorizer(Protocol):
-    """Gives the verdict."""
+    """Interface of authorizers."""
 
     @property
     def is_open(self) -> bool:
-        """Whether the answer is always yes: asked first, so that ten thousand names need not be asked one by one."""
+        """Returns whether everything is allowed. Checked first, so that ten thousand names need not be checked one by
+        one.
+        """
 
     def allows(self, principal: Principal, host: str, access: Access, name: str) -> bool:
-        """May this principal, from this host, do this to the resource of this name?"""
+        """Returns whether this principal may, from this host, access the resource of this name."""
 
     def allows_some(self, principal: Principal, host: str, access: Access) -> bool:
-        """May it do this to any resource of the type at all?"""
+        """Returns whether this principal may access any resource of the type."""
 
 
 class AllowAll:
@@ -193,7 +195,7 @@ class AllowAll:
 
 
 def access_for(api: int, resource: ResourceType, operation: Operation) -> Access:
-    """The question, if the table lets this API ask it."""
+    """Returns the check. Raises if the table does not list it for this API."""
     access = Access(resource, operation)
     assert access in TABLE[api], f"API {api} asks for {operation.name} on {resource.name}: not in the table"
     return access
@@ -202,7 +204,7 @@ def access_for(api: int, resource: ResourceType, operation: Operation) -> Access
 def authorized_operations(
     authorizer: Authorizer, principal: Principal, host: str, resource: ResourceType, name: str
 ) -> int:
-    """Everything that the principal may do to a resource, one bit for each operation's number."""
+    """Returns the operations that the principal may perform on a resource, one bit for each operation's number."""
     bits = 0
     for operation in OPERATIONS_OF[resource]:
         if authorizer.allows(principal, host, Access(resource, operation), name):
