@@ -1,1 +1,1 @@
-"""telemetry: figures that cost nothing until they are read: counters, histograms, their names, Prometheus's formats."""
+"""telemetry: counters and histograms, metric names, Prometheus formats, health checks, tracing."""

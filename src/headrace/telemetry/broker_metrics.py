@@ -1,18 +1,18 @@
 """The broker's metrics: names, meanings, labels, buckets.
 
-What is counted in partitions, groups or topics has no upper end in itself, so series with such labels are limited: see
+The numbers of partitions, groups and topics are unbounded, so series with such labels are limited: see
 `PARTITIONS_SHOWN_MAX` and `GROUP_ROWS_SHOWN_MAX`.
 """
 
 from headrace.telemetry.metrics import Kind, Metric
 
-# Three series each: 3,000 of them are about 250 KiB and 10 ms a scrape, and what one Prometheus takes from a thousand
-# nodes. A broker with more partitions shows the largest; the sums count all of them.
+# Three series each: 3,000 series are about 250 KiB and 10 ms per scrape, and acceptable for one Prometheus with a
+# thousand nodes. A broker with more partitions exports the largest; the sums include all.
 PARTITIONS_SHOWN_MAX = 1_000
-# A row is a topic of a group: two series. Those with the largest lag are shown.
+# A row is a topic of a group: two series. The rows with the largest lag are exported.
 GROUP_ROWS_SHOWN_MAX = 1_000
 
-# A produce in memory takes a tenth of a millisecond, one that waits for a disk some; clients give up after 30 s.
+# A Produce takes a tenth of a millisecond in memory, and some on a disk; clients time out after 30 s.
 _LATENCIES = (0.0001, 0.00025, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 5.0, 30.0)
 _SYNCS = (0.0001, 0.00025, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 5.0)
 
@@ -126,7 +126,7 @@ OFFLINE_PARTITIONS = Metric(
     _GAUGE,
     "Partitions without a leader, on the active controller (Kafka: OfflinePartitionsCount); 0 elsewhere.",
 )
-# Until 0.3: Kafka's operators take an offline partition for one without a leader.
+# Until 0.3: in Kafka, an offline partition is one without a leader.
 OFFLINE_REPLICAS_DEPRECATED = Metric(
     "headrace_partitions_offline", _GAUGE, "Deprecated, will be removed in 0.3: use headrace_offline_replicas."
 )

@@ -1,6 +1,7 @@
-"""What holds a node up? Rules over the figures of a few seconds: each names a bottleneck, its evidence, the next step.
+"""Diagnosis rules of `headrace doctor`: each names a bottleneck, its evidence and a remedy, from the metrics of a few
+seconds.
 
-Pure: figures in, findings out. Every limit has its reason, and a test with figures on both sides of it.
+Pure: metrics in, findings out. Every limit has a reason, and a test with metrics on both sides of it.
 """
 
 from collections import defaultdict
@@ -9,25 +10,25 @@ from typing import NamedTuple
 
 from headrace.telemetry.prometheus import Interval, Series
 
-# Syncs under way, on average: above this the disk is what producers wait for.
+# Average number of syncs in flight: above this, producers wait for the disk.
 DISK_BUSY_SHARE = 0.6
-SYNCS_AT_ONCE_MANY = 2  # partitions wait for each other more than for the disk
+SYNCS_AT_ONCE_MANY = 2  # partitions wait more for each other than for the disk
 SYNC_P99_SLOW_S = 0.05
-# One process is one core; the last tenth is where queues grow without bound.
+# One process uses one core; in the last tenth, queues grow without bound.
 CORE_FULL_SHARE = 0.85
-# Ready to run and no core for this share of the time: somebody else uses the machine.
+# Runnable without a core for this share of the time: other processes use the host.
 CPU_WAIT_SHARE = 0.2
 LOOP_LATE_S = 0.05
-# Below this nobody would call a partition hot, or batches too small.
+# Below this rate, hot partitions and small batches do not matter.
 RECORDS_A_SECOND_MIN = 100.0
 HOT_SHARE, HOT_TIMES_AVERAGE = 0.5, 3.0
 BATCHES_A_SECOND_MANY = 2_000.0
 RECORDS_IN_A_BATCH_FEW = 10.0
 LAG_SECONDS_SLOW = 30.0
-# Pauses a second in which a connection was not read from.
+# Pauses per second in which a connection was not read.
 THROTTLES_A_SECOND = 1.0
 ERRORS_A_SECOND = 0.1
-# Steps of a protocol: clients receive these while all is well, and go on.
+# Errors that are part of a protocol: clients get them in normal operation, and continue.
 EXPECTED_ERRORS = frozenset(
     {"CONCURRENT_TRANSACTIONS", "MEMBER_ID_REQUIRED", "REBALANCE_IN_PROGRESS", "UNSUPPORTED_VERSION"}
 )
@@ -46,7 +47,7 @@ Rule = Callable[[Interval], Iterator[Diagnosis]]
 
 
 def diagnose(interval: Interval) -> list[Diagnosis]:
-    """What is wrong, the worst first; a line that says so if nothing is."""
+    """Returns the findings, the worst first; if there are none, one that states so."""
     found = [one for rule in RULES for one in rule(interval)]
     found.sort(key=lambda one: one.status != "problem")
     if not found:
@@ -101,7 +102,9 @@ def offline_replicas(interval: Interval) -> Iterator[Diagnosis]:
 
 
 def lost_markers(interval: Interval) -> Iterator[Diagnosis]:
-    """Also of a transaction that is in progress around a corrupt batch: such a one ends by itself."""
+    """Reports open transactions whose end marker may be corrupt. Includes transactions in progress around a corrupt
+    batch, which will end by themselves.
+    """
     for series, offset in sorted(interval.values("headrace_partition_lost_marker_offset").items()):
         topic, partition = series.label("topic"), series.label("partition")
         found = f"{topic}-{partition}: the end marker of the open transaction at offset {offset:.0f} may be corrupt"
@@ -138,7 +141,7 @@ def small_batches(interval: Interval) -> Iterator[Diagnosis]:
 
 
 def late_loop(interval: Interval) -> Iterator[Diagnosis]:
-    """Late without being busy: then it was kept from running."""
+    """Reports event loop delays of a broker that does not use its whole core: it was kept from running."""
     p99 = interval.quantile(0.99, "headrace_loop_lag_seconds", part="broker")
     waiting = interval.rate("headrace_process_cpu_wait_seconds_total", part="broker")
     if waiting >= CPU_WAIT_SHARE:
@@ -173,7 +176,8 @@ def request_memory(interval: Interval) -> Iterator[Diagnosis]:
 def hot_partitions(interval: Interval) -> Iterator[Diagnosis]:
     topics: dict[str, list[tuple[float, Series]]] = defaultdict(list)
     for series, rate in interval.rates("headrace_partition_end_offset").items():
-        if not series.label("topic").startswith(INTERNAL):  # a busy group is one partition of theirs, as it should
+        # an active group writes to one of their partitions, as expected
+        if not series.label("topic").startswith(INTERNAL):
             topics[series.label("topic")].append((rate, series))
     for topic, rows in topics.items():
         total = sum(rate for rate, _ in rows)
@@ -226,7 +230,7 @@ def metadata_store(interval: Interval) -> Iterator[Diagnosis]:
 
 
 def doors(interval: Interval) -> Iterator[Diagnosis]:
-    """REST and gRPC: processes of one core each."""
+    """Reports overloaded REST and gRPC processes, which use one core each."""
     for part, name in (("gateway", "REST"), ("grpc", "gRPC")):
         used = interval.rate("process_cpu_seconds_total", part=part)
         if used >= CORE_FULL_SHARE:

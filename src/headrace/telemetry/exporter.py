@@ -1,7 +1,7 @@
-"""The smallest HTTP server that Prometheus is content with: GET of a few paths, one answer, the connection closed.
+"""Minimal HTTP server for Prometheus: GET of a few paths, one response per connection.
 
-A process that serves no HTTP otherwise (the broker, gRPC) tells its figures with this, on an address that somebody
-asked for, or on a socket without a file that only its gateway knows. FastAPI would be most of the broker's start.
+Used by processes without another HTTP server (the broker, gRPC): on a configured address, or on an abstract socket
+for their gateway. FastAPI would take most of the broker's start time.
 """
 
 import asyncio
@@ -16,18 +16,19 @@ from headrace.telemetry.prometheus import content_type_for, render
 
 log = logging.getLogger(__name__)
 
-# A scraper's request is some hundred bytes; a stranger's may be anything.
+# A scraper's request has some hundred bytes; an untrusted client's may have any size.
 HEAD_BYTES_MAX = 8 * 1024
 HEAD_SECONDS_MAX = 5.0
-# Two Prometheus servers, a person and a gateway, several times over. Each may hold a page of some hundred kilobytes.
+# Two Prometheus servers, an operator and a gateway, several times over. Each connection may hold a page of some hundred
+# kilobytes.
 CONNECTIONS_MAX = 16
-# For the gateway: figures and checks as a document, to be put together with its own.
+# For the gateway: metrics and checks as JSON, which it merges with its own.
 DOCUMENT_PATH = "/telemetry"
 JSON = "application/json"
 
 
 class Telemetry(NamedTuple):
-    """What a process tells of itself."""
+    """Source of a process's metrics and health checks."""
 
     families: Callable[[], Awaitable[list[MetricFamily]]]
     checks: Callable[[], Awaitable[health.Checks]]
@@ -53,14 +54,14 @@ class TelemetryServer:
         self._connections = 0
 
     async def listen(self, host: str, port: int) -> tuple[str, int]:
-        """OSError if the address cannot be had. Returns where it listens, with the real port."""
+        """Listens on an address, and returns it with the actual port. Raises OSError if it cannot be used."""
         server = await asyncio.start_server(self._serve, host or None, port, limit=HEAD_BYTES_MAX)
         self._servers.append(server)
         bound = server.sockets[0].getsockname()
         return bound[0], bound[1]
 
     async def listen_for_gateway(self, name: str) -> None:
-        """On an abstract socket: no file that a kill would leave behind, and nobody else knows the name."""
+        """Listens on an abstract socket: a kill leaves no file behind, and only the gateway has its name."""
         self._servers.append(await asyncio.start_unix_server(self._serve, f"\0{name}", limit=HEAD_BYTES_MAX))
 
     async def close(self) -> None:
@@ -75,7 +76,7 @@ class TelemetryServer:
             writer.write(_head_of(answer) + (b"" if is_head else answer.body))
             await asyncio.wait_for(writer.drain(), HEAD_SECONDS_MAX)
         except (asyncio.IncompleteReadError, TimeoutError, OSError):
-            pass  # it went away, or is too slow to be a scraper
+            pass  # it disconnected, or is too slow for a scraper
         except asyncio.LimitOverrunError:
             writer.write(_head_of(BAD_REQUEST) + BAD_REQUEST.body)
         finally:
@@ -103,7 +104,8 @@ class TelemetryServer:
             case "/metrics":
                 content_type = content_type_for(accept)
                 families = await self._telemetry.families()
-                # In a thread, as is the document below: thousands of series take milliseconds that others would feel.
+                # In a thread, like the document below: thousands of series take milliseconds, which would delay
+                # requests.
                 return HttpResponse("200 OK", content_type, await asyncio.to_thread(render, families, content_type))
             case "/health":
                 return HttpResponse("200 OK", JSON, b'{"status":"ok"}\n')

@@ -1,10 +1,10 @@
-"""The metrics of REST and gRPC. Labels are the paths and methods that exist, never text of a client."""
+"""Metrics of the REST and gRPC processes. Labels are defined paths and methods, never text from clients."""
 
 from headrace.telemetry.metrics import Kind, Metric
 
 _COUNTER, _GAUGE, _HISTOGRAM = Kind.COUNTER, Kind.GAUGE, Kind.HISTOGRAM
 
-# A produce by REST waits for its batch and for the broker; a poll waits for records for seconds.
+# A REST produce waits for its batch and for the broker; a poll waits seconds for records.
 _LATENCIES = (0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 5.0, 30.0)
 
 HTTP_REQUESTS = Metric(

@@ -1,6 +1,6 @@
-"""The outcome of looking at the parts of a node: each check has a name, a status and a sentence.
+"""Health checks of a node's components: each has a name, a status and a sentence.
 
-`down` is what keeps requests from being served; `degraded` is what somebody should look at while they are.
+`down` means that requests cannot be served. `degraded` means that they are served, and that an operator should act.
 """
 
 from collections.abc import Mapping
@@ -19,7 +19,7 @@ _ORDER = (Status.OK, Status.DEGRADED, Status.DOWN)
 
 class Check(NamedTuple):
     status: Status
-    detail: str  # says what to do where something is wrong
+    detail: str  # has the remedy if the status is not ok
 
 
 Checks = dict[str, Check]
@@ -30,7 +30,7 @@ def worst(checks: Mapping[str, Check]) -> Status:
 
 
 def not_ready_reason(checks: Mapping[str, Check]) -> str | None:
-    """What keeps requests from being served; None if they can be."""
+    """Returns why requests cannot be served; None if they can be."""
     return next((f"{name}: {one.detail}" for name, one in checks.items() if one.status is Status.DOWN), None)
 
 

@@ -1,7 +1,7 @@
-"""How late an event loop comes to what is due: one timer, twenty times a second, for as long as the process lives.
+"""Event loop lag: the delay of a timer that fires twenty times a second, for the lifetime of the process.
 
-A look costs two microseconds. What holds a loop up for less than the interval is caught by chance, in proportion to its
-length: so the share of late looks is the share of the time in which somebody had to wait.
+A sample costs two microseconds. Delays shorter than the interval are sampled in proportion to their length: the share
+of late samples is the share of the time in which callbacks had to wait.
 """
 
 import asyncio
@@ -11,9 +11,9 @@ from headrace.telemetry.metrics import Histogram
 from headrace.telemetry.process_metrics import LOOP_LAG
 
 INTERVAL_S = 0.05
-# The worst is remembered for two of these at most: what was bad a minute ago is history.
+# The maximum covers two of these periods at most.
 LATELY_S = 10.0
-# A loop that was this late is too busy, or waits for something that it should not.
+# A loop with this lag is overloaded, or blocked by a call that should not block.
 LATE_S = 1.0
 
 
@@ -42,7 +42,7 @@ class LoopLag:
 
     @property
     def recent_max_s(self) -> float:
-        """In seconds, of the last ten to twenty."""
+        """Returns the maximal lag of the last ten to twenty seconds."""
         return max(self._worst, self._worst_before)
 
     def check(self) -> Check:

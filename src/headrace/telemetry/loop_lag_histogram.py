@@ -1,12 +1,12 @@
-"""How long the event loop is held up, measured from inside when the environment asks for it.
+"""Histogram of event loop delays, measured in the process if the environment enables it.
 
     HEADRACE_LOOP_LAG_FILE=lag.json headrace start …
 
-A timer every 5 ms; its lateness goes into a histogram, which is written as JSON when the node stops. Some of it is not
-our doing: the kernel gave the core to somebody else, or a virtual machine stood still. So there is a second histogram
-of what the process itself can have made late by computing: no more than the CPU time of all its threads (one of them
-may have held the interpreter's lock), less what the loop's thread waited for a core. A wait for the disk counts only
-in the first.
+A timer fires every 5 ms; its delays go into a histogram, which is written as JSON when the node stops. Some delays
+are not caused by the process: the kernel gave the core to another one, or the virtual machine was stopped. So a
+second histogram has only what the process itself can have delayed by computing: at most the CPU time of all its
+threads (one of them may have held the interpreter's lock), less the time for which the loop's thread waited for a
+core. A wait for the disk counts only in the first.
 """
 
 import asyncio
@@ -69,7 +69,7 @@ class LoopLag:
         self._wait()
 
     def _waited_for_a_core_ms(self) -> float:
-        """Since the thread began; 0 where the kernel does not count it."""
+        """Returns the time since the start of the thread; 0 where the kernel does not count it."""
         try:
             with open(self._schedule, encoding="ascii") as file:
                 return int(file.read().split()[1]) / 1e6
@@ -84,5 +84,5 @@ class LoopLag:
 
 
 def _cpu_ms() -> float:
-    """Of all threads, since the process began."""
+    """Returns the CPU time of all threads since the start of the process."""
     return time.process_time() * 1000

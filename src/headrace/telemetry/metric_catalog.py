@@ -1,4 +1,4 @@
-"""Every metric that a node tells. What runs beside one tells others (`headrace.cli.common.metrics_catalog`)."""
+"""Every metric of a node. Sidecar processes have others (`headrace.cli.common.metrics_catalog`)."""
 
 from headrace.telemetry import broker_metrics, gateway_metrics, process_metrics
 

@@ -1,8 +1,8 @@
-"""What a metric is, and how its figures are kept: plain numbers that somebody adds to and a scrape reads.
+"""Metric definitions and values: plain numbers that one writer changes and a scrape reads.
 
-Nothing here locks: a figure has one writer, the event loop or one thread, and a reader that sees a number a moment old
-has lost nothing. A metric's name, kind and labels are fixed here and nowhere else, so that the reference page, the
-dashboards and the alert rules can be checked against them.
+There are no locks: a value has one writer, the event loop or one thread, and a reader may get a slightly older value.
+A metric's name, kind and labels are defined only here, so that the reference page, the dashboards and the alert rules
+can be checked against them.
 """
 
 from bisect import bisect_left
@@ -18,23 +18,27 @@ class Kind(StrEnum):
 
 
 class Metric(NamedTuple):
-    """One family of series. Counters end in `_total`, and everything that has a unit names it, in base units."""
+    """Definition of one metric family. Names of counters end in `_total`, and names have the base unit of their
+    values.
+    """
 
     name: str
     kind: Kind
     help: str
     labels: tuple[str, ...] = ()
-    bounds: tuple[float, ...] = ()  # of a histogram's buckets, ascending, without infinity
+    bounds: tuple[float, ...] = ()  # upper bounds of a histogram's buckets, ascending, without infinity
 
     def series_names(self) -> tuple[str, ...]:
-        """What a query may ask for."""
+        """Returns the names of the family's series."""
         if self.kind is Kind.HISTOGRAM:
             return (f"{self.name}_bucket", f"{self.name}_sum", f"{self.name}_count")
         return (self.name,)
 
 
 class Histogram:
-    """How often, and for how long in all. Ten bounds cost ten numbers; `add` is a search in C and two additions."""
+    """A histogram: counts per bucket and a sum. Ten bounds cost ten numbers; `add` is a binary search in C and two
+    additions.
+    """
 
     __slots__ = ("bounds", "counts", "seconds")
 
@@ -52,14 +56,14 @@ class Histogram:
 
 
 class Buckets(NamedTuple):
-    """A histogram at one moment: how many fell into each bucket (the last is the rest), and the sum of all."""
+    """A histogram's values at one time: a count per bucket (the last is the rest), and the sum."""
 
     counts: list[int]
     total: float
 
 
 Value = float | Buckets
-Sample = tuple[tuple[str, ...], Value]  # the labels' values in the metric's order
+Sample = tuple[tuple[str, ...], Value]  # label values in the metric's order
 
 
 class MetricFamily(NamedTuple):
@@ -68,17 +72,17 @@ class MetricFamily(NamedTuple):
 
 
 def one(metric: Metric, value: Value) -> MetricFamily:
-    """A metric without labels."""
+    """Returns a family without labels."""
     return MetricFamily(metric, [((), value)])
 
 
 def by_label(metric: Metric, rows: Iterable[tuple[str, Value]]) -> MetricFamily:
-    """A metric with one label."""
+    """Returns a family with one label."""
     return MetricFamily(metric, [((label,), value) for label, value in rows])
 
 
 def merge(groups: Iterable[Sequence[MetricFamily]]) -> list[MetricFamily]:
-    """The families of several processes: those of one name become one, each process's series told apart by a label."""
+    """Merges the families of several processes by name. A label distinguishes each process's series."""
     merged: dict[str, MetricFamily] = {}
     for family in (family for group in groups for family in group):
         known = merged.get(family.metric.name)
@@ -90,12 +94,12 @@ def merge(groups: Iterable[Sequence[MetricFamily]]) -> list[MetricFamily]:
 
 
 def to_document(families: Iterable[MetricFamily]) -> dict[str, Any]:
-    """For another process of the same version: what `from_document` reads."""
+    """Encodes families for another process of the same version: see `from_document`."""
     return {family.metric.name: [[list(labels), value] for labels, value in family.samples] for family in families}
 
 
 def from_document(document: dict[str, Any], known: dict[str, Metric]) -> list[MetricFamily]:
-    """What this version does not know is left out: its kind and meaning could only be guessed."""
+    """Decodes families. Skips metrics that this version does not define, since their kind and meaning are unknown."""
     return [
         MetricFamily(known[name], [(tuple(labels), _value(value)) for labels, value in samples])
         for name, samples in document.items()

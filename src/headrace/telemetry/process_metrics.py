@@ -1,10 +1,10 @@
-"""The metrics that every process of a node has; `part` says which one it is: broker, gateway or grpc."""
+"""Metrics that every process of a node has; the label `part` is its role: broker, gateway or grpc."""
 
 from headrace.telemetry.metrics import Kind, Metric
 
 _PART = ("part",)
 
-# From unnoticeable to longer than a session.
+# From negligible to longer than a session timeout.
 LOOP_LAG = Metric(
     "headrace_loop_lag_seconds",
     Kind.HISTOGRAM,

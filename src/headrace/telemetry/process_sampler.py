@@ -1,4 +1,4 @@
-"""Reads the figures of the process that asks, from where Linux keeps them."""
+"""Reads the metrics of the calling process from the kernel."""
 
 import gc
 import os
@@ -14,12 +14,12 @@ from headrace.telemetry.metrics import Metric, MetricFamily, Value
 
 _TICKS = os.sysconf("SC_CLK_TCK")
 _PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
-# Where `/proc/self/stat` has them, counted after the command's name.
+# Positions in `/proc/self/stat`, counted after the command's name.
 _THREADS, _STARTED, _VIRTUAL, _RESIDENT = 17, 19, 20, 21
 
 
 class ProcessMetrics:
-    """`part` is the process's role; make it on the thread of the event loop."""
+    """Metrics of this process. `part` is its role. Must be created on the event loop's thread."""
 
     def __init__(self, part: str, lag: LoopLag) -> None:
         self._part, self._lag = part, lag
@@ -45,7 +45,7 @@ class ProcessMetrics:
         return MetricFamily(metric, [((self._part,), value)])
 
     def _waited_for_a_core_s(self) -> float:
-        """0 where the kernel does not count it."""
+        """Returns 0 where the kernel does not count it."""
         try:
             with open(self._schedule, encoding="ascii") as file:
                 return int(file.read().split()[1]) / 1e9

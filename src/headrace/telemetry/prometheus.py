@@ -1,7 +1,4 @@
-"""Prometheus text formats: writing and parsing.
-
-Families as text, in the two formats that Prometheus reads: 0.0.4, and OpenMetrics for who asks for it.
-"""
+"""Prometheus text formats: writes 0.0.4, and OpenMetrics for clients that request it; parses 0.0.4."""
 
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -16,7 +13,7 @@ _SUFFIX = "_total"
 
 
 def content_type_for(accept: str) -> str:
-    """OpenMetrics if the client likes it at least as much as plain text, and names it."""
+    """Returns the OpenMetrics content type if the client accepts it with at least the preference of plain text."""
     open_metrics, text = 0.0, 0.0
     for item in accept.lower().split(","):
         kind, *parameters = (part.strip() for part in item.split(";"))
@@ -48,7 +45,7 @@ def render(families: Iterable[MetricFamily], content_type: str) -> bytes:
 
 def _lines(family: MetricFamily, is_open: bool) -> Iterator[str]:
     metric, samples = family
-    # OpenMetrics names a counter's family without the suffix that its sample has.
+    # In OpenMetrics, a counter's family has no suffix; its samples have.
     title = metric.name.removesuffix(_SUFFIX) if is_open and metric.kind is Kind.COUNTER else metric.name
     yield f"# HELP {title} {_escape_help(metric.help)}"
     yield f"# TYPE {title} {metric.kind}"
@@ -76,7 +73,7 @@ def _braces(pairs: list[tuple[str, str]]) -> str:
 
 
 def _number(value: float) -> str:
-    """As OpenMetrics wants bounds: always a float, never `1e-05`."""
+    """Formats a number for OpenMetrics bounds: always a float, never `1e-05`."""
     if isinstance(value, int):
         return f"{value}.0" if isinstance(value, bool) else str(value)
     text = repr(value)
@@ -110,7 +107,7 @@ Scrape = Mapping[Series, float]
 
 
 def parse(text: str) -> Scrape:
-    """Of text in format 0.0.4; lines that are none of it are passed over."""
+    """Parses text in format 0.0.4. Skips other lines."""
     found: dict[Series, float] = {}
     for line in text.splitlines():
         match = _LINE.match(line)
@@ -125,17 +122,17 @@ def _plain(value: str) -> str:
 
 
 class Interval:
-    """Two scrapes of the same node, `seconds` apart."""
+    """Two scrapes of one node, `seconds` apart."""
 
     def __init__(self, before: Scrape, after: Scrape, seconds: float) -> None:
         self._before, self._after, self.seconds = before, after, seconds
 
     def now(self, name: str, **labels: str) -> float:
-        """The sum of all series of that name with these labels."""
+        """Returns the sum of all series with this name and these labels in the second scrape."""
         return sum(value for _, value in self._matching(name, labels))
 
     def rates(self, name: str, **labels: str) -> dict[Series, float]:
-        """By series, a second. A counter that went back began anew: its process was restarted."""
+        """Returns rates per second, by series. A counter that decreased was reset by a restart of its process."""
         return {
             series: (value - before if (before := self._before.get(series, 0.0)) <= value else value) / self.seconds
             for series, value in self._matching(name, labels)
@@ -151,7 +148,7 @@ class Interval:
         return self._after.get(series, 0.0) - self._before.get(series, 0.0)
 
     def quantile(self, q: float, metric: str, **labels: str) -> float:
-        """The upper bound of the bucket in which it lies; 0 if nothing was observed meanwhile."""
+        """Returns the upper bound of the quantile's bucket; 0 without observations in the interval."""
         buckets: dict[float, float] = {}
         for series, rate in self.rates(f"{metric}_bucket", **labels).items():
             bound = float(series.label("le"))

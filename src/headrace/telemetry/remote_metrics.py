@@ -1,4 +1,4 @@
-"""Asks another process of the node for its figures and checks, by the socket that both were told."""
+"""Requests metrics and health checks from another process of the node, through its abstract socket."""
 
 import asyncio
 import json
@@ -10,9 +10,9 @@ from headrace.telemetry.exporter import DOCUMENT_PATH
 from headrace.telemetry.metric_catalog import BY_NAME
 from headrace.telemetry.metrics import MetricFamily, from_document
 
-# A broker that needs longer is in trouble, and the scraper would give up soon after.
+# A broker that needs longer has a problem, and the scraper would time out soon after.
 ANSWER_SECONDS_MAX = 5.0
-# Ten times what a broker with all its series says.
+# Ten times the size for a broker with the maximal number of series.
 DOCUMENT_BYTES_MAX = 16 * 1024 * 1024
 _REQUEST = f"GET {DOCUMENT_PATH} HTTP/1.1\r\nhost: headrace\r\n\r\n".encode()
 
@@ -23,11 +23,11 @@ class RemoteTelemetry(NamedTuple):
 
 
 class NoAnswer(Exception):
-    """It did not respond: it is starting, gone, or held up."""
+    """The process did not respond: it is starting, has ended, or is blocked."""
 
 
 async def ask(name: str) -> RemoteTelemetry:
-    """What the process that listens as `name` tells; Silent says why there is nothing."""
+    """Returns the metrics and checks of the process that listens as `name`. Raises NoAnswer with the reason."""
     try:
         async with asyncio.timeout(ANSWER_SECONDS_MAX):
             reader, writer = await asyncio.open_unix_connection(sock=_connected(name))
@@ -52,7 +52,9 @@ def _told(body: bytes) -> RemoteTelemetry:
 
 
 def _connected(name: str) -> socket.socket:
-    """Connected at once or not at all, as sockets of one machine are; uvloop cannot do it itself without a file."""
+    """Returns a socket that is connected immediately or not at all, as Unix sockets are; uvloop itself supports no
+    abstract sockets.
+    """
     made = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     try:
         made.setblocking(False)

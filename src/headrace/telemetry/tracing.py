@@ -1,11 +1,7 @@
-"""The tracing interface, and its implementation by OpenTelemetry.
+"""Tracing interface of REST and gRPC, and its implementation with OpenTelemetry.
 
-The port for traces: what REST and gRPC ask of whoever keeps them. Without one, they never think of it.
-
-Imports nothing of it anywhere else.
-
-Where traces go, and how many are kept, is told by OpenTelemetry's own variables: OTEL_EXPORTER_OTLP_ENDPOINT,
-OTEL_TRACES_SAMPLER, OTEL_SERVICE_NAME and the rest.
+OpenTelemetry is imported only here, and only if tracing is enabled. Export and sampling are configured by
+OpenTelemetry's own variables: OTEL_EXPORTER_OTLP_ENDPOINT, OTEL_TRACES_SAMPLER, OTEL_SERVICE_NAME and others.
 """
 
 import os
@@ -22,13 +18,13 @@ if TYPE_CHECKING:
     from opentelemetry.sdk.trace import TracerProvider
 
 
-# The headers by which a caller says which trace a request belongs to (W3C Trace Context).
+# Headers with a caller's trace context (W3C Trace Context).
 CARRIED = ("traceparent", "tracestate")
 
 
 class Span(Protocol):
     def name(self, name: str) -> None:
-        """What it turned out to be."""
+        """Renames the span, once its operation is known."""
 
     def set(self, key: str, value: str | int) -> None: ...
 
@@ -37,14 +33,14 @@ class Span(Protocol):
 
 class Tracer(Protocol):
     def span(self, name: str, carrier: Mapping[str, str]) -> AbstractContextManager[Span]:
-        """A request, from now to the end of the block; a child of the caller's span if `carrier` names one."""
+        """Traces a request for the duration of a `with` block; a child of the caller's span if `carrier` has one."""
 
 
 NEEDED = ("opentelemetry.sdk", "opentelemetry.exporter.otlp.proto.http")
 
 
 def check_installed() -> None:
-    """InvalidConfig says what to install."""
+    """Raises InvalidConfig if OpenTelemetry is not installed."""
     for name in NEEDED:
         try:
             found = find_spec(name)
@@ -71,7 +67,7 @@ class OtelSpan:
 
 
 class OtelTracer:
-    """Spans go out from a thread of OpenTelemetry's, in batches; `close` sends the last ones."""
+    """Exports spans in batches, on a thread of OpenTelemetry; `close` exports the last ones."""
 
     def __init__(self, part: str) -> None:
         from opentelemetry.propagators.textmap import TextMapPropagator
