@@ -1,1 +1,1 @@
-"""process: child processes, restart policy, listening sockets, set-up of a process."""
+"""process: child processes, restart policy, listening sockets, process set-up."""

@@ -1,4 +1,4 @@
-"""A child process that cannot outlive its parent, however the parent ends."""
+"""Child processes that cannot outlive their parent, however it ends."""
 
 import asyncio
 import fcntl
@@ -8,7 +8,8 @@ import signal
 
 
 def kill_when_pipe_closes(read_end: int, pid: int, by: signal.Signals = signal.SIGIO) -> None:
-    """The kernel signals the child when the other end of its standard input closes: when the parent is gone.
+    """Makes the kernel signal the child when the other end of its standard input closes, that is when the parent has
+    ended.
 
     SIGIO ends a process that does not handle it, also one whose event loop is stuck. The usual alternative,
     PR_SET_PDEATHSIG, would fire as soon as the *thread* that started the child ends. `by` is another signal for
@@ -21,7 +22,7 @@ def kill_when_pipe_closes(read_end: int, pid: int, by: signal.Signals = signal.S
 
 
 async def stop_child(process: asyncio.subprocess.Process, seconds_max: float) -> bool:
-    """Returns when it has ended: False if it took too long and was killed."""
+    """Stops a child. Returns when it has ended; False if it took too long and was killed."""
     if process.returncode is not None:
         return True
     process.terminate()
@@ -36,7 +37,9 @@ async def stop_child(process: asyncio.subprocess.Process, seconds_max: float) ->
 
 
 def readable_within(descriptor: int, seconds: float) -> bool:
-    """Whether something can be read before the time is over. Not `select`, which knows the first 1,024 descriptors."""
+    """Returns whether the descriptor becomes readable in time. Uses no `select`, which is limited to the first 1,024
+    descriptors.
+    """
     poller = select.poll()
     poller.register(descriptor, select.POLLIN)
     return bool(poller.poll(seconds * 1000))

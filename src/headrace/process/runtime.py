@@ -1,21 +1,19 @@
 """Set-up of a process: garbage collector, scheduler slice and niceness, log format, clock.
 
-How a process that serves wants its Python: no long collections, no thread that holds up the loop.
+Interpreter: long garbage collections and threads that hold the interpreter lock delay the event loop, so both are
+bounded.
 
-How the processes of a node share processors: the broker asks for short turns, those beside it step back.
+Scheduler: on a busy CPU, Linux lets a running thread continue for about 3 ms before the next one runs. A thread may
+request shorter slices (`sched_setattr`, since Linux 6.12): its share stays the same, but it runs sooner after it
+becomes ready, which matters for a request of 0.1 ms. No privilege is needed. docs/adr/0023 has measurements. The
+sidecar processes use ordinary slices and a lower priority (`nice`), so that other processes wait less for them. That
+needs no new kernel. docs/adr/0024 has measurements.
 
-On a busy processor Linux lets whoever runs go on for about 3 ms before the next one has its turn. A thread may ask for
-shorter turns (`sched_setattr`, since Linux 6.12): it gets no larger share, but gets it as soon as it has something to
-do, which for a request of 0.1 ms makes all the difference. No privilege is needed. docs/adr/0023 has what it gives.
-
-Those beside the broker ask for ordinary turns and for less of a busy processor than others (`nice`), so that whoever
-else wakes up waits less for them. That needs no new kernel. docs/adr/0024 has what it gives.
-
-How log lines look: for people, or one JSON document a line for machines. Standard error, in every process.
+Log lines go to standard error, as text or as one JSON document per line:
 
     {"time":"2026-01-31T12:00:00.123Z","level":"warning","logger":"headrace.broker.network.socket_server","message":"…","part":"broker"}
 
-A line that somebody logs with `extra={"fields": {…}}` carries those fields as they are.
+A record that is logged with `extra={"fields": {…}}` has these fields in its JSON document.
 """
 
 import gc
@@ -27,13 +25,15 @@ import sys
 import time
 import traceback
 
-# How long another thread of ours may keep the interpreter while the loop wants it: Python's own 5 ms is all that a
-# request may be held up altogether.
+# How long another thread of the process may keep the interpreter while the loop waits for it. Python's default of 5 ms
+# is as long as a request may be delayed in total.
 SWITCH_INTERVAL_S = 0.0005
 
 
 def tune_interpreter() -> None:
-    """What start-up made stays; requests make no cycles worth looking for often. Full collections cost latency."""
+    """Freezes the objects of the start-up and makes garbage collections rare: full collections cost latency, and
+    requests create few reference cycles.
+    """
     sys.setswitchinterval(SWITCH_INTERVAL_S)
     gc.collect()
     gc.freeze()
@@ -42,33 +42,35 @@ def tune_interpreter() -> None:
 
 log = logging.getLogger(__name__)
 
-# A few small requests: with less, traces show the broker interrupted in the middle of one.
+# Time for a few small requests: with less, traces show the broker interrupted within a request.
 BROKER_SLICE_NS = 500_000
-ORDINARY_SLICE_NS = 0  # the kernel's own
+ORDINARY_SLICE_NS = 0  # the kernel's default
 
-# struct sched_attr: size, policy, flags, nice, priority, runtime, deadline, period. The first version has no more.
+# struct sched_attr: size, policy, flags, nice, priority, runtime, deadline, period; the fields of its first version.
 _ATTRIBUTES = struct.Struct("=IIQiIQQQ")
-_CALL_NUMBERS = {"x86_64": 314, "aarch64": 274}  # of sched_setattr; glibc has no name for it before 2.41
+# system call numbers of sched_setattr; glibc has no wrapper before 2.41
+_CALL_NUMBERS = {"x86_64": 314, "aarch64": 274}
 _THIS_THREAD = 0
 
 
 def step_back(nice: int) -> None:
-    """Ordinary turns, and that much nicer than whoever has started us; for this thread and all that it starts."""
-    set_scheduler_slice(
-        ORDINARY_SLICE_NS
-    )  # those of the broker that has started us are short, and threads inherit them
+    """Lowers the priority of this thread and of all that it starts: ordinary slices, and a niceness higher by
+    `nice`.
+    """
+    set_scheduler_slice(ORDINARY_SLICE_NS)  # the slices of the parent broker are short, and threads inherit them
     os.nice(nice)
 
 
 def set_scheduler_slice(slice_ns: int) -> bool:
-    """For this thread and all that it starts from now on, processes too. False where it is not to be had.
+    """Sets the scheduler slice of this thread, and of threads and processes that it starts. Returns False if
+    unsupported.
 
-    Whoever was started with a policy of its own (`chrt`) keeps it, and everybody keeps their niceness.
+    A process that was started with a scheduling policy of its own (`chrt`) keeps it. The niceness does not change.
     """
     number = _CALL_NUMBERS.get(os.uname().machine)
     if number is None or os.sched_getscheduler(_THIS_THREAD) != os.SCHED_OTHER:
         return False
-    import ctypes  # not needed for anything else, and 2 ms
+    import ctypes  # needed only here, and takes 2 ms
 
     nice = os.getpriority(os.PRIO_PROCESS, _THIS_THREAD)
     attributes = _ATTRIBUTES.pack(_ATTRIBUTES.size, os.SCHED_OTHER, 0, nice, 0, slice_ns, 0, 0)
@@ -106,7 +108,7 @@ class JsonLines(logging.Formatter):
 
 
 def write_log_lines(log_format: str, part: str) -> None:
-    """To standard error, from the level INFO on. Does nothing where the program has said how it logs already."""
+    """Configures logging to standard error, from the level INFO on. Does nothing if logging is configured already."""
     handler = logging.StreamHandler(sys.stderr)
     handler.setFormatter(JsonLines(part) if log_format == "json" else logging.Formatter(TEXT_LINE))
     logging.basicConfig(level=logging.INFO, handlers=[handler])

@@ -1,7 +1,7 @@
-"""A process that is started again whenever it ends by itself: after a pause, which doubles while it keeps dying.
+"""A process that is restarted whenever it ends unexpectedly, after a pause that doubles while it keeps failing.
 
-Decides when, and what a person is told. The time is handed in; a start may take long and runs on the pool that is
-given, so that whoever looks after several processes waits for none of them.
+Time is an argument. Starts may be slow and run on the given pool, so that the supervisor of several processes blocks
+on none of them.
 """
 
 from collections.abc import Callable
@@ -11,17 +11,18 @@ from typing import Generic, Protocol, TypeVar
 
 from headrace.model.errors import HeadraceError
 
-# As beside a broker (supervisor.py): a crash heals at once, and what dies at every start does not take a whole core.
+# As in supervisor.py: a single crash is followed by a quick restart, and a process that fails at every start uses
+# little CPU.
 PAUSE_S_MIN, PAUSE_S_MAX = 0.2, 5.0
-PROVEN_S = 30.0  # who has lived this long has shown that it can, and starts over with the short pause
-FAILURES = (HeadraceError, RuntimeError, OSError)  # of a start: the next one may succeed
+PROVEN_S = 30.0  # a process that ran this long is restarted with the shortest pause
+FAILURES = (HeadraceError, RuntimeError, OSError)  # of a start; retriable
 
 
 class ChildHandle(Protocol):
     pid: int
 
     def ended_by_itself(self) -> str | None:
-        """How it ended although nobody stopped it; None while it runs."""
+        """Returns how it ended although it was not stopped; None while it runs."""
 
     def stop(self) -> None: ...
 
@@ -33,7 +34,7 @@ Process = TypeVar("Process", bound=ChildHandle)
 
 class SupervisedProcess(Generic[Process]):
     def __init__(self, name: str, start: Callable[[], Process], pool: Executor, now_s: float) -> None:
-        """Started here for the first time, which may fail: then nobody tries again."""
+        """Starts the process for the first time. A failure of this start is raised and not retried."""
         self._name = name
         self._start = start
         self._pool = pool
@@ -42,10 +43,10 @@ class SupervisedProcess(Generic[Process]):
         self._began_s = now_s
         self._due_s = 0.0
         self._pause_s = PAUSE_S_MIN
-        self.pid = self._process.pid  # the last one, while none runs
+        self.pid = self._process.pid  # the previous pid while no process runs
 
     def look(self, now_s: float) -> str | None:
-        """To be called again and again; returns what has happened, in words."""
+        """Polls the process and restarts it when due. Returns a message about what has happened, or None."""
         if self._starting is not None:
             return self._looked_at_start(self._starting, now_s)
         if self._process is not None:
@@ -58,7 +59,7 @@ class SupervisedProcess(Generic[Process]):
         reason = process.ended_by_itself()
         if reason is None:
             return None
-        process.kill()  # it is dead; what we held of it is let go
+        process.kill()  # it has ended; this releases its resources
         self._process = None
         if now_s - self._began_s >= PROVEN_S:
             self._pause_s = PAUSE_S_MIN
@@ -81,7 +82,7 @@ class SupervisedProcess(Generic[Process]):
         return f"{self._name} {what} and is started again in {pause_s:g} s"
 
     def stop(self) -> None:
-        """For good; one that is just being started is waited for, and stopped then."""
+        """Stops the process permanently. Waits for a start in progress."""
         starting, self._starting = self._starting, None
         if starting is not None:
             with suppress(*FAILURES):
@@ -95,6 +96,6 @@ class SupervisedProcess(Generic[Process]):
 
 
 def _last_line(error: Exception) -> str:
-    """Of a broker that says much before it ends, the last words are why."""
+    """Returns the last line of an error: of a failed broker's output, the last line has the reason."""
     lines = str(error).strip().splitlines()
     return lines[-1] if lines else type(error).__name__

@@ -1,8 +1,8 @@
-"""Keeps a companion process beside the broker: started with it, started again when it dies, stopped before it.
+"""Supervises sidecar processes of the broker: started with it, restarted when they end, stopped before it.
 
-Runs on the broker's loop and asks nothing of it but to be told when the child has ended. The listening sockets are
-opened here and handed down, so that a taken port is told at the start, and so that clients who come while the
-companion is being started (again) wait in the kernel's queue instead of being refused.
+Runs on the broker's event loop. Listening sockets are opened here and inherited by the child, so that a used port is
+reported at start, and so that clients that connect during a (re)start wait in the kernel's queue instead of being
+rejected.
 """
 
 import asyncio
@@ -20,36 +20,35 @@ from headrace.process.child import kill_when_pipe_closes, stop_child
 
 log = logging.getLogger(__name__)
 
-# A companion that dies at once is tried again after these pauses, doubling; one that has lived this long has
-# shown that it can, and starts over with the short one.
+# Pauses before a restart, doubling. A process that ran for PROVEN_S is restarted with the shortest pause.
 PAUSE_S_MIN, PAUSE_S_MAX = 0.1, 5.0
 PROVEN_S = 30.0
-# It finishes its requests first, which wait for the broker no longer than a few seconds.
+# Requests in flight are finished first; they wait for the broker for a few seconds at most.
 STOP_SECONDS_MAX = 10.0
-# Clients that come during a restart wait here; as much as Linux gives by default.
+# Connections that wait during a restart; Linux's default maximum.
 BACKLOG = 4096
 
 
 class PortTaken(InvalidConfig):
-    """Another program listens on the address."""
+    """Another program uses the address."""
 
 
 def listen(host: str, port: int, flag: str, instead: str) -> socket.socket:
-    """A listening socket; InvalidConfig says what to do if the address cannot be had."""
+    """Returns a listening socket. Raises InvalidConfig with a remedy if the address cannot be used."""
     made = _bound(host, port, flag, instead)
     try:
         made.listen(BACKLOG)
-    except OSError as error:  # another program has bound it at the same moment
+    except OSError as error:  # another program has bound it at the same time
         made.close()
         raise _unusable(host, port, flag, instead, error) from error
     return made
 
 
 def reserve(host: str, port: int, flag: str, instead: str) -> socket.socket:
-    """A port that is taken and served by nobody yet, for a child that must bind it itself.
+    """Reserves a port that does not listen yet, for a child that must bind it itself.
 
-    Linux lets a second socket have the address if both say SO_REUSEPORT. This one says so only after it was bound, so
-    that an address which somebody else serves, sharing or not, is refused here.
+    Linux lets a second socket bind the address if both set SO_REUSEPORT. This one sets it only after it was bound, so
+    that an address in use by another program, shared or not, is detected here.
     """
     made = _bound(host, port, flag, instead)
     made.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 0)
@@ -67,7 +66,7 @@ def _bound(host: str, port: int, flag: str, instead: str) -> socket.socket:
     family, kind, protocol, _, where = found[0]
     made = socket.socket(family, kind, protocol)
     try:
-        made.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)  # in spite of closed connections that linger
+        made.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)  # despite connections in TIME_WAIT
         made.bind(where)
     except OSError as error:
         made.close()
@@ -84,7 +83,7 @@ def _unusable(host: str, port: int, flag: str, instead: str, error: OSError) -> 
 
 
 class Sidecar:
-    """One child process. `start` returns at once; the child is watched until `stop`."""
+    """One sidecar process. `start` returns at once; the child is supervised until `stop`."""
 
     def __init__(
         self,
@@ -94,7 +93,7 @@ class Sidecar:
         sockets: Sequence[socket.socket] = (),
         held: Sequence[socket.socket] = (),
     ) -> None:
-        """The child gets the sockets; those that are only held stay here, and are closed at the end like the others."""
+        """The child inherits `sockets`. `held` stay in this process. All are closed at the end."""
         self._name = name
         self._sockets, self._held = tuple(sockets), tuple(held)
         self._command = [sys.executable, "-P", "-m", module, *arguments]
@@ -146,7 +145,7 @@ class Sidecar:
                 stdin=alive_read,
                 stdout=subprocess.DEVNULL,
                 pass_fds=[one.fileno() for one in self._sockets],
-                process_group=0,  # Ctrl-C reaches the broker only, which stops both in their order
+                process_group=0,  # Ctrl-C reaches only the broker, which stops both in order
             )
             kill_when_pipe_closes(alive_read, process.pid)
         except BaseException:
