@@ -1,1 +1,1 @@
-"""config: every config key, the typed settings, the YAML reader and the loader."""
+"""config: config keys, typed settings, the YAML reader and the loader."""

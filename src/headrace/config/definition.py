@@ -1,7 +1,7 @@
-"""What one configuration key is: its type, default, allowed values and meaning, as data.
+"""Definition of one config key: type, default, allowed values and documentation, as data.
 
-Decides how a text becomes a typed value and back, and what a wrong one is told. Holds no table of keys (see
-topic_configs, broker_configs, node_configs) and never touches a file, the environment or a clock.
+Parses texts to typed values and renders them back; error messages have the allowed values. The tables of keys are in
+`config/keys/`. Pure; performs no I/O.
 """
 
 from collections.abc import Iterable
@@ -19,7 +19,7 @@ ConfigValue = bool | int | float | str | tuple[str, ...]
 
 
 class ConfigType(IntEnum):
-    """The numbers that DescribeConfigs sends for a key's type."""
+    """Types of config values, by DescribeConfigs' numbers."""
 
     BOOLEAN = 1
     STRING = 2
@@ -37,7 +37,7 @@ LONG, DOUBLE, LIST, PASSWORD = ConfigType.LONG, ConfigType.DOUBLE, ConfigType.LI
 
 
 class Range(NamedTuple):
-    """Numbers from `low` to `high`, both included, and `also` one that stands outside."""
+    """Accepts numbers from `low` to `high`, both included, and the single value `also`."""
 
     low: float | None = None
     high: float | None = None
@@ -60,7 +60,7 @@ class Range(NamedTuple):
 
 
 class OneOf(NamedTuple):
-    """One of these words; for a list, each item is one of them."""
+    """Accepts one of these words; for a list, each item must be one of them."""
 
     words: tuple[str, ...]
 
@@ -72,7 +72,7 @@ class OneOf(NamedTuple):
 
 
 class ReplicaPairs(NamedTuple):
-    """`*`, or pairs of partition and broker, as Kafka's throttled replica lists have them."""
+    """Accepts `*`, or pairs of partition and broker, as in Kafka's throttled replica lists."""
 
     def accepts(self, value: ConfigValue) -> bool:
         assert isinstance(value, tuple), "replica pairs come as a list"
@@ -83,7 +83,7 @@ class ReplicaPairs(NamedTuple):
 
 
 class PartitionOffsets(NamedTuple):
-    """Pairs of partition and offset."""
+    """Accepts pairs of partition and offset."""
 
     def accepts(self, value: ConfigValue) -> bool:
         assert isinstance(value, tuple), "pairs come as a list"
@@ -94,7 +94,7 @@ class PartitionOffsets(NamedTuple):
 
 
 class TableName(NamedTuple):
-    """Nothing, or a kind of lake table and where it lies."""
+    """Accepts an empty text, or a lake table format and its location."""
 
     kinds: tuple[str, ...]
 
@@ -117,30 +117,30 @@ _NUMBER_BOUNDS = {
 
 @dataclass(frozen=True, slots=True)
 class ConfigDef:
-    """One key. `default` None means: unset, and another key or rule decides."""
+    """One config key. `default` None means that an unset key gets its value from another key or rule."""
 
     name: str
     type: ConfigType
     default: ConfigValue | None
     doc: str
     check: Check | None = None
-    # Names that answer when this one is not set, in order. For a topic config they are broker configs; some
-    # count in hours or minutes (see SYNONYM_UNIT_MS in values.py).
+    # Keys that supply the value when this one is not set, in order. For a topic config they are broker configs; some
+    # are in hours or minutes (see SYNONYM_UNIT_MS in values.py).
     synonyms: tuple[str, ...] = ()
-    # A broker config that can change while the broker runs. Every topic config can.
+    # For broker configs: whether the key is dynamic. Every topic config is.
     dynamic: bool = False
     # Accepted but not listed by DescribeConfigs: for tests, as in Kafka.
     internal: bool = False
 
     def parse(self, text: str) -> ConfigValue:
-        """The typed value of `text`; InvalidConfig says what would be right."""
+        """Parses `text`. Raises InvalidConfig with the allowed values."""
         value = self._typed(text.strip())
         if self.check is not None and not self.check.accepts(value):
             raise self._refusal(text, self.check.describe() + self._hint(value))
         return value
 
     def render(self, value: ConfigValue) -> str:
-        """The canonical text of a value: what is stored, and what DescribeConfigs shows."""
+        """Returns the canonical text of a value, which is stored, and shown by DescribeConfigs."""
         return render(value)
 
     @property
@@ -149,7 +149,7 @@ class ConfigDef:
 
     @property
     def sensitive(self) -> bool:
-        """Never shown, never logged."""
+        """Returns whether the value must not be shown or logged."""
         return self.type is ConfigType.PASSWORD
 
     def _typed(self, text: str) -> ConfigValue:
@@ -171,11 +171,11 @@ class ConfigDef:
 
     def _whole_number(self, text: str) -> int:
         low, high = _NUMBER_BOUNDS[self.type]
-        # int() would also take "1_000", " 1 " and other scripts' digits, which no Kafka tool writes.
+        # int() would also accept "1_000", " 1 " and digits of other scripts, which no Kafka tool writes.
         digits = text[1:] if text[:1] in ("-", "+") else text
         if not (digits.isascii() and digits.isdigit()):
             raise self._refusal(text, "a whole number")
-        # 20 characters hold every LONG; a longer text is refused before int() spends time on it.
+        # Every LONG has at most 20 characters; a longer text is rejected without the cost of int().
         value = int(text) if len(text) <= 20 else high + 1
         if not low <= value <= high:
             raise self._refusal(text, f"a whole number from {low} to {high}")
@@ -215,24 +215,24 @@ def broker_config(
     dynamic: bool = False,
     internal: bool = False,
 ) -> ConfigDef:
-    """One row of a broker table, with the long text last."""
+    """Defines a broker config; `doc` comes last."""
     return ConfigDef(name, type_, default, doc, check, synonyms, dynamic, internal)
 
 
 def render(value: ConfigValue) -> str:
-    """The canonical text of a typed value."""
+    """Returns the canonical text of a typed value."""
     if isinstance(value, bool):
         return "true" if value else "false"
     if isinstance(value, tuple):
         return ",".join(value)
     if isinstance(value, float):
-        return repr(value).replace("e+", "E")  # as Java writes it, since Kafka's tools compare the text
+        return repr(value).replace("e+", "E")  # Java's format, since Kafka's tools compare the text
     return str(value)
 
 
 def nearest(name: str, known: Iterable[str]) -> str | None:
-    """The known name that `name` was probably meant to be, or None."""
-    from difflib import get_close_matches  # only a mistake pays for the import
+    """Returns the known name that is most similar to `name`, or None."""
+    from difflib import get_close_matches  # imported only for errors
 
     spelled = {_spelling(candidate): candidate for candidate in known}
     close = get_close_matches(_spelling(name), spelled, n=1, cutoff=0.6)
@@ -240,7 +240,7 @@ def nearest(name: str, known: Iterable[str]) -> str | None:
 
 
 def _spelling(name: str) -> str:
-    """Dots, dashes, underscores and capitals are where people differ without meaning to."""
+    """Normalizes dots, dashes, underscores and case, which are the most frequent differences."""
     return name.lower().replace("_", ".").replace("-", ".")
 
 

@@ -1,4 +1,4 @@
-"""Where an etcd is and how to speak to it: `etcd://host:port,host:port/namespace`, a user, certificates."""
+"""Address and credentials of an etcd cluster: `etcd://host:port,host:port/namespace`, user, certificates."""
 
 from dataclasses import dataclass
 
@@ -11,8 +11,8 @@ DEFAULT_PORT = 2379
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EtcdAddress:
-    endpoints: tuple[str, ...]  # host:port, in the order in which they are tried
-    namespace: str = ""  # put before every key: several clusters can live in one etcd
+    endpoints: tuple[str, ...]  # host:port, tried in this order
+    namespace: str = ""  # prefix of every key: several clusters can share one etcd
     user: str = ""
     password: str = ""
     ca_file: str = ""
@@ -25,7 +25,7 @@ class EtcdAddress:
 
 
 def parse_endpoints(text: str) -> tuple[tuple[str, ...], str]:
-    """Endpoints and namespace of `etcd://host:port,host:port/namespace`."""
+    """Parses `etcd://host:port,host:port/namespace`."""
     if not text.startswith(SCHEME):
         raise InvalidConfig(f"{text!r} is not an etcd; write {SCHEME}host:port,host:port")
     if "@" in text:
@@ -48,5 +48,5 @@ def _endpoint(text: str) -> str:
 
 
 def target_of(url: str) -> str:
-    """host:port of a member's http(s) address."""
+    """Returns host:port of a member's http(s) address."""
     return url.partition("://")[2].partition("/")[0]

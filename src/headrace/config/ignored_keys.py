@@ -1,8 +1,7 @@
-"""The keys that are read, checked and shown, but change nothing in this version.
+"""Config keys that are accepted, validated and shown, but have no effect in this version.
 
-Kafka's tools and existing config files name them, so refusing them would break more than it teaches; but nobody
-should believe that they work. A test compares this list with what the source really reads, so that it can
-neither grow stale nor stay behind.
+Kafka's tools and existing config files contain them, so they are not rejected; `headrace` logs them as remarks
+instead. A test compares this list with the keys that the source reads, so it cannot become outdated.
 """
 
 from collections.abc import Mapping
@@ -79,7 +78,7 @@ _COORDINATOR_KEYS = frozenset(
 )
 _BROKER_DEFAULTS_OF_TOPIC_KEYS = frozenset(synonym for key in _TOPIC_KEYS for synonym in TOPIC_CONFIGS[key].synonyms)
 
-# What to set instead of a key that will never have an effect.
+# What to set instead of keys that will never have an effect.
 INSTEAD: Mapping[str, str] = {
     "memtx_dir": "here: all data is in one directory; set storage_path",
     "vinyl_dir": "here: all data is in one directory; set storage_path",

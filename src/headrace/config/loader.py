@@ -1,7 +1,7 @@
-"""Turns a config file, the environment and flags into Settings.
+"""Loads Settings from a config file, the environment and flags.
 
-Decides whose word counts (flags over environment over file over default), and refuses what is unknown, wrong
-or contradictory, all of it in one go. The tables of model/ say which keys exist; nothing is written here.
+Precedence: flags, environment, file, defaults. Unknown, invalid and contradictory settings are rejected, and all of
+them reported at once. Keys are defined in `config/keys/`.
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -35,7 +35,7 @@ _OTHER_VARIABLES = frozenset(
 
 
 class RawSetting(NamedTuple):
-    """One key as somebody wrote it: by which name, with what text, where."""
+    """One setting as written: name, text, and source."""
 
     written: str
     text: str
@@ -43,7 +43,7 @@ class RawSetting(NamedTuple):
 
 
 class ResolvedSetting(NamedTuple):
-    """The same after the tables were asked: the key it means and its canonical text."""
+    """One setting after the lookup: its key and canonical text."""
 
     key: str
     text: str
@@ -51,7 +51,7 @@ class ResolvedSetting(NamedTuple):
 
 
 class SettingsError(InvalidConfig):
-    """Every reason why these settings cannot be used."""
+    """The settings are invalid; the message has all reasons."""
 
     def __init__(self, problems: Sequence[str]) -> None:
         super().__init__("\n".join(problems))
@@ -60,10 +60,10 @@ class SettingsError(InvalidConfig):
 
 class LoadedSettings(NamedTuple):
     settings: Settings
-    heard: Mapping[str, ResolvedSetting]  # by key: who said what is in force
+    heard: Mapping[str, ResolvedSetting]  # by key, the setting in effect and its source
 
     def remarks(self) -> list[str]:
-        """What is right but will not do what its author may hope."""
+        """Returns remarks about valid settings that have no effect."""
         if not self.heard:
             return []
         from headrace.config.ignored_keys import IGNORED_KEYS, INSTEAD
@@ -75,14 +75,14 @@ class LoadedSettings(NamedTuple):
 def load_settings(
     file: str | None, environment: Mapping[str, str], flags: Iterable[tuple[str, str, str]] = ()
 ) -> LoadedSettings:
-    """Settings from all sources. A flag is (key, value, how the user wrote it). Raises SettingsError."""
+    """Loads settings from all sources. A flag is (key, value, how the user wrote it). Raises SettingsError."""
     problems: list[str] = []
     heard: dict[str, ResolvedSetting] = {}
     path = file or environment.get(CONFIG_FILE_VARIABLE)
     sources: tuple[tuple[Callable[[], list[RawSetting]], bool], ...] = (
         (lambda: _from_file(path), False),
         (lambda: _from_environment(environment, problems), False),
-        # On a command line the last word counts, so that a script can append to what it was given.
+        # The last of repeated flags wins, so that scripts can append to a given command line.
         (lambda: [RawSetting(*flag) for flag in flags], True),
     )
     for read, last_wins in sources:
@@ -131,19 +131,21 @@ def _unknown_variable(variable: str, names: Iterable[str]) -> str:
 
 
 def environment_name(key: str) -> str:
-    """num.partitions and default_partitions alike: HEADRACE_NUM_PARTITIONS, HEADRACE_DEFAULT_PARTITIONS."""
+    """Returns a key's environment variable, e.g. HEADRACE_NUM_PARTITIONS for num.partitions; also for aliases."""
     return ENVIRONMENT_PREFIX + key.upper().replace(".", "_").replace("-", "_")
 
 
 def _is_service_link(variable: str, value: str) -> bool:
-    """Kubernetes sets HEADRACE_PORT=tcp://… and the like in every pod beside a service called headrace."""
+    """Returns whether Kubernetes set the variable: HEADRACE_PORT=tcp://… and others, in every pod beside a service
+    named headrace.
+    """
     if "_SERVICE_HOST" in variable or "_SERVICE_PORT" in variable:
         return True
     return "_PORT" in variable and ("_TCP" in variable or value.startswith(("tcp://", "udp://")))
 
 
 def _hear(said: Iterable[RawSetting], problems: list[str], *, last_wins: bool) -> dict[str, ResolvedSetting]:
-    """One source, looked up and parsed; what contradicts itself goes to `problems`."""
+    """Looks up and parses the settings of one source. Appends errors and contradictions to `problems`."""
     heard: dict[str, ResolvedSetting] = {}
     for one in said:
         try:
@@ -164,7 +166,7 @@ def _hear(said: Iterable[RawSetting], problems: list[str], *, last_wins: bool) -
 
 def _canonical(definition: ConfigDef, alias: Alias, text: str) -> str:
     if alias.prefix:
-        # api_addr is one bare address; a whole listener there is taken as what it is.
+        # api_addr is a single address without a listener name; a complete listener is accepted as it is.
         text = text if "://" in text else alias.prefix + text
     value = definition.parse(text)
     if alias.unit != 1:
@@ -192,7 +194,9 @@ def _contradiction(one: RawSetting, other: RawSetting) -> str:
 
 
 def _overrule(heard: dict[str, ResolvedSetting], newer: Mapping[str, ResolvedSetting]) -> None:
-    """A stronger source replaces a weaker one's word, also when it used another unit for the same thing."""
+    """Replaces settings by those of a source with higher precedence, also where these use another unit of the same
+    setting.
+    """
     for group in SAME_MEANING:
         if any(key in newer for key in group):
             for key in group:
@@ -201,7 +205,9 @@ def _overrule(heard: dict[str, ResolvedSetting], newer: Mapping[str, ResolvedSet
 
 
 def _add_defaults_of_clusters(heard: dict[str, ResolvedSetting]) -> None:
-    """A cluster of three members or more survives the loss of one, and so do its topics unless a setting forbids it."""
+    """Adds defaults for clusters of at least three members: topics survive the loss of one, unless a setting prevents
+    it.
+    """
     members = heard.get(_MEMBERS)
     if members is None or len(members.text.split(",")) < _MEMBERS_THAT_SURVIVE_A_LOSS:
         return

@@ -1,7 +1,7 @@
-"""What one node is told at its start, typed and frozen.
+"""Typed, immutable settings of one node.
 
-Decides how an address is read, and what the value of a broker config is at start. Where the values came from
-(file, environment, flags) is `config/loader.py`'s business; this file touches none of them.
+Parses addresses and returns the static values of broker configs. The sources (file, environment, flags) are read by
+`config/loader.py`. No I/O.
 """
 
 from collections.abc import Mapping
@@ -18,7 +18,7 @@ LOG_FORMATS = ("text", "json")
 
 @dataclass(frozen=True, slots=True)
 class Listener:
-    """One address: NAME://host:port. An empty host is every interface, port 0 any free one."""
+    """A listener: NAME://host:port. An empty host means all interfaces, port 0 any free one."""
 
     name: str
     host: str
@@ -36,12 +36,12 @@ class Listener:
         return f"{self.name}://{join_address(self.host, self.port)}"
 
 
-# Any address of this machine: right to listen on, but nothing that a client elsewhere could connect to.
+# Wildcard addresses: valid to listen on, but clients on other hosts cannot connect to them.
 EVERY_INTERFACE = frozenset({"", "0.0.0.0", "::"})  # noqa: S104 (compared with, never bound)
 
 
 def split_address(text: str) -> tuple[str, int]:
-    """Host and port of `host:port`, `[v6]:port` or `:port`."""
+    """Parses `host:port`, `[v6]:port` or `:port`."""
     host, colon, port = text.strip().rpartition(":")
     if host.startswith("[") and host.endswith("]"):
         host = host[1:-1]
@@ -60,7 +60,7 @@ def join_address(host: str, port: int) -> str:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Member:
-    """One node of a cluster, as `cluster.initial_members` lists them."""
+    """One node of `cluster.initial_members`."""
 
     node_id: int
     api_addr: str
@@ -69,13 +69,13 @@ class Member:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClusterSettings:
-    """How this node finds the others and how their consensus is timed."""
+    """The other nodes, and the timing of their consensus."""
 
     rpc_addr: str = "127.0.0.1:19092"
     initial_members: tuple[Member, ...] = ()
     bootstrap: bool = False
-    # For machines on one network: a new leader within a second, and leases as short as one. etcd's own defaults are
-    # made for slower ones, and twice as long.
+    # For hosts on one network: a new leader within a second, and leases as short as one. etcd's own defaults are for
+    # slower networks, and twice as long.
     heartbeat_interval_ms: int = 100
     election_timeout_min_ms: int = 500
     election_timeout_max_ms: int = 1000
@@ -83,12 +83,12 @@ class ClusterSettings:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EtcdSettings:
-    """How to get into the etcd that holds the cluster's facts, and how our own member of it is run."""
+    """Access to the etcd that stores the cluster metadata, and settings of the node's own etcd member."""
 
     program: str = "etcd"
-    client_addr: str = ""  # of our own member; empty: beside `rpc_addr`
-    # Failover waits for etcd: no session is shorter than 1.5 election timeouts, and an election takes up to two. One
-    # second is etcd's own default, and allows sessions of two.
+    client_addr: str = ""  # of the node's own member; empty: next to `rpc_addr`
+    # Failover depends on etcd: a session is at least 1.5 election timeouts, and an election takes up to two. One second
+    # is etcd's default, and allows sessions of two.
     election_timeout_cap_ms: int = 1000
     user: str = ""
     password_file: str = ""
@@ -99,14 +99,14 @@ class EtcdSettings:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GatewaySettings:
-    """Where the gateway serves HTTP and gRPC, and how its own Kafka clients behave."""
+    """Addresses of the REST and gRPC processes, and settings of their Kafka clients."""
 
     enabled: bool = True
     host: str = "127.0.0.1"
     port: int = 8080
     grpc_host: str = "127.0.0.1"
     grpc_port: int = 9090
-    # Whether a port that is in use is replaced by the next free one: those that no setting names.
+    # Whether the next free port replaces one that is in use. True for ports that no setting names.
     port_moves: bool = False
     grpc_port_moves: bool = False
     acks: str = "all"
@@ -121,28 +121,28 @@ class GatewaySettings:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TelemetrySettings:
-    """Where the broker itself tells its metrics, how all processes of the node write their logs, whether they trace."""
+    """The broker's metrics address, and log format and tracing of all processes of the node."""
 
-    metrics_addr: str = ""  # empty: through the gateway only
+    metrics_addr: str = ""  # empty: metrics are served by the gateway only
     log_format: str = "text"
     tracing: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Settings:
-    """Everything a node needs to know before it opens its first file."""
+    """Settings of a node."""
 
     node_id: int = 1
     cluster_id: str | None = None
     rack: str | None = None
     listeners: tuple[Listener, ...] = (Listener("PLAINTEXT", "localhost", 9092),)
-    advertised: tuple[Listener, ...] = ()  # empty: the listeners, with the ports they really got
+    advertised: tuple[Listener, ...] = ()  # empty: the listeners, with their actual ports
     data_dir: str = "./data"
     storage: str = "disk"
-    # Only what somebody set, under Kafka's names, as checked canonical text: DescribeConfigs tells set values
-    # from defaults.
+    # Only configs that are set, by Kafka's names, as validated canonical text: DescribeConfigs distinguishes these from
+    # defaults.
     broker_configs: Mapping[str, str] = field(default_factory=dict)
-    metadata: str = ""  # etcd://host:port,… or unix:///path; empty: our own, alone or as a member of etcd
+    metadata: str = ""  # etcd://host:port,… or unix:///path; empty: the node's own store, embedded or an etcd member
     cluster: ClusterSettings = ClusterSettings()
     etcd: EtcdSettings = EtcdSettings()
     gateway: GatewaySettings = GatewaySettings()
@@ -154,29 +154,29 @@ class Settings:
 
     @property
     def internal_listener(self) -> str:
-        """The listener on which brokers speak to each other: `inter.broker.listener.name`, else the first."""
+        """Returns the listener for traffic between brokers: `inter.broker.listener.name`, else the first."""
         return self.broker_configs.get("inter.broker.listener.name") or self.listeners[0].name
 
     @property
     def is_clustered(self) -> bool:
-        """Whether other brokers come to the same facts."""
+        """Returns whether other brokers may use the same metadata store."""
         return bool(self.metadata or self.cluster.initial_members)
 
     @property
     def runs_etcd(self) -> bool:
-        """Whether this node has an etcd member of its own: it is listed, and no other store is named."""
+        """Returns whether this node runs an etcd member: it is an initial member, and no other store is configured."""
         return not self.metadata and any(one.node_id == self.node_id for one in self.cluster.initial_members)
 
     @property
     def broker_ports(self) -> frozenset[int]:
-        """Those of this broker's listeners and of the cluster's members, as far as they are known."""
+        """Returns the ports of this broker's listeners and of the cluster's members, as far as configured."""
         members = [address for one in self.cluster.initial_members for address in (one.api_addr, one.rpc_addr)]
         addresses = [*members, self.cluster.rpc_addr, self.etcd.client_addr]
         known = {split_address(address)[1] for address in addresses if address}
         return frozenset(known | {one.port for one in self.listeners})
 
     def config(self, name: str) -> ConfigValue:
-        """The value of a broker config at start: what was set, else the default."""
+        """Returns the static value of a broker config, or its default."""
         definition = BROKER_CONFIGS.get(name)
         if definition is None:
             raise unknown_config(name, BROKER_CONFIGS, "broker")
@@ -203,7 +203,7 @@ class Settings:
         return name in self.broker_configs
 
     def _from_field(self, name: str) -> ConfigValue | None:
-        """The few broker configs that live in typed fields, under each of their names."""
+        """Returns the value of a broker config that is a typed field, by each of its names."""
         match name:
             case "node.id" | "broker.id":
                 return self.node_id
@@ -219,7 +219,7 @@ class Settings:
                 return None
 
     def to_json(self) -> str:
-        """One line that `from_json` reads back; how a parent process hands settings to its child."""
+        """Returns one line that `from_json` parses, for handing settings to a child process."""
         import json
         from dataclasses import asdict
 

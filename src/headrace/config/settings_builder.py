@@ -1,11 +1,8 @@
-"""Builds the typed settings of a node from its keys, and checks those of a cluster.
+"""Builds the typed settings of a node from canonical texts, and validates listeners, data directory, cluster and
+etcd.
 
-What a node is told about its cluster: who founds it, where its facts live, how to get into etcd.
-
-Decides what a valid description of a cluster is, from checked texts; looks at no file and no network.
-
-Decides what a valid set of listeners and a data directory is; what a cluster is, `settings_builder.py` does. Knows
-nothing of where the texts came from: `refuse(key, reason)` lets the caller say it.
+Reads no files and uses no network. `refuse(key, reason)` reports errors, so that the caller can add the source of a
+setting.
 """
 
 from collections.abc import Callable, Mapping
@@ -137,7 +134,7 @@ Refuse = Callable[[str, str], None]
 
 
 def build_settings(texts: Mapping[str, str], refuse: Refuse) -> Settings | None:
-    """Settings of canonical texts by key; None after at least one call of `refuse`."""
+    """Returns settings from canonical texts by key; None after at least one call of `refuse`."""
     try:
         listeners = _listeners(texts, "listeners") or Settings().listeners
         _check_listeners(listeners, texts)

@@ -1,7 +1,6 @@
-"""The door to all configuration keys, and what they come to for one partition's log.
+"""Access to all config keys, and the effective configs of one partition's log.
 
-Decides which value holds when several levels speak (topic, broker, default) and which values contradict each
-other. Never touches a file, the environment or the network.
+Resolves precedence (topic, broker, default) and rejects contradictory values. Pure; performs no I/O.
 """
 
 from collections.abc import Mapping
@@ -32,7 +31,7 @@ __all__ = [
     "unknown_config",
 ]
 
-# Broker configs that count in another unit than the topic config they answer for.
+# Broker configs in another unit than the topic config that they are a default of.
 SYNONYM_UNIT_MS: Mapping[str, int] = {
     "log.retention.minutes": 60_000,
     "log.retention.hours": 3_600_000,
@@ -44,9 +43,9 @@ _RETENTION_TIMES = frozenset({"log.retention.ms", "log.retention.minutes", "log.
 
 @dataclass(frozen=True, kw_only=True)
 class LogConfig:
-    """What the configs come to for one log, typed. Field for field Kafka's defaults.
+    """Typed effective configs of one log. Fields and defaults are Kafka's.
 
-    What follows from several of them is worked out once: every batch asks.
+    Properties derived from several configs are cached, since every batch uses them.
     """
 
     segment_bytes: int = 1024 * MIB
@@ -89,7 +88,9 @@ class LogConfig:
         return "delete" in self.cleanup_policy
 
     def archived_to(self, partition: int) -> int | None:
-        """The offset that retention must not pass before the archive does; None where it need not wait."""
+        """Returns the offset up to which records are archived, which retention must not pass; None without a
+        retention hold.
+        """
         if not self.archive_before_delete:
             return None
         ends = dict(pair.split(":") for pair in self.archive_until)
@@ -97,7 +98,7 @@ class LogConfig:
 
     @cached_property
     def looks_into_records(self) -> bool:
-        """Whether a batch is opened before it is written; else its header says all there is to know."""
+        """Returns whether record validation needs a batch's records; otherwise the batch header is sufficient."""
         return (
             self.compression_type != "producer"
             or self.timestamp_before_max_ms < LONG_MAX
@@ -106,11 +107,11 @@ class LogConfig:
 
     @cached_property
     def takes_batches_as_they_are(self) -> bool:
-        """Whether a batch that is well is written as its producer made it."""
+        """Returns whether valid batches are written unchanged."""
         return not self.looks_into_records and self.timestamp_type == "CreateTime"
 
 
-# The LogConfig fields whose names are not the key's name with underscores.
+# LogConfig fields whose names are not the key's name with underscores.
 _KEY_OF_FIELD: Mapping[str, str] = {
     "timestamp_type": "message.timestamp.type",
     "timestamp_before_max_ms": "message.timestamp.before.max.ms",
@@ -124,9 +125,9 @@ _FIELDS: tuple[tuple[str, ConfigDef], ...] = tuple(
 
 
 def log_config(topic_overrides: Mapping[str, str], broker: Mapping[str, str]) -> LogConfig:
-    """The typed view for one log: the topic's own value, else the broker's, else the default.
+    """Returns the configs of one log: the topic's own values, else the broker's, else the defaults.
 
-    Both mappings hold only what somebody set, as canonical text.
+    Both mappings have only configs that are set, as canonical text.
     """
     values: dict[str, ConfigValue] = {}
     for field, definition in _FIELDS:
@@ -141,7 +142,7 @@ def log_config(topic_overrides: Mapping[str, str], broker: Mapping[str, str]) ->
 def topic_config_value(
     definition: ConfigDef, topic_overrides: Mapping[str, str], broker: Mapping[str, str]
 ) -> ConfigValue | None:
-    """The value of one topic config; None only for a key that nobody set and that has no default."""
+    """Returns the effective value of a topic config; None only for an unset key without a default."""
     text = topic_overrides.get(definition.name)
     if text is not None:
         return definition.parse(text)
@@ -153,10 +154,12 @@ def topic_config_value(
 
 
 def broker_value_for_topic(synonym: str, text: str) -> ConfigValue:
-    """A broker config's value in the unit of the topic config it answers for: hours become milliseconds."""
+    """Returns a broker config's value in the unit of the topic config that it is a default of: hours become
+    milliseconds.
+    """
     value = BROKER_CONFIGS[synonym].parse(text)
     if synonym in _RETENTION_TIMES and isinstance(value, int) and value < 0:
-        return -1  # any negative retention time means "for ever", in whichever unit it was written
+        return -1  # any negative retention time means unlimited, in every unit
     unit_ms = SYNONYM_UNIT_MS.get(synonym)
     if unit_ms is None:
         return value
@@ -165,7 +168,7 @@ def broker_value_for_topic(synonym: str, text: str) -> ConfigValue:
 
 
 def check_topic_configs(topic_overrides: Mapping[str, str], broker: Mapping[str, str]) -> None:
-    """Refuse topic configs with an unknown key, a wrong value, or values that contradict each other."""
+    """Raises InvalidConfig for topic configs with an unknown key, an invalid value, or contradictory values."""
     for name, text in topic_overrides.items():
         definition = TOPIC_CONFIGS.get(name)
         if definition is None:
@@ -182,7 +185,7 @@ def check_topic_configs(topic_overrides: Mapping[str, str], broker: Mapping[str,
 
 
 def unknown_config(name: str, known: Mapping[str, ConfigDef], kind: str) -> InvalidConfig:
-    """The refusal of a key that no table has, with the key that was probably meant."""
+    """Returns the error for an unknown key, with the most similar known one."""
     close = nearest(name, known)
     hint = f"; did you mean {close}?" if close is not None else ""
     return InvalidConfig(f"Unknown {kind} config name: {name}{hint}")

@@ -1,7 +1,7 @@
-"""Reads a node's YAML file into flat keys with the line each one stands on.
+"""Reads a node's YAML file into flat keys with their line numbers.
 
-Decides what shape of YAML is a config file. Knows nothing of which keys exist. This file alone imports
-PyYAML, and it is itself imported only when a config file is given: a start without one does not pay for it.
+Validates the shape of the document, not the keys. Only this module imports PyYAML, and it is imported only if a
+config file is given: a start without one does not pay for it.
 """
 
 from typing import Any, NamedTuple
@@ -10,9 +10,9 @@ import yaml
 
 from headrace.model.errors import InvalidConfig
 
-FILE_BYTES_MAX = 1024 * 1024  # a config file has a few hundred lines; more is a wrong file, e.g. a log
-DEPTH_MAX = 16  # keys have at most eight parts, so deeper nesting is a mistake or an attack
-_YAML_TRUE = frozenset({"y", "yes", "on", "true"})  # YAML 1.1 has many words for it
+FILE_BYTES_MAX = 1024 * 1024  # a config file has a few hundred lines; a larger file is not one, but e.g. a log
+DEPTH_MAX = 16  # keys have at most eight parts, so deeper nesting is an error or an attack
+_YAML_TRUE = frozenset({"y", "yes", "on", "true"})  # YAML 1.1's values for true
 _MEMBERS_KEY = "cluster.initial_members"
 _MEMBER_FIELDS = ("node_id", "api_addr", "rpc_addr")
 # libyaml's parser is ten times as fast; PyYAML may have been built without it.
@@ -20,7 +20,7 @@ _LOADER: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 
 
 class Line(NamedTuple):
-    """One key with its value as text, and where it stands."""
+    """One key with its value as text, and its line."""
 
     key: str
     text: str
@@ -28,7 +28,7 @@ class Line(NamedTuple):
 
 
 def read_yaml(path: str) -> list[Line]:
-    """The keys of the file in its order; nested mappings become dotted keys."""
+    """Returns the keys of the file in order; nested mappings become dotted keys."""
     document = _compose(path, _read_text(path))
     if document is None:
         return []
@@ -54,7 +54,7 @@ def _read_text(path: str) -> str:
 
 def _compose(path: str, text: str) -> yaml.Node | None:
     try:
-        # References could unfold a small file to any size, so they go before anything is built from them.
+        # References could expand a small file to any size, so they are rejected before anything is built from them.
         for event in yaml.parse(text, Loader=_LOADER):
             if isinstance(event, yaml.AliasEvent):
                 line = event.start_mark.line + 1 if event.start_mark is not None else 1
@@ -99,7 +99,7 @@ def _item(path: str, key: str, node: yaml.Node) -> str:
 
 
 def _member(path: str, node: yaml.MappingNode) -> str:
-    """One entry of cluster.initial_members, as the text that flags and the environment use for it."""
+    """Returns an entry of cluster.initial_members in the text form of flags and environment."""
     fields = {str(key.value): _scalar(path, _MEMBERS_KEY, value) for key, value in node.value}
     if sorted(fields) != sorted(_MEMBER_FIELDS):
         raise InvalidConfig(f"{_place(path, node)}: a member has {', '.join(_MEMBER_FIELDS)} and nothing else")

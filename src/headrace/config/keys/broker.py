@@ -1,6 +1,6 @@
-"""The broker's keys: who it is, where it listens, what it accepts, how it replicates; and the other tables.
+"""Broker config keys: identity, listeners, limits, replication; also includes the other broker tables.
 
-A table and nothing else; `config/values.py` is the door to it.
+Import the tables from `config/values.py`.
 """
 
 from collections.abc import Mapping
@@ -24,7 +24,7 @@ from headrace.config.keys.topic import MIB
 
 DEFAULT_PROTOCOL_MAP = "SASL_SSL:SASL_SSL,PLAINTEXT:PLAINTEXT,SSL:SSL,SASL_PLAINTEXT:SASL_PLAINTEXT"
 
-# Kafka's names for its two selectors. They are words here, not classes: nothing is loaded by name.
+# Kafka's names of its two selectors. They are plain values: no class is loaded by name.
 LEADER_SELECTOR = "org.apache.kafka.common.replica.LeaderSelector"
 RACK_SELECTOR = "org.apache.kafka.common.replica.RackAwareReplicaSelector"
 

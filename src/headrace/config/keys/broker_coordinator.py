@@ -1,6 +1,6 @@
-"""The broker's keys about coordinators: groups, their offsets, transactions and share groups.
+"""Broker config keys of coordinators: groups, offsets, transactions and share groups.
 
-A table and nothing else; `config/values.py` is the door to it.
+Import the tables from `config/values.py`.
 """
 
 from headrace.config.definition import (

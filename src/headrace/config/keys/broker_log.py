@@ -1,6 +1,6 @@
-"""The broker's keys about logs: the defaults that topics fall back to, and the background work on log dirs.
+"""Broker config keys of logs: defaults of topic configs, and background work on log directories.
 
-A table and nothing else; `config/values.py` is the door to it.
+Import the tables from `config/values.py`.
 """
 
 from headrace.config.definition import (

@@ -1,6 +1,5 @@
-"""The keys that can be set on a consumer group, by IncrementalAlterConfigs on a resource of type GROUP.
-
-A table, and the limits that the broker's own configuration puts on its values.
+"""Group config keys, set by IncrementalAlterConfigs on a resource of type GROUP, and the broker's limits for their
+values.
 """
 
 from collections.abc import Mapping
@@ -38,10 +37,10 @@ _KEYS = (
 )
 GROUP_CONFIGS: Mapping[str, ConfigDef] = {definition.name: definition for definition in _KEYS}
 
-# Kafka's other kinds of groups, by the beginning of their keys. What is set for one would never be looked at.
+# Key prefixes of Kafka's other group types. Values for these would never be used.
 _NOT_SERVED = {"share.": "share groups", "streams.": "streams groups (group.protocol=streams)"}
 
-# A group's own value lies between these of the broker, both included.
+# The broker configs that limit a group's own value, both included.
 _LIMITS = {
     "consumer.assignment.interval.ms": (
         "group.consumer.min.assignment.interval.ms",
@@ -59,7 +58,7 @@ _LIMITS = {
 
 
 def group_definition(name: str) -> ConfigDef:
-    """InvalidConfig for a key that no group here can have, with the reason."""
+    """Returns a group config. Raises InvalidConfig with the reason for an unsupported key."""
     definition = GROUP_CONFIGS.get(name)
     if definition is not None:
         return definition
@@ -70,7 +69,7 @@ def group_definition(name: str) -> ConfigDef:
 
 
 def group_config(name: str, overrides: Mapping[str, str], broker: Mapping[str, str]) -> int:
-    """What a key comes to for one group: its own value, moved between the broker's limits, or the broker's value."""
+    """Returns the effective value for a group: its own value, clamped to the broker's limits, or the broker's value."""
     definition = GROUP_CONFIGS[name]
     if name in overrides:
         low, high = _limits(name, broker)
@@ -80,7 +79,7 @@ def group_config(name: str, overrides: Mapping[str, str], broker: Mapping[str, s
 
 
 def check_group_configs(overrides: Mapping[str, str], broker: Mapping[str, str]) -> None:
-    """InvalidConfig for values outside the broker's limits, or that contradict each other."""
+    """Raises InvalidConfig for values outside of the broker's limits, and for contradictory ones."""
     for name, text in overrides.items():
         low, high = _limits(name, broker)
         if not low <= _number(GROUP_CONFIGS[name], text) <= high:

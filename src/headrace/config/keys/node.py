@@ -1,7 +1,7 @@
-"""The keys of a node's config file that are not Kafka's, and the second names of those that are.
+"""Node config keys that are not Kafka's, aliases of Kafka's keys, and the reasons why some of Kafka's keys are
+rejected.
 
-Decides which key a written name means, and why some of Kafka's names are refused. Tables and look-ups only;
-`config/loader.py` reads the sources.
+Tables and lookups only; `config/loader.py` reads the sources.
 """
 
 from collections.abc import Mapping
@@ -25,8 +25,8 @@ _ETCD = EtcdSettings()
 _GATEWAY = GatewaySettings()
 _TELEMETRY = TelemetrySettings()
 
-ELECTION_MS_MAX = 50_000  # etcd refuses to wait longer
-ELECTION_MS_MIN = 10  # of the cap: five heartbeats of 2 ms
+ELECTION_MS_MAX = 50_000  # etcd's maximum
+ELECTION_MS_MIN = 10  # minimum of the cap: five heartbeats of 2 ms
 
 # fmt: off
 _OWN = (
@@ -140,7 +140,7 @@ GATEWAY_KEYS = frozenset(config.name for config in _GATEWAY_ROWS)
 
 
 class Alias(NamedTuple):
-    """Another name of a key; its value counts in `unit` of the key's, or needs `prefix` to be one."""
+    """Another name of a key. Its values are multiplied by `unit`, or get a `prefix`."""
 
     key: str
     unit: int = 1
@@ -160,7 +160,7 @@ ALIASES: Mapping[str, Alias] = {
     "request_timeout_ms": Alias("request.timeout.ms"),
 }
 
-# Keys that say the same thing in different units; the first that is set wins, as in Kafka.
+# Keys with the same meaning in different units; the first one that is set wins, as in Kafka.
 SAME_MEANING: tuple[tuple[str, ...], ...] = (
     ("log.retention.ms", "log.retention.minutes", "log.retention.hours"),
     ("log.roll.ms", "log.roll.hours"),
@@ -168,7 +168,7 @@ SAME_MEANING: tuple[tuple[str, ...], ...] = (
     ("log.flush.interval.ms", "log.flush.scheduler.interval.ms"),
 )
 
-# Kafka's names that mean nothing here, by their beginning, and why.
+# Prefixes of Kafka's keys that are not supported, and the reason.
 _KAFKA_ONLY = (
     ("process.roles", "every headrace node is broker and controller"),
     ("controller.", "headrace has no separate controllers; remove the key"),
@@ -189,7 +189,7 @@ _KAFKA_ONLY = (
 
 
 def find_config(name: str) -> tuple[ConfigDef, Alias]:
-    """The key that `name` means, with how its value converts; InvalidConfig tells the nearest right name."""
+    """Returns the key for `name`, and how to convert its value. Raises InvalidConfig with the most similar key."""
     alias = ALIASES.get(name) or Alias(name)
     definition = BROKER_CONFIGS.get(alias.key) or NODE_CONFIGS.get(alias.key)
     if definition is not None:
@@ -198,7 +198,7 @@ def find_config(name: str) -> tuple[ConfigDef, Alias]:
 
 
 def known_names() -> list[str]:
-    """Every name that a config file, the environment or a flag may use."""
+    """Returns every name that config files, environment variables and flags may use."""
     return sorted({*BROKER_CONFIGS, *NODE_CONFIGS, *ALIASES})
 
 

@@ -1,7 +1,6 @@
-"""The keys a topic can set: all of Kafka 4.3's with its defaults and limits,
-and headrace's own: archive.* and flush.policy.
+"""Topic config keys: Kafka 4.3's with their defaults and limits, and headrace's own: archive.* and flush.policy.
 
-A table and nothing else; `config/values.py` is the door to it.
+Import the tables from `config/values.py`.
 """
 
 from collections.abc import Mapping
@@ -33,9 +32,10 @@ COMPRESSION_TYPES = ("uncompressed", "zstd", "lz4", "snappy", "gzip", "producer"
 TIMESTAMP_TYPES = ("CreateTime", "LogAppendTime")
 CLEANUP_POLICIES = ("compact", "delete")
 FLUSH_POLICIES = ("fsync", "replicated")
-MESSAGE_BYTES_MAX = MIB + 12  # a batch of one MiB and the offset and length before it
+MESSAGE_BYTES_MAX = MIB + 12  # a batch of one MiB, and its base offset and length fields
 LAKE_KINDS = ("delta", "iceberg")
-SEGMENT_BYTES_MIN = MIB  # smaller segments mean a file per handful of batches, and descriptors run out first
+# with smaller segments, a file for a few batches each, the broker runs out of file descriptors first
+SEGMENT_BYTES_MIN = MIB
 
 _NOT_TIERED = "headrace does not tier to remote storage yet"
 
