@@ -1,7 +1,7 @@
 """Config keys that are accepted, validated and shown, but have no effect in this version.
 
-Kafka's tools and existing config files contain them, so they are not rejected; `headrace` logs them as remarks
-instead. A test compares this list with the keys that the source reads, so it cannot become outdated.
+Kafka's tools and existing config files contain them, so they are not rejected; a node's start prints a remark for
+each instead. A test compares this list with the keys that the source reads, so it cannot become outdated.
 """
 
 from collections.abc import Mapping

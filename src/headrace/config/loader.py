@@ -136,8 +136,9 @@ def environment_name(key: str) -> str:
 
 
 def _is_service_link(variable: str, value: str) -> bool:
-    """Returns whether Kubernetes set the variable: HEADRACE_PORT=tcp://… and others, in every pod beside a service
-    named headrace.
+    """Returns whether Kubernetes set the variable.
+
+    In every pod beside a service named headrace it sets HEADRACE_PORT=tcp://… and others.
     """
     if "_SERVICE_HOST" in variable or "_SERVICE_PORT" in variable:
         return True
@@ -194,8 +195,9 @@ def _contradiction(one: RawSetting, other: RawSetting) -> str:
 
 
 def _overrule(heard: dict[str, ResolvedSetting], newer: Mapping[str, ResolvedSetting]) -> None:
-    """Replaces settings by those of a source with higher precedence, also where these use another unit of the same
-    setting.
+    """Replaces settings by those of a source with higher precedence.
+
+    Also where that source sets the same thing in another unit.
     """
     for group in SAME_MEANING:
         if any(key in newer for key in group):
@@ -205,8 +207,9 @@ def _overrule(heard: dict[str, ResolvedSetting], newer: Mapping[str, ResolvedSet
 
 
 def _add_defaults_of_clusters(heard: dict[str, ResolvedSetting]) -> None:
-    """Adds defaults for clusters of at least three members: topics survive the loss of one, unless a setting prevents
-    it.
+    """Adds defaults for clusters of at least three members.
+
+    Topics then survive the loss of one member, unless a setting prevents it.
     """
     members = heard.get(_MEMBERS)
     if members is None or len(members.text.split(",")) < _MEMBERS_THAT_SURVIVE_A_LOSS:

@@ -1,8 +1,7 @@
-"""Builds the typed settings of a node from canonical texts, and validates listeners, data directory, cluster and
-etcd.
+"""Builds the typed settings of a node from canonical texts.
 
-Reads no files and uses no network. `refuse(key, reason)` reports errors, so that the caller can add the source of a
-setting.
+Validates listeners, data directory, cluster and etcd settings. Reads no files and uses no network. `refuse(key,
+reason)` reports errors, so that the caller can add the source of a setting.
 """
 
 from collections.abc import Callable, Mapping

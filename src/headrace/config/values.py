@@ -88,8 +88,9 @@ class LogConfig:
         return "delete" in self.cleanup_policy
 
     def archived_to(self, partition: int) -> int | None:
-        """Returns the offset up to which records are archived, which retention must not pass; None without a
-        retention hold.
+        """Returns the offset up to which the archive has records; None without a retention hold.
+
+        Retention does not pass this offset.
         """
         if not self.archive_before_delete:
             return None
@@ -154,8 +155,9 @@ def topic_config_value(
 
 
 def broker_value_for_topic(synonym: str, text: str) -> ConfigValue:
-    """Returns a broker config's value in the unit of the topic config that it is a default of: hours become
-    milliseconds.
+    """Returns a broker config's value in the unit of the topic config that it is a default of.
+
+    Hours become milliseconds, for example.
     """
     value = BROKER_CONFIGS[synonym].parse(text)
     if synonym in _RETENTION_TIMES and isinstance(value, int) and value < 0:

@@ -89,8 +89,9 @@ class CoordinatorShard(Protocol[Fact]):
         """Encodes a record. Returns None for one that is not needed after a restart: it is applied and not written."""
 
     def apply(self, fact: Fact, offset: int) -> None:
-        """Applies a record to the state. `offset` is its offset in the log; for one that is not written, the offset
-        it would have.
+        """Applies a record to the state.
+
+        `offset` is its offset in the log; for one that is not written, the offset it would have.
         """
 
     def replay(self, record: CoordinatorRecord, offset: int) -> None:

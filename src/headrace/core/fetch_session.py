@@ -1,5 +1,4 @@
-"""Fetch sessions (KIP-227), on the leader's side: a consumer or follower names its partitions once, then only
-changes.
+"""Fetch sessions (KIP-227) on the leader: a consumer or follower names its partitions once, then only changes.
 
 Determines the partitions of a Fetch request and the rows of an incremental response. Pure; performs no I/O. Time and
 session ids are arguments.
@@ -90,8 +89,9 @@ class FetchSession:
         return [(topic, cached.wanted) for (topic, _), cached in self.partitions.items()]
 
     def news(self, rows: Iterator[tuple[TopicKey, PartitionRow]]) -> list[tuple[TopicKey, PartitionRow]]:
-        """Returns the rows to send. Partitions that returned data move to the end of the queue, so that all get their
-        share.
+        """Returns the rows to send.
+
+        Partitions that returned data move to the end of the queue, so that all get their share.
         """
         worth = []
         for topic, row in rows:

@@ -35,8 +35,9 @@ class FetchSessionHandler:
         return News(self._id, self._epoch, changed, forgotten)
 
     def answered(self, session_id: int) -> None:
-        """Handles a successful response. Session id 0 means that the leader keeps no session, so every request is a
-        full one.
+        """Handles a successful response.
+
+        Session id 0 means that the leader keeps no session, so every request is a full one.
         """
         self._id = session_id
         if session_id == 0:

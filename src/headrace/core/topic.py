@@ -30,7 +30,8 @@ def check_topic_name(name: str) -> None:
 
 
 def unify_collision_chars(name: str) -> str:
-    """Replaces dots by underscores. Names that differ only in these become the same metric name, so they must not
-    coexist.
+    """Replaces dots by underscores.
+
+    Names that differ only in these become the same metric name, so they must not coexist.
     """
     return name.replace(".", "_")

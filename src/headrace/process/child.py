@@ -8,8 +8,7 @@ import signal
 
 
 def kill_when_pipe_closes(read_end: int, pid: int, by: signal.Signals = signal.SIGIO) -> None:
-    """Makes the kernel signal the child when the other end of its standard input closes, that is when the parent has
-    ended.
+    """Makes the kernel signal the child when the other end of its standard input closes, as when the parent ends.
 
     SIGIO ends a process that does not handle it, also one whose event loop is stuck. The usual alternative,
     PR_SET_PDEATHSIG, would fire as soon as the *thread* that started the child ends. `by` is another signal for
@@ -37,8 +36,9 @@ async def stop_child(process: asyncio.subprocess.Process, seconds_max: float) ->
 
 
 def readable_within(descriptor: int, seconds: float) -> bool:
-    """Returns whether the descriptor becomes readable in time. Uses no `select`, which is limited to the first 1,024
-    descriptors.
+    """Returns whether the descriptor becomes readable in time.
+
+    Uses no `select`, which is limited to the first 1,024 descriptors.
     """
     poller = select.poll()
     poller.register(descriptor, select.POLLIN)

@@ -31,8 +31,10 @@ SWITCH_INTERVAL_S = 0.0005
 
 
 def tune_interpreter() -> None:
-    """Freezes the objects of the start-up and makes garbage collections rare: full collections cost latency, and
-    requests create few reference cycles.
+    """Tunes the interpreter for a process that serves requests.
+
+    Objects of the start-up are frozen, and garbage collections are rare: full collections cost latency, and requests
+    create few reference cycles.
     """
     sys.setswitchinterval(SWITCH_INTERVAL_S)
     gc.collect()
@@ -54,18 +56,19 @@ _THIS_THREAD = 0
 
 
 def step_back(nice: int) -> None:
-    """Lowers the priority of this thread and of all that it starts: ordinary slices, and a niceness higher by
-    `nice`.
+    """Lowers the priority of this thread and of all that it starts.
+
+    It gets ordinary slices, and a niceness higher by `nice`.
     """
     set_scheduler_slice(ORDINARY_SLICE_NS)  # the slices of the parent broker are short, and threads inherit them
     os.nice(nice)
 
 
 def set_scheduler_slice(slice_ns: int) -> bool:
-    """Sets the scheduler slice of this thread, and of threads and processes that it starts. Returns False if
-    unsupported.
+    """Sets the scheduler slice of this thread, and of threads and processes that it starts.
 
-    A process that was started with a scheduling policy of its own (`chrt`) keeps it. The niceness does not change.
+    Returns False if unsupported. A process that was started with a scheduling policy of its own (`chrt`) keeps it.
+    The niceness does not change.
     """
     number = _CALL_NUMBERS.get(os.uname().machine)
     if number is None or os.sched_getscheduler(_THIS_THREAD) != os.SCHED_OTHER:

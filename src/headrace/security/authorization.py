@@ -171,8 +171,9 @@ class Authorizer(Protocol):
 
     @property
     def is_open(self) -> bool:
-        """Returns whether everything is allowed. Checked first, so that ten thousand names need not be checked one by
-        one.
+        """Returns whether everything is allowed.
+
+        Checked first, so that ten thousand names need not be checked one by one.
         """
 
     def allows(self, principal: Principal, host: str, access: Access, name: str) -> bool:

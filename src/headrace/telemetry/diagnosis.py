@@ -1,7 +1,7 @@
-"""Diagnosis rules of `headrace doctor`: each names a bottleneck, its evidence and a remedy, from the metrics of a few
-seconds.
+"""Diagnosis rules of `headrace doctor`: each names a bottleneck, its evidence and a remedy.
 
-Pure: metrics in, findings out. Every limit has a reason, and a test with metrics on both sides of it.
+Pure: metrics of a few seconds in, findings out. Every limit has a reason, and a test with metrics on both sides of
+it.
 """
 
 from collections import defaultdict
@@ -102,8 +102,9 @@ def offline_replicas(interval: Interval) -> Iterator[Diagnosis]:
 
 
 def lost_markers(interval: Interval) -> Iterator[Diagnosis]:
-    """Reports open transactions whose end marker may be corrupt. Includes transactions in progress around a corrupt
-    batch, which will end by themselves.
+    """Reports open transactions whose end marker may be corrupt.
+
+    Includes transactions in progress around a corrupt batch, which will end by themselves.
     """
     for series, offset in sorted(interval.values("headrace_partition_lost_marker_offset").items()):
         topic, partition = series.label("topic"), series.label("partition")

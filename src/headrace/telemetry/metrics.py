@@ -18,8 +18,9 @@ class Kind(StrEnum):
 
 
 class Metric(NamedTuple):
-    """Definition of one metric family. Names of counters end in `_total`, and names have the base unit of their
-    values.
+    """Definition of one metric family.
+
+    Names of counters end in `_total`, and names have the base unit of their values.
     """
 
     name: str
@@ -36,8 +37,9 @@ class Metric(NamedTuple):
 
 
 class Histogram:
-    """A histogram: counts per bucket and a sum. Ten bounds cost ten numbers; `add` is a binary search in C and two
-    additions.
+    """A histogram: counts per bucket and a sum.
+
+    Ten bounds cost ten numbers; `add` is a binary search in C and two additions.
     """
 
     __slots__ = ("bounds", "counts", "seconds")

@@ -52,8 +52,9 @@ def _told(body: bytes) -> RemoteTelemetry:
 
 
 def _connected(name: str) -> socket.socket:
-    """Returns a socket that is connected immediately or not at all, as Unix sockets are; uvloop itself supports no
-    abstract sockets.
+    """Returns a connected socket, or raises at once, as Unix sockets do.
+
+    uvloop itself supports no abstract sockets.
     """
     made = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     try:

@@ -1,5 +1,6 @@
-"""Group config keys, set by IncrementalAlterConfigs on a resource of type GROUP, and the broker's limits for their
-values.
+"""Group config keys, and the broker's limits for their values.
+
+They are set by IncrementalAlterConfigs on a resource of type GROUP.
 """
 
 from collections.abc import Mapping

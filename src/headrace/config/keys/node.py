@@ -1,5 +1,5 @@
-"""Node config keys that are not Kafka's, aliases of Kafka's keys, and the reasons why some of Kafka's keys are
-rejected.
+"""Node config keys that are not Kafka's, aliases of Kafka's keys, and Kafka's keys that are rejected, with the
+reasons.
 
 Tables and lookups only; `config/loader.py` reads the sources.
 """

@@ -107,8 +107,9 @@ def begin_session(
 
 
 def count_stop(image: MetadataImage, node_id: int, registrations: int) -> Decision[None]:
-    """Records a clean stop in the registration, so that copies of the data directory that were made earlier are
-    detected as older.
+    """Records a clean stop in the registration.
+
+    Copies of the data directory that were made before are then detected as older.
     """
     known = image.brokers.get(node_id)
     if known is None or known.registrations >= registrations:

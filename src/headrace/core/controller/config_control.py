@@ -57,8 +57,9 @@ class CheckedConfigs(NamedTuple):
 
 
 class ConfigsOfTopics:
-    """Validates and describes the configs of the topics of one request. Results are shared between topics, since most
-    are usually alike.
+    """Validates and describes the configs of the topics of one request.
+
+    Results are shared between topics, since most are usually alike.
     """
 
     def __init__(self, layers: BrokerLayers) -> None:
@@ -240,8 +241,9 @@ LEVELS: Mapping[str, int] = {"FATAL": 50, "ERROR": 40, "WARN": 30, "INFO": 20, "
 def altered_levels(
     resource: ConfigResource, alterations: Iterable[Alteration], known: Collection[str], node_id: int
 ) -> dict[str, str | None]:
-    """Returns the new level of each named logger; None: inherited from its parent. Raises RequestError if a change is
-    invalid.
+    """Returns the new level of each named logger; None: inherited from its parent.
+
+    Raises RequestError if a change is invalid.
     """
     if resource.name != str(node_id):
         raise RequestError(

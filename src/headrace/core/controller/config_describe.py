@@ -75,8 +75,9 @@ _LAYER_SOURCES = (
 
 
 def broker_layers(image: MetadataImage, settings: Settings, node_id: int) -> BrokerLayers:
-    """Returns a broker's config layers. Static settings are only available for the local node; other brokers show
-    none.
+    """Returns a broker's config layers.
+
+    Static settings are only available for the local node; other brokers show none.
     """
     return BrokerLayers(
         own=image.broker_configs.get(str(node_id), {}),

@@ -50,8 +50,9 @@ class BrokerLiveness(NamedTuple):
 def with_isr(
     state: PartitionRegistration, isr: Iterable[int], rules: ElectionConfig, lost: Collection[int] = ()
 ) -> PartitionRegistration:
-    """Returns the state with another ISR. Replicas that leave an ISR below its minimum join the ELR, except for those
-    whose data is `lost`.
+    """Returns the state with another ISR.
+
+    Replicas that leave an ISR below its minimum join the ELR, except for those whose data is `lost`.
     """
     present = tuple(isr)
     elr: tuple[int, ...] = ()
@@ -69,8 +70,9 @@ def changed(state: PartitionRegistration, **fields: object) -> PartitionRegistra
 
 
 def succeeded(state: PartitionRegistration, condition: BrokerLiveness, rules: ElectionConfig) -> PartitionRegistration:
-    """Returns the state without unavailable replicas in the ISR, and with a leader if one is electable; else the same
-    state.
+    """Returns the state without unavailable replicas in the ISR, and with a leader if one is electable.
+
+    Returns the same state if nothing changes.
     """
     staying = tuple(broker for broker in state.isr if condition.can_lead(broker))
     if not staying:  # the disks of all in-sync replicas are full: keep them all
@@ -166,13 +168,12 @@ def without(
     *,
     lost_log: bool = False,
 ) -> PartitionRegistration:
-    """Returns the state after a replica was found to lack records that it had acknowledged: neither in ISR nor in
-    ELR.
+    """Returns the state after a replica was found to lack records that it had acknowledged.
 
-    If it was the last replica in ISR and ELR and lacks only the end of its log, it becomes the last leader: its log
-    is then the most complete one. A replica that lost its whole log (`lost_log`: a replaced disk) is never the last
-    leader. Other replicas would truncate their logs to its empty one, so the partition stays without a leader until
-    an unclean election is requested.
+    The replica is in neither ISR nor ELR. If it was the last one in them and lacks only the end of its log, it
+    becomes the last leader: its log is then the most complete one. A replica that lost its whole log (`lost_log`: a
+    replaced disk) is never the last leader. Other replicas would truncate their logs to its empty one, so the
+    partition stays without a leader until an unclean election is requested.
     """
     if not state.is_electable(broker):
         is_known = broker not in state.replicas or broker in state.lost
@@ -209,18 +210,18 @@ def fence_replica(
     *,
     lost_log: bool = False,
 ) -> PartitionRegistration:
-    """Returns the state in which a replica may discard its log: it is in neither ISR nor ELR, and the leader epoch is
-    new.
+    """Returns the state in which a replica may discard its log.
 
-    A leader in the new epoch has no fetch offset of the replica, and the replica's earlier fetches are fenced. Its
-    log is therefore not taken for a complete one.
+    The replica is in neither ISR nor ELR, and the leader epoch is new. A leader in the new epoch has no fetch offset
+    of the replica, and the replica's earlier fetches are fenced. Its log is therefore not taken for a complete one.
     """
     new = without(state, broker, condition, rules, lost_log=lost_log)
     return new if new.leader_epoch > state.leader_epoch else bump_leader_epoch(new)
 
 
 def bump_leader_epoch(state: PartitionRegistration) -> PartitionRegistration:
-    """Returns the same leader in a new epoch. Records that it had not synced may be gone, and new ones take their
-    offsets.
+    """Returns the same leader in a new epoch.
+
+    Records that it had not synced may be gone, and new ones take their offsets.
     """
     return state._replace(leader_epoch=state.leader_epoch + 1, partition_epoch=state.partition_epoch + 1)

@@ -58,8 +58,9 @@ def cancelled(state: PartitionRegistration) -> PartitionRegistration:
 
 
 def settled(state: PartitionRegistration) -> PartitionRegistration:
-    """Completes the reassignment once all target replicas are in sync: removes the others. Else returns the same
-    state.
+    """Completes the reassignment once all target replicas are in sync: removes the others.
+
+    Else returns the same state.
     """
     if not state.adding and not state.removing:
         return state
@@ -93,10 +94,10 @@ def change_wanted(
     image: MetadataImage,
     change: Callable[[TopicImage, PartitionRegistration, Wish], PartitionRegistration],
 ) -> dict[str, Decision[int] | RequestError]:
-    """Returns new states for the named partitions, each with the argument of its change. The row counts changed
-    partitions.
+    """Returns new states for the named partitions, each with the argument of its change.
 
-    Topics and partitions that do not exist are skipped: a topic may have been re-created with fewer partitions.
+    The row counts changed partitions. Topics and partitions that do not exist are skipped: a topic may have been
+    re-created with fewer partitions.
     """
     decisions: dict[str, Decision[int] | RequestError] = {}
     for name, wishes in wanted.items():

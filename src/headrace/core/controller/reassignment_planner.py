@@ -1,5 +1,4 @@
-"""Plans reassignments: drains a broker that is being decommissioned, and balances replicas and leaders over the
-others.
+"""Plans reassignments: drains a broker, and balances replicas and leaders over brokers.
 
 Pure arithmetic on lists of broker ids: the current assignment in, changed assignments out. Moves as few replicas as
 possible. Two replicas of a partition never come to share a rack that they did not share before.
@@ -62,8 +61,9 @@ def _heir(heirs: Iterable[int], others: Sequence[int], loads: Loads, racks: Rack
 
 
 def balanced(current: Assignment, racks: Racks) -> dict[TopicPartition, Replicas]:
-    """Returns the assignments to change so that replica counts, and preferred leader counts, of brokers differ by at
-    most one.
+    """Returns the assignments to change so that the brokers' loads are even.
+
+    Replica counts, and counts of preferred leaders, then differ by at most one.
     """
     target = dict(current)
     loads = Loads(current.values(), racks)
@@ -80,8 +80,9 @@ def _apply(target: dict[TopicPartition, Replicas], loads: Loads, place: TopicPar
 
 
 def _replica_moves(target: Assignment, loads: Loads, racks: Racks) -> Iterator[tuple[TopicPartition, Replicas]]:
-    """Yields moves of single replicas between brokers whose counts differ by at least two, so that each move reduces
-    the imbalance.
+    """Yields moves of single replicas between brokers whose counts differ by at least two.
+
+    Each move reduces the imbalance.
     """
     by_load = sorted(racks, key=lambda one: (loads.replicas[one], one))
     for giver in reversed(by_load):

@@ -57,8 +57,9 @@ def check_controls(image: MetadataImage, node_id: int) -> None:
 
 
 def topics_with_offline_leader(image: MetadataImage, condition: BrokerLiveness) -> list[str]:
-    """Returns topics with a partition whose leader or an ISR member is unavailable; cheap to check before an
-    election.
+    """Returns topics with a partition whose leader or an ISR member is unavailable.
+
+    Cheap enough to check before every election.
     """
     able = frozenset(broker for broker in condition.live if condition.can_lead(broker))
     return [
@@ -83,8 +84,9 @@ def elect(
 def elect_preferred(
     wanted: Mapping[str, Collection[int]], image: MetadataImage, condition: BrokerLiveness
 ) -> dict[str, Decision[int] | RequestError]:
-    """Moves leadership of these partitions to their preferred leaders, where these can lead. Any broker may commit
-    this.
+    """Moves leadership of these partitions to their preferred leaders, where these can lead.
+
+    Any broker may commit this.
     """
     decisions: dict[str, Decision[int] | RequestError] = {}
     for topic in _known(wanted, image):
@@ -108,8 +110,9 @@ def imbalanced_partitions(image: MetadataImage, condition: BrokerLiveness) -> di
 def elect_unclean(
     wanted: Mapping[str, Collection[int]], image: MetadataImage, condition: BrokerLiveness, rules: RulesOf
 ) -> dict[str, Decision[int] | RequestError]:
-    """Elects a leader for these partitions if any replica is available, even one that lacks records. Only on an
-    operator's request.
+    """Elects a leader for these partitions if any replica is available, even one that lacks records.
+
+    Only on an operator's request.
     """
 
     def anybody(state: PartitionRegistration, to: ElectionConfig) -> PartitionRegistration:
@@ -148,8 +151,9 @@ def _reassign(topic: TopicImage, wanted: Mapping[int, tuple[int, ...] | None]) -
 
 
 def topics_held_by(image: MetadataImage, node_id: int, *, lost_log: bool = False) -> list[str]:
-    """Returns topics in which this broker leads, or is in the ISR or ELR; with `lost_log`, all topics that it has
-    replicas of.
+    """Returns topics in which this broker leads, or is in the ISR or ELR.
+
+    With `lost_log`, returns all topics that it has replicas of.
     """
 
     def is_concerned(state: PartitionRegistration) -> bool:
@@ -216,8 +220,7 @@ def resign(
     holds_nothing: bool = False,
     unless_last: bool = False,
 ) -> dict[str, Decision[int] | RequestError]:
-    """Resigns leadership and ISR membership of partitions whose replicas on this broker are unusable, where other
-    replicas can replace it.
+    """Resigns leadership and ISR membership of partitions whose replicas on this broker are unusable.
 
     If no other replica has every committed record, the broker keeps its role, so that an operator who repairs the
     disk loses nothing. Exception: with `holds_nothing` the partition waits for its other replicas, because as

@@ -1,11 +1,11 @@
-"""Recovery of partitions whose log is newer than their metadata, after a restore of the metadata store from a
-snapshot.
+"""Recovery of partitions whose log is newer than their metadata.
 
-Leader epochs of the restored metadata were used before, by leaders that the metadata does not contain. A replica that
-led or followed in such an epoch would take another history for its own, and replicas would truncate committed
-records. So the leader epoch is raised above the log's before any replica leads. The restored ISR is as old as the
-snapshot: only the replica with the newer epoch stays eligible, and the others join the ISR when they have caught up
-with it. A replica that may have lost records in a power failure waits for one that has not.
+That is the case after the metadata store was restored from a snapshot. Leader epochs of the restored metadata were
+used before, by leaders that the metadata does not contain. A replica that led or followed in such an epoch would take
+another history for its own, and replicas would truncate committed records. So the leader epoch is raised above the
+log's before any replica leads. The restored ISR is as old as the snapshot: only the replica with the newer epoch
+stays eligible, and the others join the ISR when they have caught up with it. A replica that may have lost records in
+a power failure waits for one that has not.
 
 A replica that comes later, when another one leads and has committed records without it, does not become leader: the
 others would truncate those records. It does not truncate its own log either. Its directory is kept as a stray, and it
@@ -36,18 +36,19 @@ PRODUCER_ID_JUMP = 2**32
 
 
 def is_unclaimed(state: PartitionRegistration, log_epoch: int) -> bool:
-    """Returns whether a replica that lost records has reported `log_epoch`, and no replica with those records has
-    returned yet.
+    """Returns whether the partition waits for a replica that has the records of `log_epoch`.
 
-    Only a restore leads to that: otherwise the epoch of a partition without a leader is in no log.
+    A replica that lost records has reported this epoch, and no replica with these records has returned yet. Only a
+    restore leads to that: otherwise the epoch of a partition without a leader is in no log.
     """
     is_led = state.leader != NO_LEADER or state.last_leader != NO_LEADER
     return state.leader_epoch == log_epoch and not (is_led or state.isr or state.elr)
 
 
 def is_doubtful(state: PartitionRegistration, broker: int, *, has_lost: bool) -> bool:
-    """Returns whether this replica may lack committed records that another one has; `has_lost`: after a power
-    failure.
+    """Returns whether this replica may lack committed records that another one has.
+
+    `has_lost`: whether it may have lost records in a power failure.
     """
     return has_lost and broker not in state.isr and len(state.replicas) > 1
 
@@ -70,13 +71,13 @@ def raised(
     *,
     has_lost: bool = False,
 ) -> PartitionRegistration:
-    """Returns the state in an epoch above `log_epoch`, the newest in this broker's log; the same state if it is not
-    behind.
+    """Returns the state in an epoch above `log_epoch`, the newest in this broker's log.
 
-    A state whose epoch is in the log is behind, too, if this broker is to lead in that epoch: see
-    `Partition.is_behind_its_log`. A replica that may have lost committed records does not become eligible. It leaves
-    the partition without a leader in `log_epoch`, for a replica that has that epoch and has lost nothing, or for an
-    unclean election. A live leader that may have committed records without this broker stays.
+    Returns the same state if it is not behind the log. A state whose epoch is in the log is behind, too, if this
+    broker is to lead in that epoch: see `Partition.is_behind_its_log`. A replica that may have lost committed records
+    does not become eligible. It leaves the partition without a leader in `log_epoch`, for a replica that has that
+    epoch and has lost nothing, or for an unclean election. A live leader that may have committed records without this
+    broker stays.
     """
     if broker not in state.replicas or is_late(state, broker, condition):
         return state
@@ -132,8 +133,9 @@ def raise_leader_epochs(
 
 
 def raise_producer_ids(image: MetadataImage, used: int) -> Decision[None]:
-    """Raises the next producer id far above `used`, the highest id in the logs, if the metadata could allocate one
-    that was used.
+    """Raises the next producer id far above `used`, the highest id in the logs.
+
+    Does nothing if the metadata cannot allocate an id that was used.
     """
     if not image.next_producer_id <= used <= PRODUCER_ID_MAX:
         return Decision(None, {})

@@ -1,5 +1,6 @@
-"""Decides whether a stray directory, which belongs to no replica of this broker, may be removed. Pure; performs no
-I/O.
+"""Decides whether a stray directory, which belongs to no replica of this broker, may be removed.
+
+Pure; performs no I/O.
 
 A directory is removed at once only if it holds no records or its topic was deleted. All others are kept for a time:
 the metadata may be the one that is wrong, restored from an older snapshot or reset. A replica that may be the only

@@ -152,10 +152,10 @@ def delete_topics(
 
 
 def prune_tombstones(image: MetadataImage) -> Decision[int]:
-    """Removes the oldest tombstones if there are too many, and raises the leader epoch floor of new topics above
-    their epochs.
+    """Removes the oldest tombstones if there are too many.
 
-    The row is the number of removed tombstones: 0 when there is nothing more to do.
+    Raises the leader epoch floor of new topics above their epochs. The row is the number of removed tombstones: 0
+    when there is nothing more to do.
     """
     excess = min(len(image.tombstones) - TOMBSTONES_MAX, TOMBSTONES_PER_PRUNING)
     if excess <= 0:

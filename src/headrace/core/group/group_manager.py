@@ -14,8 +14,9 @@ from headrace.core.group.model import GroupListing, JoinRequest, MemberIdentity,
 
 
 class Committer(NamedTuple):
-    """The client that commits or fetches offsets, as far as its request identifies it. A client without a group sends
-    no identity.
+    """The client that commits or fetches offsets, as far as its request identifies it.
+
+    A client without a group sends no identity.
     """
 
     member_id: str = ""

@@ -56,8 +56,9 @@ class Member:
 
     @property
     def is_parked(self) -> bool:
-        """Returns whether a request of the member waits here. Such a member sends no heartbeats and does not time
-        out.
+        """Returns whether a request of the member waits here.
+
+        Such a member sends no heartbeats and does not time out.
         """
         return self.joining is not None or self.syncing is not None
 

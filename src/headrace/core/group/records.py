@@ -225,8 +225,9 @@ def read_offset_key(key: bytes) -> OffsetKey:
 
 
 def read_offset(value: bytes, record_offset: int = -1) -> OffsetAndMetadata:
-    """Decodes the value of a committed offset, versions 0 to 4. Raises CorruptLog for other versions and truncated
-    values.
+    """Decodes the value of a committed offset, versions 0 to 4.
+
+    Raises CorruptLog for other versions and truncated values.
     """
     if len(value) == _WITH_TOPIC_ID.size:
         version, offset, leader_epoch, note_length, committed_ms, fields = _WITH_TOPIC_ID.unpack(value)

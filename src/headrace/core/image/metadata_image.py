@@ -232,8 +232,9 @@ class MetadataImage:
         return [SessionChanged(self._brokers[node_id])]
 
     def _with_session(self, broker: BrokerRegistration) -> BrokerRegistration:
-        """Returns the broker with its session's state. A session that is older than the registration belongs to an
-        earlier incarnation.
+        """Returns the broker with its session's state.
+
+        A session that is older than the registration belongs to an earlier incarnation.
         """
         is_live = self.version_of(records.session_key(broker.node_id)) >= broker.epoch
         return broker._replace(

@@ -243,8 +243,9 @@ def encode_session(*, stopping: bool = False, full: bool = False, lease: int = 0
 
 
 def session_is_stopping(value: bytes) -> bool:
-    """Returns whether the broker is shutting down; False for a broker that is marked as stopping only because its
-    disk is full.
+    """Returns whether the broker is shutting down.
+
+    False for a broker that is marked as stopping only because its disk is full.
     """
     fields = json.loads(value)
     return bool(fields["stopping"]) and not fields.get("full", False)
@@ -274,8 +275,9 @@ def encode_field(name: str, value: str | int) -> bytes:
 
 
 def encode_producer_ids(next_id: int, floor: int) -> bytes:
-    """Encodes the next producer id block, which begins at `next_id`. No broker allocates an id below `floor`, also
-    not from a block that it already has.
+    """Encodes the next producer id block, which begins at `next_id`.
+
+    No broker allocates an id below `floor`, also not from a block that it already has.
     """
     return _encode({"next": next_id, "floor": floor} if floor else {"next": next_id})
 

@@ -28,8 +28,9 @@ class Epochs(Protocol):
 
 
 def divergence(leader: Epochs, leader_end: int, fetch_offset: int, last_fetched_epoch: int) -> EpochEndOffset | None:
-    """Leader: returns the diverging epoch and its end offset; None if the follower's log is a prefix of the
-    leader's.
+    """Leader: returns the diverging epoch and its end offset.
+
+    Returns None if the follower's log is a prefix of the leader's.
     """
     if last_fetched_epoch == NO_EPOCH:
         return None  # an empty log, or a follower that does not send the epoch

@@ -92,8 +92,9 @@ class LeaderState:
 
     @property
     def maximal_isr(self) -> tuple[int, ...]:
-        """Returns every replica that may be in the ISR: leaving ones until that is committed, joining ones from the
-        proposal on.
+        """Returns every replica that may be in the ISR.
+
+        Leaving replicas are included until the change is committed, joining ones from the proposal on.
         """
         if self._pending is None:
             return self._state.isr
@@ -128,8 +129,8 @@ class LeaderState:
         return True
 
     def lacks_beginning(self, broker: int, fetch_offset: int, log_start_offset: int, own_start: int) -> bool:
-        """Returns whether a replica's log is empty, begins past this leader's log start, and lacks the records in
-        between.
+        """Returns whether a replica lacks the beginning of the log: its empty log starts past this leader's log
+        start.
 
         That can happen after an election of a replica that lacked records: the log of another replica was emptied
         past the new leader's end, and the new leader writes other records at those offsets. Replicas in the ISR and

@@ -14,8 +14,9 @@ def is_listed(listed: Collection[str], partition: int, broker: int) -> bool:
 
 
 class ReplicationQuota:
-    """Rate limiter: replicated bytes are a debt that decreases at the rate. Replication continues when there is
-    none.
+    """Rate limiter: replicated bytes are a debt that decreases at the rate.
+
+    Replication continues when there is none.
     """
 
     def __init__(self) -> None:

@@ -101,8 +101,9 @@ class TransactionCoordinatorShard:
         return self._step(transaction.with_partitions(wanted, client_version, now_ms.wall_ms), answer, now_ms)
 
     def check_partition(self, transactional_id: str, owner: ProducerIdentity, partition: TopicPartition) -> None:
-        """Raises unless the partition is in the producer's open transaction. Called before its first write to the
-        partition.
+        """Raises unless the partition is in the producer's open transaction.
+
+        Called before its first write to the partition.
         """
         if partition not in self._owned(transactional_id, owner).partitions:
             raise PartitionNotInTransaction(f"{partition} was not added to the transaction of {transactional_id!r}")

@@ -37,8 +37,9 @@ class TransactionalIdNotFound(RequestError):
 
 
 class PartitionNotInTransaction(RequestError):
-    """A write to a partition that was not added to the open transaction. The producer recovers by aborting the
-    transaction.
+    """A write to a partition that was not added to the open transaction.
+
+    The producer recovers by aborting the transaction.
     """
 
     code = ErrorCode.TRANSACTION_ABORTABLE

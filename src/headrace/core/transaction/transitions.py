@@ -37,8 +37,9 @@ def end(
     fresh_id: int | None,
     now_ms: int,
 ) -> TransactionMetadata | None:
-    """Returns the prepared transaction; None if the request is a retry and the transaction has ended this way
-    already.
+    """Returns the prepared transaction.
+
+    Returns None if the request is a retry, and the transaction has already ended this way.
     """
     bumps = client_version >= EPOCH_BUMP_FROM
     repeated = bumps and _is_repeated(transaction, owner)
@@ -106,8 +107,9 @@ def take_over(
     fresh_id: int | None,
     now_ms: int,
 ) -> TransactionMetadata:
-    """Returns the next value for the log: the new producer's, or the abort of the previous producer's open
-    transaction.
+    """Returns the next value for the log.
+
+    It is the new producer's, or the abort of the previous producer's open transaction.
     """
     if not 0 < len(transactional_id.encode()) <= ID_BYTES_MAX:
         raise RequestError(f"a transactional id has at least one byte and at most {ID_BYTES_MAX}")

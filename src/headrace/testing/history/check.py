@@ -116,8 +116,9 @@ def _is_behind(found: Digest, place: TopicPartition, offset: int | None) -> bool
 
 
 def _torn(found: Digest) -> Iterator[Problem]:
-    """Yields partially read transactions of unknown outcome. Those that were reported as committed are covered by
-    LOST and UNSEEN.
+    """Yields partially read transactions of unknown outcome.
+
+    Those that were reported as committed are covered by LOST and UNSEEN.
     """
     for transaction in found.transactions:
         if transaction.committed is not None:

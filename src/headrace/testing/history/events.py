@@ -28,8 +28,9 @@ class Seen(NamedTuple):
 
 
 class Send(NamedTuple):
-    """The client sends a value to a partition. Sends of one client to one partition are expected to keep their
-    order.
+    """The client sends a value to a partition.
+
+    Sends of one client to one partition are expected to keep their order.
     """
 
     client: str

@@ -17,8 +17,9 @@ class History:
     """
 
     def __init__(self, path: str | os.PathLike[str] | None = None, *, first_value: int = 0) -> None:
-        """Creates an empty history. `first_value`: processes that share a topic use distant first values, so that no
-        value is sent twice.
+        """Creates an empty history.
+
+        `first_value`: processes that share a topic use distant first values, so that no value is sent twice.
         """
         self._events: list[Event] = []
         self._values = count(first_value)
@@ -57,8 +58,9 @@ class History:
 
 
 def read_history(paths: Iterable[str | os.PathLike[str]]) -> list[Event]:
-    """Returns the events of several files. An incomplete last line is skipped: the operation that it describes had
-    not begun.
+    """Returns the events of several files.
+
+    An incomplete last line is skipped: the operation that it describes had not begun.
     """
     events: list[Event] = []
     for path in paths:

@@ -15,8 +15,9 @@ ANSWER_SECONDS_MAX = 10.0  # per request: the broker may be starting
 
 
 def wait_until_settled(settings: Mapping[str, Any], places: Sequence[TopicPartition], seconds_max: float) -> None:
-    """Returns when no transaction is open in these partitions. Raises TimeoutError if one still is after
-    `seconds_max`.
+    """Returns when no transaction is open in these partitions.
+
+    Raises TimeoutError if one still is after `seconds_max`.
     """
     deadline = time.monotonic() + seconds_max
     while (open_in := _with_open_transactions(settings, places)) and time.monotonic() < deadline:
@@ -36,8 +37,9 @@ def _with_open_transactions(settings: Mapping[str, Any], places: Sequence[TopicP
 
 
 def _ends(settings: Mapping[str, Any], places: Sequence[TopicPartition], isolation: str) -> dict[TopicPartition, int]:
-    """Returns the end offsets at an isolation level. The last stable offset must be read first: an older value only
-    seems too low.
+    """Returns the end offsets at an isolation level.
+
+    The last stable offset must be read first: an older value only seems too low.
     """
     from confluent_kafka import Consumer
     from confluent_kafka import TopicPartition as Position

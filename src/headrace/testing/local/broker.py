@@ -59,11 +59,11 @@ class LocalBroker:
         gateway: bool = False,
         internal_ports: tuple[int, int] | None = None,
     ) -> None:
-        """Creates a broker without starting it. `memory` is the default unless a `data_dir` is given; `settings` are
-        configs by Kafka's names.
+        """Creates a broker without starting it.
 
-        With `gateway`, REST and gRPC are served beside the broker, at `http_url` and `grpc_address`. `internal_ports`
-        are the port on which the broker listens for other brokers, and the port that it advertises to them.
+        `memory` is the default unless a `data_dir` is given; `settings` are configs by Kafka's names. With `gateway`,
+        REST and gRPC are served beside the broker, at `http_url` and `grpc_address`. `internal_ports` are the port on
+        which the broker listens for other brokers, and the port that it advertises to them.
         """
         if gateway and in_process:
             raise ValueError("the gateway needs a broker in a process of its own: use either gateway or in_process")

@@ -31,8 +31,9 @@ _direct = build_opener(ProxyHandler({}))  # ignores proxies that the environment
 
 class LocalEtcd:
     def __init__(self, members: int = 1, flags: Sequence[str] = (), scheme: str = "http") -> None:
-        """Creates the cluster without starting it. `flags` go to every member; with the scheme `https` they name the
-        certificates.
+        """Creates the cluster without starting it.
+
+        `flags` go to every member; with the scheme `https` they name the certificates.
         """
         self._flags = tuple(flags)
         self._scheme = scheme
@@ -119,8 +120,9 @@ class LocalEtcd:
             self._processes[member] = subprocess.Popen(command, stdout=log, stderr=log, process_group=0)
 
     def _wait_until_ready(self, member: int) -> None:
-        """Waits until the member has published its client address, and so has a leader, unless it had published it
-        before a restart.
+        """Waits until the member has published its client address, which needs a leader.
+
+        Returns at once if it had published the address before a restart.
         """
         self._wait_for(member, self._members_url(member), f"{self._scheme}://{self.endpoints[member]}")
 

@@ -150,8 +150,9 @@ class Caller:
 
 
 def _inode_of(port: int, to_port: int) -> str:
-    """Returns the socket inode of a connection. Both ends are compared: connections to different targets may share a
-    local port.
+    """Returns the socket inode of a connection.
+
+    Both ends are compared: connections to different targets may share a local port.
     """
     wanted = [_as_listed(port), _as_listed(to_port)]
     with open("/proc/net/tcp") as table:

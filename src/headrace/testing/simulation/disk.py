@@ -49,8 +49,7 @@ class Inode:
         self.dirty_from, self._dirty_to, self._was_cut = self.size, 0, False
 
     def fail_sync(self) -> None:
-        """Fails a sync as on Linux: pages that could not be written are marked clean, so no later sync writes them
-        again.
+        """Fails a sync as on Linux: pages that could not be written are marked clean, so no later sync retries them.
 
         On disk their range has its previous content: zeros.
         """
@@ -58,8 +57,9 @@ class Inode:
         self._is_clean()
 
     def lose_power(self, torn: Random | None) -> None:
-        """Resets the file to its durable content. With `torn`, a random part of the unsynced bytes was written as
-        well.
+        """Resets the file to its durable content.
+
+        With `torn`, a random part of the unsynced bytes was written as well.
         """
         if torn is not None and self._dirty_to > self.dirty_from:
             arrived = torn.randint(0, self._dirty_to - self.dirty_from)
@@ -164,8 +164,9 @@ class SimDisk:
         self.pending = waiting
 
     def lose_power(self, torn: Random | None) -> None:
-        """Resets the tree to its durable content. As on a journaling file system, a prefix of the unsynced name
-        changes survives.
+        """Resets the tree to its durable content.
+
+        As on a journaling file system, a prefix of the unsynced name changes survives.
         """
         survivors = torn.randint(0, len(self.pending)) if torn is not None else 0
         for change in self.pending[:survivors]:

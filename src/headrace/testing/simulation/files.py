@@ -236,9 +236,7 @@ class SimFiles(FileSystem):
         return inode.read(0, inode.size)
 
     def replace(self, path: str, data: bytes, *, sync: bool = True) -> None:
-        """Replaces a file in the same five steps as on a real disk, so that a crash can be injected before each of
-        them.
-        """
+        """Replaces a file in the five steps of a real disk, so that a crash can be injected before each of them."""
         temporary = path + ".tmp"
         file = self.open(temporary, create=True)
         file.truncate(0)

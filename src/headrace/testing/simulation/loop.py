@@ -1,5 +1,6 @@
-"""SimLoop: an event loop with simulated time. No wait takes real time: a timer is due as soon as no callback is
-ready.
+"""SimLoop: an event loop with simulated time.
+
+No wait takes real time: a timer is due as soon as no callback is ready.
 
     loop = SimLoop()
     loop.run_until_complete(main())      # an hour of asyncio.sleep takes no time at all

@@ -123,8 +123,9 @@ def rejoined(known: Member, request: JoinRequest, ticket: RequestId) -> Member:
 
 
 def reads_the_same(before: Member, after: Member, group: ClassicGroup) -> bool:
-    """Returns whether a static member that rejoined subscribes to the same topics. The rest of its metadata may
-    differ.
+    """Returns whether a static member that rejoined subscribes to the same topics.
+
+    The rest of its metadata may differ.
     """
     if group.protocol_type != CONSUMER_PROTOCOL_TYPE:
         return True
@@ -159,8 +160,9 @@ def joined(
 
 
 def _has_room(group: ClassicGroup, member_id: str, limits: GroupCoordinatorConfig) -> bool:
-    """Returns whether the group may admit the member. During a rebalance the first to join are admitted, otherwise
-    known members are.
+    """Returns whether the group may admit the member.
+
+    During a rebalance the first to join are admitted, otherwise known members are.
     """
     known = group.members.get(member_id)
     if group.state is GroupState.EMPTY:
@@ -229,8 +231,9 @@ def _join_again(
 def _come_back(
     draft: ClassicRebalance, group: ClassicGroup, old_id: str, member: Member, request: JoinRequest
 ) -> ClassicDecision:
-    """Replaces a static member that restarted with a new member id (KIP-345). Fences the old id and keeps its
-    assignment.
+    """Replaces a static member that restarted with a new member id (KIP-345).
+
+    Fences the old id and keeps its assignment.
     """
     known = group.members[old_id]
     member = replace(member, assignment=known.assignment, is_new=False)

@@ -147,8 +147,9 @@ class ClassicRebalance:
             self.leader = next(iter(self.members), None)
 
     def take_over(self, old_id: str, member: Member, reply: object) -> None:
-        """Replaces a static member's id. Keeps its assignment and its order among the members. `reply` goes to the
-        old id's requests.
+        """Replaces a static member's id.
+
+        Keeps its assignment and its order among the members. `reply` goes to the old id's requests.
         """
         self.release(self.members[old_id], reply)
         self.set_timer(SESSION, None, old_id)
@@ -194,9 +195,7 @@ class ClassicRebalance:
             self.set_timer(JOIN, delay_ms)
 
     def _call_off_sync(self) -> None:
-        """Rejects the waiting SyncGroup requests of a generation that ends before its group leader has assigned
-        partitions.
-        """
+        """Rejects the waiting SyncGroup requests when a generation ends before its leader has assigned partitions."""
         for member_id, member in self.members.items():
             self.answer(member.syncing, RebalanceInProgress("the group rebalances again"))
             released = replace(member, syncing=None, assignment=b"")
@@ -237,8 +236,9 @@ class ClassicRebalance:
             self.is_written = True
 
     def _elect_leader(self) -> bool:
-        """Keeps the group leader if it has rejoined, else elects the first member that has. Returns whether there is
-        one.
+        """Keeps the group leader if it has rejoined, else elects the first member that has.
+
+        Returns whether there is one.
         """
         if self.leader is None or self.members[self.leader].joining is None:
             self.leader = next((one.member_id for one in self.members.values() if one.joining is not None), self.leader)
@@ -296,8 +296,9 @@ class ClassicRebalance:
 
 
 def chosen_protocol(members: Iterable[Member]) -> str | None:
-    """Returns the protocol with most votes among those that all members support. In a tie, the first member's order
-    decides.
+    """Returns the protocol with most votes among those that all members support.
+
+    In a tie, the first member's order decides.
     """
     everyone = list(members)
     if not everyone:

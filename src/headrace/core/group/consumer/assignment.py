@@ -85,7 +85,8 @@ def _step(
 
 
 def _still_has(partitions: Partitions, owned: Partitions | None) -> bool:
-    """Returns whether the member still owns some of the partitions. A member that does not report `owned` owns the
-    same as before.
+    """Returns whether the member still owns some of the partitions.
+
+    A member that does not report `owned` owns the same as before.
     """
     return owned is None or overlap(owned, partitions)

@@ -61,8 +61,9 @@ def assign_uniformly(members: Candidates, topics: Mapping[UUID, TopicView]) -> d
 
 
 def _kept(members: Candidates, topics: Mapping[UUID, TopicView]) -> dict[Partition, str]:
-    """Returns the previous assignment without removed partitions and partitions that their owner no longer subscribes
-    to.
+    """Returns the previous assignment.
+
+    Without partitions that were removed, or that their owner no longer subscribes to.
     """
     owners: dict[Partition, str] = {}
     for member_id in sorted(members):
@@ -120,8 +121,9 @@ def _fill_by_load(members: Candidates, topics: Mapping[UUID, TopicView], owners:
 
 
 def _level(members: Candidates, owners: dict[Partition, str]) -> None:
-    """Moves partitions from members with many to members with few, until no move helps. Each move narrows a gap, so
-    it terminates.
+    """Moves partitions from members with many to members with few, until no move helps.
+
+    Each move narrows a gap, so it terminates.
     """
     load = {member_id: len(share) for member_id, share in _shares(members, owners).items()}
     readers = {topic: [one for one in sorted(members) if topic in members[one].topics] for topic, _ in owners}

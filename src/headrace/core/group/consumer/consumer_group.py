@@ -89,8 +89,9 @@ class ConsumerGroup:
         return "Stable"
 
     def is_settled(self, member_id: str) -> bool:
-        """Returns whether the member has its whole target assignment. A static member that left temporarily keeps its
-        assignment.
+        """Returns whether the member has its whole target assignment.
+
+        A static member that left temporarily keeps its assignment.
         """
         holding = self.holding(member_id)
         if holding.epoch == LEAVE_GROUP_STATIC_MEMBER_EPOCH:

@@ -36,8 +36,9 @@ def read_subscription(metadata: bytes) -> EmbeddedSubscription:
 
 
 def read_assignment(assignment: bytes, topics: Topics) -> Partitions:
-    """Decodes an assignment. Returns an empty one for a member without partitions and for bytes that are no
-    assignment.
+    """Decodes an assignment.
+
+    Returns an empty one for a member without partitions and for bytes that are no assignment.
     """
     try:
         reader = Reader(memoryview(assignment))

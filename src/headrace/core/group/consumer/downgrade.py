@@ -26,8 +26,9 @@ CAUSE = "the last member with the consumer protocol left"
 
 
 def convert_to_classic_group(draft: ConsumerGroupUpdate, topics: Topics, now: CoordinatorTime) -> Decision[Any] | None:
-    """Returns the decision that converts the group to a classic one after the draft; None if it stays a consumer
-    group.
+    """Returns the decision that converts the group to a classic one after the draft.
+
+    Returns None if it stays a consumer group.
     """
     group = draft.group
     if not group.subscriptions or any(one.classic is None for one in group.subscriptions.values()):

@@ -181,8 +181,9 @@ def _updated(before: Subscription, request: Heartbeat) -> Subscription:
 
 
 def _resolve(draft: ConsumerGroupUpdate, regex: str | None, topics: Topics, may_describe: MayDescribe) -> bool:
-    """Matches the expression again if topics were created or deleted since. Returns whether it matches other topics
-    now.
+    """Matches the expression again if topics were created or deleted since.
+
+    Returns whether it matches other topics now.
     """
     if not regex:
         return False
@@ -209,8 +210,7 @@ def _maybe_bump_group_epoch(draft: ConsumerGroupUpdate, topics: Topics, changed:
 def _maybe_update_target_assignment(
     draft: ConsumerGroupUpdate, topics: Topics, rules: ConsumerGroupConfig, now: CoordinatorTime
 ) -> None:
-    """Computes the target assignment of the group's epoch; only targets that differ from the previous ones are
-    written.
+    """Computes the target assignment of the group's epoch, and writes the targets that changed.
 
     A target that is too recent stays for now. The next heartbeat of any member checks again.
     """

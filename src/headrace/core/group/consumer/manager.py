@@ -185,7 +185,7 @@ class ConsumerGroups:
         remove(draft, member_id, self.topics, why)
         return self._come_of(draft, now)
 
-    # Checks for offsets
+    # Queries and checks
 
     def holds(self, group_id: str) -> bool:
         return group_id in self.groups

@@ -97,8 +97,9 @@ def _subscription(classic: ClassicGroup, member: Member) -> Subscription:
 
 
 def _called_off(classic: ClassicGroup) -> list[Answer]:
-    """Rejects the waiting JoinGroup and SyncGroup requests. Their members rejoin and become members of the consumer
-    group.
+    """Rejects the waiting JoinGroup and SyncGroup requests.
+
+    Their members rejoin and become members of the consumer group.
     """
     error = RebalanceInProgress("the group changes its protocol")
     tickets = [ticket for member in classic.members.values() for ticket in (member.joining, member.syncing)]
