@@ -1,7 +1,7 @@
 """Partition state changes when brokers register, fail, restart, resign or are reassigned.
 
-Every decision of the controller compares the controller lease, so that a controller whose lease has expired changes
-nothing.
+`elect` compares the controller lease, so that a controller whose lease has expired changes nothing. Any broker may
+commit the other decisions, which compare the partition states that they change.
 
 Pure; performs no I/O.
 """
