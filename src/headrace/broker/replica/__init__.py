@@ -1,1 +1,1 @@
-"""broker.replica: partitions on this broker: role, high watermark, append, read, flush, delayed operations."""
+"""Partitions on this broker: leader and follower state, high watermark, append, read, flush and delayed operations."""

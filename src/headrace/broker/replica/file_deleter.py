@@ -1,6 +1,7 @@
-"""Files that a broker no longer needs: out of the way at once, removed in the background.
+"""Deletes files and directories of logs in the background.
 
-Unlinking a large file takes many milliseconds, and removing a folder of them more: none of it on the loop.
+They are renamed at once, so that their names are free. Unlinking a large file takes many milliseconds and removing a
+directory takes longer, so no removal runs on the event loop.
 """
 
 import asyncio
@@ -19,32 +20,34 @@ from headrace.storage.segment.segment_replacement import set_aside_segment_files
 
 log = logging.getLogger(__name__)
 
-LOG_WORK, REMOVAL = "log work", "removal"  # names of tasks
+LOG_WORK, REMOVAL = "log work", "removal"  # task names
 
 
 class FileDeleter:
     def __init__(self, log_dir: LogDirectory) -> None:
         self._log_dir = log_dir
         self._tasks: set[asyncio.Task[None]] = set()
-        self._let_go: list[str] = []  # files below log starts that are not durable yet
-        # Requests of many clients write the same file. Each would occupy a thread of the default executor meanwhile.
+        self._let_go: list[str] = []  # files below log start offsets that are not durable yet
+        # Requests of many clients write the same file. Without this lock, each would occupy a thread of the default
+        # executor while it waits.
         self._settling = asyncio.Lock()
-        self._moved = self._settled = 0  # log starts that were moved at once, and how many of them are durable
-        # A deleted topic has thousands of directories. In the default executor, every sync and metadata change would
-        # wait behind them. One thread bounds the load on the disk, too; it starts with the first removal.
+        self._moved = self._settled = 0  # log start offsets moved with `at_once`; how many of them are durable
+        # A deleted topic can have thousands of directories. In the default executor, every flush and metadata change
+        # would wait behind their removal. One thread also bounds the load on the disk; it starts with the first
+        # removal.
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="headrace-removals")
         self._is_stopped = False
-        self._left_over: list[str] = []  # directories that the last process meant to remove
+        self._left_over: list[str] = []  # directories that the previous process did not finish removing
 
     async def finish(self) -> None:
-        """Returns when all of it is done."""
+        """Returns when all background tasks are done."""
         if self._tasks:
             await asyncio.gather(*self._tasks, return_exceptions=True)
 
     async def stop(self) -> None:
-        """Drops the removals that have not begun, and returns when the other work of logs is done.
+        """Cancels the removals that have not started. Returns when the other background work of logs is done.
 
-        Files that are to be removed have names that the next start recognizes, so a stop does not wait for them.
+        The names of files to be removed are recognized by the next start, so a stop does not wait for their removal.
         """
         self._is_stopped = True
         self._thread.shutdown(wait=False, cancel_futures=True)
@@ -53,13 +56,15 @@ class FileDeleter:
             await asyncio.gather(*work, return_exceptions=True)
 
     async def close(self) -> None:
-        """After `stop`. Waits for the removal that is under way: the next process may use the directory."""
+        """Call after `stop`. Waits for the removal in progress, because the next process may use the directory."""
         if self._tasks:
             await asyncio.to_thread(self._thread.shutdown)
             await self.finish()
 
     def leave_over(self, paths: Iterable[str]) -> None:
-        """Directories to remove once the broker serves: a start does not wait for them."""
+        """Adds directories that are removed once the broker serves requests, so that the start does not wait for
+        them.
+        """
         self._left_over += paths
 
     def remove_left_over(self) -> None:
@@ -74,11 +79,11 @@ class FileDeleter:
             log.error("could not remove %s: %s; the next start tries again", path, error)
 
     def let_go(self, partition: Partition, segments: list[LogSegment], at_once: bool) -> None:
-        """A log has moved its start: remember it durably, then remove what lies below."""
+        """Makes a log start offset that has moved forward durable, then removes the segments below it."""
         self._log_dir.note(TopicPartition(partition.topic, partition.index), partition.log)
         paths: list[str] = []
         try:
-            for segment in segments:  # oldest first: whenever it stops, what is left has no hole
+            for segment in segments:  # oldest first: wherever it stops, the remaining segments are contiguous
                 paths += set_aside_segment_files(self._log_dir.files, segment)
         except StorageError as error:
             log.error("%s: could not remove its oldest segments: %s; the next start tries again", partition, error)
@@ -86,19 +91,21 @@ class FileDeleter:
             self._let_go += paths
             self._moved += 1
         else:
-            # Not behind other removals: after a crash, a replica would start with records that were deleted. The files
-            # have lost their names already, so that they may be removed before or after.
+            # This write must not wait behind removals: after a crash, the replica would start with records that were
+            # deleted. The files have been renamed already, so their removal may precede or follow it.
             self.in_background(self.write_log_starts, paths)
             self.remove_in_background(self.remove, paths)
 
     def let_go_truncated(self, files: FileSystem, segment: LogSegment) -> None:
-        """A segment behind the new end of a log: renamed now, so that its name is free; unlinked in the background."""
+        """Renames the files of a segment above the new log end, so that its name is free, and unlinks them in the
+        background.
+        """
         self.remove_in_background(self.remove, set_aside_segment_files(files, segment))
 
     async def settle_log_starts(self) -> None:
-        """Returns when log starts that were moved at once are durable.
+        """Returns when log start offsets that were moved with `at_once` are durable.
 
-        One write for all partitions of a request, and for all requests that have come since the last one began.
+        One write serves all partitions of a request, and all requests that arrived since the last write began.
         """
         wanted = self._moved
         async with self._settling:
@@ -110,7 +117,9 @@ class FileDeleter:
             self.remove_in_background(self.remove, paths)
 
     def take_let_go(self) -> list[str]:
-        """The files of logs that were moved at once: removed when the log starts are written."""
+        """Returns, and clears, the files of logs that were moved with `at_once`. The caller removes them after the
+        write.
+        """
         paths, self._let_go = self._let_go, []
         return paths
 
@@ -118,7 +127,7 @@ class FileDeleter:
         try:
             self._log_dir.write_log_starts()
         except DiskFull:
-            self.remove(paths)  # what is to be removed is what makes room
+            self.remove(paths)  # removing these files frees disk space
             self._log_dir.write_log_starts_on_full_disk()
 
     def remove(self, paths: list[str]) -> None:
@@ -127,11 +136,11 @@ class FileDeleter:
                 self._log_dir.files.remove(path)
 
     def in_background(self, work: Callable[..., None], *arguments: object) -> None:
-        """Work of a log that waits for the disk and must not wait for removals."""
+        """Runs work of a log that waits for the disk and must not wait for removals."""
         self._start(LOG_WORK, None, work, *arguments)
 
     def remove_in_background(self, work: Callable[..., None], *arguments: object) -> None:
-        """Removals run one after the other, in the order of the calls."""
+        """Runs a removal in the background. Removals run one at a time, in the order of the calls."""
         if not self._is_stopped:
             self._start(REMOVAL, self._thread, work, *arguments)
 

@@ -1,10 +1,8 @@
-"""Back ends of the log flusher: fdatasync by threads or by io_uring.
+"""Flush backends: fdatasync by a thread pool or by io_uring.
 
-Rounds of group commit, done by a few threads: any work, on any system.
-
-Rounds of group commit, done by the kernel itself (`storage/io/io_uring.py`): those that are one file of a real disk.
-
-That is nearly all of them. Where names have to be synced as well, as in the first round of a segment, threads do it.
+`ThreadFlushBackend` handles any flush on any system. `IoUringFlushBackend` (`storage/io/io_uring.py`) handles flushes
+of a single file on a real disk, which is nearly all of them. A flush that also syncs directory entries, such as the
+first flush of a segment, runs on a thread.
 """
 
 import asyncio
@@ -26,9 +24,9 @@ from headrace.storage.log import Log
 
 log = logging.getLogger(__name__)
 
-# File systems write what several wait for at once as one commit of their journal; a few are enough for that.
+# File systems combine concurrent syncs into one journal commit; a few threads are enough for that.
 THREADS_MAX = 4
-# Without a descriptor, an attempt costs one failed system call: often enough to go on soon, too seldom to load a core.
+# Without a free descriptor, an attempt costs one failed system call. This interval resumes soon without loading a core.
 RETRY_S = 0.05
 
 
@@ -42,11 +40,11 @@ class FlushTarget(Protocol):
 
 @dataclass(slots=True, eq=False)
 class FlushRequest:
-    """One sync of one partition, and what came of it."""
+    """One flush of one partition, and its result."""
 
     partition: FlushTarget
     work: list[Durable]
-    offset: int  # below it everything is on disk then
+    offset: int  # everything below it is on disk when the flush succeeds
     error: StorageError | None = None
     seconds: float = 0.0
 
@@ -60,8 +58,8 @@ class ThreadFlushBackend:
         self._tell_ended = ended
         self._queue: SimpleQueue[FlushRequest | None] = SimpleQueue()
         self._under_way = 0
-        self._ended: deque[FlushRequest] = deque()  # that the loop has not heard of yet
-        self._end_is_due = False  # the loop is about to look at them
+        self._ended: deque[FlushRequest] = deque()  # flushes that the event loop has not processed yet
+        self._end_is_due = False  # `_end` is scheduled on the event loop
         self._threads: list[threading.Thread] = []
         self._closing = threading.Event()
 
@@ -77,7 +75,7 @@ class ThreadFlushBackend:
         while (sync := self._queue.get()) is not None:
             if not _do(sync, may_retry=True):
                 self._closing.wait(RETRY_S)
-                self._queue.put(sync)  # behind the others: they may need no descriptor
+                self._queue.put(sync)  # behind the other flushes, which may need no descriptor
                 continue
             self._ended.append(sync)
             if self._end_is_due:
@@ -86,10 +84,10 @@ class ThreadFlushBackend:
             try:
                 self._loop.call_soon_threadsafe(self._end)
             except RuntimeError:
-                return  # the loop has ended: nobody is left to answer
+                return  # the event loop is closed: no response is pending
 
     def _end(self) -> None:
-        self._end_is_due = False  # before looking: whoever comes too late for this look asks for another
+        self._end_is_due = False  # cleared before draining: a flush that ends later schedules another call
         ended = []
         while self._ended:
             ended.append(self._ended.popleft())
@@ -97,7 +95,7 @@ class ThreadFlushBackend:
         self._tell_ended(ended)
 
     def close(self) -> None:
-        """Returns when the last round is over and told."""
+        """Returns when the last flush has ended and its result has been reported."""
         self._closing.set()
         for _ in self._threads:
             self._queue.put(None)
@@ -105,14 +103,16 @@ class ThreadFlushBackend:
             thread.join()
         while not self._queue.empty():
             sync = self._queue.get()
-            if sync is not None:  # it still lacked a descriptor when the threads ended
+            if sync is not None:  # the threads ended while this flush still lacked a descriptor
                 _do(sync, may_retry=False)
                 self._ended.append(sync)
         self._end()
 
 
 def _do(sync: FlushRequest, *, may_retry: bool) -> bool:
-    """False if the rest of the round has to be tried again: a file could not be opened, so no sync has failed."""
+    """Runs a flush. Returns False if the rest must be retried because a file could not be opened: no sync has failed
+    then.
+    """
     began = perf_counter()
     try:
         while sync.work:
@@ -125,7 +125,7 @@ def _do(sync: FlushRequest, *, may_retry: bool) -> bool:
     except StorageError as error:
         sync.error = error
     except Exception as error:
-        # Whatever it is, it must not end the thread: then nothing would ever be acknowledged again.
+        # No exception may end the thread: without it, no record would be acknowledged any more.
         log.exception("cannot sync %s", sync.partition.log.directory)
         sync.error = StorageError(f"cannot sync {sync.partition.log.directory}: {error}")
     sync.seconds += perf_counter() - began
@@ -133,7 +133,7 @@ def _do(sync: FlushRequest, *, may_retry: bool) -> bool:
 
 
 def open_ring() -> IoUringFsync | None:
-    """None where the kernel has no io_uring, or an administrator or a container does not allow it."""
+    """Returns None if the kernel has no io_uring, or if a sysctl or a container policy forbids it."""
     try:
         return IoUringFsync()
     except OSError as error:
@@ -153,15 +153,15 @@ class IoUringFlushBackend:
         self._pushed: list[int] = []
         self._under_way: dict[
             int, tuple[FlushRequest, OsFile, int, float]
-        ] = {}  # by ticket: file, descriptor, when it began
+        ] = {}  # by ticket: flush, file, descriptor, start time
         loop.add_reader(ring.fileno(), self._end)
 
     def takes(self, sync: FlushRequest) -> bool:
-        # No subclass: files in memory have a sync of their own.
+        # Subclasses are excluded: in-memory files implement their own sync.
         return len(sync.work) == 1 and type(sync.work[0]) is OsFile and len(self._under_way) < self._ring.capacity
 
     def push(self, sync: FlushRequest) -> None:
-        """It begins with the next `submit`, together with others."""
+        """Queues a flush. It starts at the next `submit`, together with the others."""
         [file] = sync.work
         assert isinstance(file, OsFile)
         descriptor = file.fileno()
@@ -182,7 +182,7 @@ class IoUringFlushBackend:
         for ticket, result in self._ring.completions():
             sync, file, descriptor, began = self._under_way.pop(ticket)
             if result == -errno.EINTR:
-                self._threads.begin(sync)  # nothing has been lost, nothing has been done
+                self._threads.begin(sync)  # interrupted before it did anything: retrying on a thread is safe
                 continue
             sync.error = _error(file, descriptor, result)
             sync.seconds = perf_counter() - began
@@ -190,7 +190,7 @@ class IoUringFlushBackend:
         self._tell_ended(ended)
 
     def close(self) -> None:
-        """Returns when the last round is over and told, or with the threads."""
+        """Returns when the last flush has ended and its result has been reported, by io_uring or by the thread pool."""
         self._loop.remove_reader(self._ring.fileno())
         while self._under_way:
             self._ring.wait()
@@ -200,7 +200,7 @@ class IoUringFlushBackend:
 
 def _error(file: OsFile, descriptor: int, result: int) -> StorageError | None:
     if file.fileno() != descriptor:
-        # The kernel may have found another file under this number.
+        # The descriptor may belong to another file by now.
         return StorageError(f"{file.path} was closed before it was synced")
     if result == 0:
         return None

@@ -1,7 +1,7 @@
-"""What this broker holds of a partition, whatever its role: a log, how much of it counts, what is committed, who waits.
+"""Replica of a partition on this broker, in any role: its log, durable offset, high watermark and delayed operations.
 
-Everything runs on the loop; only syncing happens elsewhere, and its result comes back here. What the broker is to
-others in this partition, leader or follower, is in `partition.py`.
+Runs on the event loop. Only flushes run elsewhere; their results are delivered on the loop. The leader's and the
+follower's rules are in `partition.py`.
 """
 
 import asyncio
@@ -19,7 +19,7 @@ from headrace.storage.io.stepwise import Task
 from headrace.storage.log import Log
 from headrace.storage.log_types import FileRecords, TimestampAndOffset
 
-# Kafka's default for flush.ms is "never"; a week is as good as never, and no timer lives longer.
+# Kafka's default for flush.ms is "never". A week is treated as never, so that no timer is longer.
 FLUSH_MS_MAX = 7 * 24 * 3600 * 1000
 
 
@@ -35,10 +35,9 @@ class LocalReplica(ABC):
     ) -> None:
         self.topic, self.index, self.topic_id = topic, index, topic_id
         self.log = log
-        self._group_commit = group_commit  # None: memory, where there is nothing to wait for
-        self._durable_end_offset = (
-            log.log_end_offset
-        )  # up to where this replica counts: to what is on disk, if it waits for it
+        self._group_commit = group_commit  # None in memory mode, where there is nothing to flush
+        # Offset up to which this replica contributes to the high watermark: flushed, if acks wait for the flush.
+        self._durable_end_offset = log.log_end_offset
         self.high_watermark = high_watermark
         log.producers.high_watermark_advanced(high_watermark)
         self.waiters = PartitionWatchers()
@@ -51,27 +50,27 @@ class LocalReplica(ABC):
 
     @abstractmethod
     def _advance(self) -> None:
-        """More of this replica counts than before."""
+        """Advances the high watermark if it may advance. Called when the durable end offset has grown."""
 
     @abstractmethod
     def sync_failed(self, error: StorageError) -> None:
-        """Group commit could not bring the log to disk, and does not try again."""
+        """Called when a flush of the log has failed. The flush is not retried."""
 
     @property
     def flushes_before_ack(self) -> bool:
-        """Whether a batch counts only once it is on disk."""
+        """Whether a batch contributes to the high watermark only after it is flushed."""
         return self._group_commit is not None and syncs_before_ack(self.log.config)
 
     @property
     def may_have_acked_unsynced(self) -> bool:
-        """Whether a record may have been acknowledged that is not synced, also under an earlier flush policy."""
+        """Whether a record may be acknowledged but not synced, including records of an earlier flush policy."""
         if self._group_commit is None:
             return False
         acked_to = min(self._acked_unsynced_to, self.log.log_end_offset)
         return not syncs_before_ack(self.log.config) or self.log.recovery_point < acked_to
 
     def configure(self, config: LogConfig) -> None:
-        """Take over the topic's configs. What an earlier flush policy left unsynced is synced now."""
+        """Applies the topic's configs. Records that an earlier flush policy left unsynced are flushed now."""
         synced_before = syncs_before_ack(self.log.config)
         self.log.config = config
         if syncs_before_ack(config) and not synced_before:
@@ -88,20 +87,21 @@ class LocalReplica(ABC):
 
     @property
     def last_stable_offset(self) -> int:
-        """Up to where every transaction is decided."""
+        """Offset below which every transaction is committed or aborted."""
         unstable = self.log.producers.first_unstable_offset
         if unstable is None:
             return self.high_watermark
-        return max(min(unstable, self.high_watermark), self.log.log_start_offset)  # records may be deleted by hand
+        # DeleteRecords may move the log start past it
+        return max(min(unstable, self.high_watermark), self.log.log_start_offset)
 
     @property
     def size_bytes(self) -> int:
         return self.log.size_bytes
 
-    # Growing
+    # Appending
 
     def appended(self, next_offset: int) -> None:
-        """The log has become longer: by a batch of a client's or of our own, or by copies of the leader's."""
+        """Called after an append: a producer's batch, a batch of this broker, or batches replicated from the leader."""
         if self.flushes_before_ack:
             assert self._group_commit is not None
             self._group_commit.request(self)
@@ -113,7 +113,7 @@ class LocalReplica(ABC):
         self.waiters.on_log_end_advanced()
 
     def _sync_when_due(self, next_offset: int) -> None:
-        """`flush.messages` and `flush.ms`, for topics whose acks do not wait for the disk."""
+        """Applies `flush.messages` and `flush.ms`, for topics whose acks do not wait for the flush."""
         config = self.log.config
         if next_offset - self.log.recovery_point >= config.flush_messages:
             self.request_flush()
@@ -122,15 +122,16 @@ class LocalReplica(ABC):
             asyncio.get_running_loop().call_later(config.flush_ms / 1000, self.request_flush)
 
     def request_flush(self) -> None:
-        """Where acks do not wait for the disk, it still gets everything before long."""
+        """Requests a flush if the log has unflushed records, also for topics whose acks do not wait for it."""
         self._sync_is_scheduled = False
         if self._group_commit is not None and self.log.recovery_point < self.log.log_end_offset:
             self._group_commit.request(self)
 
     def synced(self, offset: int) -> None:
-        """Group commit has brought everything below `offset` to disk."""
+        """Called when a flush has synced everything below `offset`."""
         if self.failure is not None:
-            return  # an earlier sync failed: this one may have succeeded because the kernel has given those bytes up
+            # An earlier flush failed. This one may have succeeded only because the kernel discarded the dirty pages.
+            return
         if not self.log.synced(offset):
             return
         self.waiters.on_flush_advanced(offset)
@@ -139,7 +140,7 @@ class LocalReplica(ABC):
             self._advance()
 
     async def wait_until_flushed(self) -> None:
-        """Returns when everything that is written now is on disk; at once where nobody waits for the disk."""
+        """Returns when all records that are in the log now are flushed; at once if acks do not wait for the flush."""
         if not self.flushes_before_ack or self.log.recovery_point >= self.log.log_end_offset:
             return
         if self.failure is not None:
@@ -147,22 +148,22 @@ class LocalReplica(ABC):
         await self.waiters.until_synced(self.log.log_end_offset)
 
     def set_high_watermark(self, offset: int) -> None:
-        """The watermark is there: by our own reckoning, or by the leader's word."""
+        """Sets the high watermark, computed here on the leader or received from the leader on a follower."""
         self.high_watermark = offset
         self.log.producers.high_watermark_advanced(offset)
         self.waiters.on_high_watermark_advanced(offset)
 
     def wait_for_commit(self, offset: int, waiter: CommitWatcher) -> None:
-        """Tell the waiter when the high watermark reaches `offset`."""
+        """Notifies the waiter when the high watermark reaches `offset`."""
         self.waiters.appends.append((offset, waiter))
 
     async def settled(self) -> None:
-        """Returns when everything that is written now is committed, or cannot be any more."""
+        """Returns when all records that are in the log now are committed, or can no longer be committed."""
         if self.failure is None and self.high_watermark < self.log.log_end_offset:
             await self.waiters.until_committed(self.log.log_end_offset)
 
     def on_truncated(self) -> None:
-        """The log is shorter than it was, or begins elsewhere."""
+        """Called after the log was truncated, or restarted at another offset."""
         log = self.log
         self._durable_end_offset = min(self._durable_end_offset, log.log_end_offset)
         self.waiters.cut_syncs(log.log_end_offset, log.recovery_point)
@@ -172,17 +173,20 @@ class LocalReplica(ABC):
     # Reading
 
     def divergence(self, offset: int, last_fetched_epoch: int) -> EpochEndOffset | None:
-        """What we have instead, if a log that ends there, in that epoch, is no beginning of ours."""
+        """Returns the largest common epoch and its end offset if a log that ends at `offset`, in that epoch, is no
+        prefix of this log; else None.
+        """
         return divergence(self.log.epochs, self.log.log_end_offset, offset, last_fetched_epoch)
 
     def read_uncommitted(self, offset: int, bytes_max: int) -> FileRecords | None:
-        """What is written, committed or not: for followers, and for a leader that reads its own log."""
+        """Reads up to the log end offset, committed or not: for followers, and for a leader that reads its own log."""
         return self.log.read(offset, bytes_max, self.log.log_end_offset)
 
     def read(self, offset: int, bytes_max: int, *, read_committed: bool) -> FileRecords | None:
         limit = self.last_stable_offset if read_committed else self.high_watermark
         if offset > self.high_watermark and offset <= self.log.log_end_offset:
-            # Written but not committed: it is about to be there, so the client waits instead of starting over.
+            # The offset is written but not committed. It will be soon, so the consumer waits instead of resetting its
+            # position.
             return None
         return self.log.read(offset, bytes_max, limit)
 
@@ -193,8 +197,10 @@ class LocalReplica(ABC):
         return tuple(AbortedTransaction(txn.producer_id, txn.first_offset) for txn in aborted)
 
     def offset_for_timestamp(self, timestamp: int) -> Task[TimestampAndOffset | None]:
-        """The first committed record that is not older. A task; the caller checks afterwards that it still leads."""
-        # Where nobody asks for times, this and what reads records is never loaded.
+        """Returns the first committed record whose timestamp is not older. A task; the caller checks leadership
+        afterwards.
+        """
+        # Imported on use: without timestamp lookups, this module and the record readers are never loaded.
         from headrace.storage.timestamp_lookup import offset_at_or_after
 
         found = yield from offset_at_or_after(self.log, timestamp)

@@ -1,8 +1,8 @@
-"""Group commit: one sync of a partition serves every batch that arrived meanwhile.
+"""Group commit: one fdatasync of a partition serves every batch that was appended since the last one.
 
-The loop marks partitions dirty. Each has one round under way at a time; what comes meanwhile shares the next one.
-Nobody waits for the sync of another partition. A sync that fails is never repeated: what is on disk is unknown then,
-and the partition goes offline. The kernel itself (`flush_backends.py`) or threads (`flush_backends.py`) do the syncing.
+The event loop marks partitions dirty. A partition has at most one flush in flight; batches appended during it share
+the next one. Partitions are flushed independently. A failed flush is never retried: the state on disk is unknown
+then, and the partition goes offline. The backends, io_uring and threads, are in `flush_backends.py`.
 """
 
 import asyncio
@@ -17,23 +17,23 @@ from headrace.telemetry.metrics import Histogram
 
 class LogFlusher:
     def __init__(self, loop: asyncio.AbstractEventLoop, ring: IoUringFsync | None = None) -> None:
-        """Without a ring, threads do everything. It is closed with the group commit."""
+        """Without a ring, threads run every flush. `close` closes the ring."""
         self._leave_for_turn_end = iteration_end_scheduler(loop)
-        self._fresh: dict[FlushTarget, None] = {}  # dirty since this turn of the loop
-        self._syncing: dict[FlushTarget, bool] = {}  # whether it has become dirty again since its sync began
-        self._ended: deque[FlushRequest] = deque()  # of which the partition has not heard yet
+        self._fresh: dict[FlushTarget, None] = {}  # marked dirty in this event-loop iteration
+        self._syncing: dict[FlushTarget, bool] = {}  # whether the partition became dirty again since its flush began
+        self._ended: deque[FlushRequest] = deque()  # results that are not reported to their partitions yet
         self._threads = ThreadFlushBackend(loop, self._end)
         self._ring = None if ring is None else IoUringFlushBackend(loop, ring, self._threads, self._end)
         self._is_closed = False
         self.durations = Histogram(SYNCS.bounds)
 
     def request(self, partition: FlushTarget) -> None:
-        """See that what the partition's log holds now gets to disk soon."""
+        """Schedules a flush of everything that the partition's log holds now."""
         if partition in self._syncing:
             self._syncing[partition] = True
             return
         if not self._fresh:
-            # Not at once: other requests of the same turn join this sync.
+            # Deferred to the end of the iteration, so that its other requests share this flush.
             self._leave_for_turn_end(self._begin_fresh)
         self._fresh[partition] = None
 
@@ -43,7 +43,7 @@ class LogFlusher:
 
     def _begin(self, partitions: list[FlushTarget]) -> None:
         if self._is_closed:
-            return  # what is dirty is still the log's own, who syncs it when it is closed
+            return  # unflushed records stay with the log, which syncs them when it is closed
         ring = self._ring
         for partition in partitions:
             self._syncing[partition] = False
@@ -61,9 +61,9 @@ class LogFlusher:
             self.durations.add(sync.seconds)
             if self._syncing.pop(sync.partition) and sync.error is None:
                 dirty.append(sync.partition)
-        self._begin(dirty)  # before anybody is told: answers are work, and the disk need not wait for it
+        self._begin(dirty)  # before the results are reported: responses take CPU time, and the disk need not idle
         self._ended += ended
-        while self._ended:  # also those of an earlier time, if telling one of them went wrong
+        while self._ended:  # including earlier results, if reporting one of them raised
             self._tell(self._ended.popleft())
 
     def _tell(self, sync: FlushRequest) -> None:
@@ -73,7 +73,9 @@ class LogFlusher:
             sync.partition.sync_failed(sync.error)
 
     def close(self) -> None:
-        """No more syncs; returns when the last one is over and told: a failure must not pass for a clean stop."""
+        """Starts no more flushes. Returns when the last result is reported: a failed flush must prevent a clean
+        shutdown.
+        """
         if self._is_closed:
             return
         self._is_closed = True

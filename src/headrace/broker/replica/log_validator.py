@@ -1,8 +1,8 @@
-"""What a produced batch must be before it may enter a partition, and what the topic makes of it.
+"""Validates produced batches before they are appended, and applies the topic's configuration to them.
 
-Headers only, as a rule: records are looked into where the topic's configuration demands it (keys on a compacted
-topic, another codec, a limit on old timestamps). For a large batch that takes many milliseconds, so whoever has a loop
-to keep running asks `needs_thread` first and admits such a batch in a thread.
+Usually only headers are checked. Records are decoded if the topic's configuration requires it: keys on a compacted
+topic, another codec, or a limit on old timestamps. For a large batch that takes many milliseconds, so callers on the
+event loop check `needs_thread` first and validate such a batch in a thread.
 """
 
 from typing import NamedTuple
@@ -12,7 +12,7 @@ from headrace.model.errors import InvalidRecord, InvalidTimestamp, MessageTooLar
 from headrace.records.batch import CODEC_MASK, TIMESTAMP_TYPE_FLAG, BatchHeader, parse_header, produced_batch
 
 NO_LIMIT_MS = 2**63 - 1
-# So many bytes of the smallest records are looked into within 2 ms.
+# This many bytes of the smallest records are validated within 2 ms.
 LOOKED_INTO_ON_LOOP_BYTES_MAX = 16 * 1024
 _ATTRIBUTES_LOW_BYTE_AT = 22
 CODEC_OF = {"uncompressed": 0, "gzip": 1, "snappy": 2, "lz4": 3, "zstd": 4}
@@ -21,7 +21,7 @@ CODEC_OF = {"uncompressed": 0, "gzip": 1, "snappy": 2, "lz4": 3, "zstd": 4}
 class ValidatedBatch(NamedTuple):
     batch: memoryview
     header: BatchHeader
-    append_time_ms: int  # -1 where the producer's own time stands
+    append_time_ms: int  # -1 if the producer's timestamps are kept
 
 
 def codec_of(records: memoryview) -> int:
@@ -29,14 +29,14 @@ def codec_of(records: memoryview) -> int:
 
 
 def needs_thread(records: memoryview, config: LogConfig) -> bool:
-    """Whether admitting the batch means to look into many records; behind a codec there may be any number of them."""
+    """Returns whether validation may decode many records. A compressed batch may hold any number of them."""
     return config.looks_into_records and (
         len(records) > LOOKED_INTO_ON_LOOP_BYTES_MAX or codec_of(records) != CODEC_OF["uncompressed"]
     )
 
 
 def admit(records: memoryview, config: LogConfig, now_ms: int) -> ValidatedBatch:
-    """The batch as it will be written; raises what is wrong with it."""
+    """Returns the batch as it will be written. Raises the validation error."""
     header = produced_batch(records)
     if len(records) > config.max_message_bytes:
         raise _too_large(records, config)
@@ -86,7 +86,7 @@ def _check_keys(records: memoryview, header: BatchHeader) -> None:
 
 def _check_time(records: memoryview, header: BatchHeader, config: LogConfig, now_ms: int) -> None:
     if header.attributes & TIMESTAMP_TYPE_FLAG:
-        # Readers would take the time of the batch for that of each record, and whatever the producer put there.
+        # Consumers would use the batch's timestamp, which the producer chose, for each of its records.
         raise InvalidTimestamp("a producer must not set LogAppendTime")
     if header.max_timestamp - now_ms > config.timestamp_after_max_ms:
         raise InvalidTimestamp(

@@ -1,10 +1,12 @@
-"""Replicas whose files are gone: found at a start, before anything is created in their place.
+"""Detects, at the start, replicas whose files are missing, before anything is created in their place.
 
-A replica that has had records on this disk (`storage/directory/replica_inventory.py`) and has no segments now is lost:
-other replicas would truncate their records to follow its empty log. It gets a hole, so that it leaves the partition to
-them before this broker has a session (`replication/health.py`). One that never had a record there is new, or it is an
-empty log of which a power failure took the directory. It leaves the partition to others in sync, too: they may hold
-more. The last one stays: if all replicas are empty, it leads on.
+A replica that has had records on this disk (`storage/directory/replica_inventory.py`) and has no segments now is
+lost: other replicas would truncate their records to follow its empty log. It is marked with an unreadable offset
+range, so that it leaves the ISR and ELR before this broker has a session (`replication/replica_health.py`).
+
+A replica that never had a record here is either new, or an empty log whose directory was lost in a power failure. It
+also leaves the partition to other replicas in the ISR or ELR, which may hold more. The last one stays: if all
+replicas are empty, it remains the leader.
 """
 
 import logging
@@ -26,12 +28,12 @@ log = logging.getLogger(__name__)
 
 
 class Missing(NamedTuple):
-    """A replica of which a start found no segments."""
+    """A replica without segments at the start."""
 
     topic: TopicImage
     partition: int
     state: PartitionRegistration
-    acked_unsynced: bool  # whether the last process acknowledged records of the topic before they were synced
+    acked_unsynced: bool  # whether the previous process acknowledged records of the topic before they were synced
 
     @property
     def replica(self) -> ReplicaId:
@@ -44,10 +46,10 @@ class MissingReplicas:
         self._held = log_dir.replicas
         self._node_id = node_id
         self._missing: dict[ReplicaId, Missing] = {}
-        self._doubtful: list[Partition] = []  # as of the start: those with a hole that are not lost
+        self._doubtful: list[Partition] = []  # at the start: replicas that are marked unreadable but are not lost
 
     def look(self, image: MetadataImage, broker_configs: Mapping[str, str]) -> None:
-        """Call before a directory is created, a segment made or a checkpoint row removed."""
+        """Finds the missing replicas. Call before a directory or segment is created, or a checkpoint row is removed."""
         for topic in image.topics.values():
             for index, state in enumerate(topic.partitions):
                 is_replicated = self._node_id in state.replicas and len(state.replicas) > 1
@@ -76,19 +78,22 @@ class MissingReplicas:
             return True
         if not (state.is_electable(self._node_id) or state.last_leader == self._node_id) or self._never_acked(missing):
             return False
-        # A process that was killed or stopped leaves its directories. A host crash takes those that were never synced,
-        # with records only if they were acknowledged before they were synced.
+        # Directories survive a stopped or crashed process. A host crash removes those that were never synced. They held
+        # records only if records were acknowledged before they were synced.
         return self._log_dir.same_boot_as_last_run or (missing.acked_unsynced and not self._log_dir.was_clean)
 
     def _never_acked(self, missing: Missing) -> bool:
-        """Whether the replica is new: each record that it acknowledged was synced, and the first one is on record.
+        """Whether the replica is new: all its acknowledged records would have been synced, and the first one
+        recorded.
 
-        It may have been killed before it created its directory.
+        The previous process may have crashed before it created the directory.
         """
         return self._held.was_recorded and not missing.acked_unsynced
 
     def settle(self, partitions: Iterable[Partition], image: MetadataImage) -> None:
-        """Call when the logs are open: a lost replica gets a hole, and what has records is known to be held."""
+        """Marks lost replicas with an unreadable offset range and records those that have records. Call when the logs
+        are open.
+        """
         for partition in partitions:
             replica, opened = _id_of(partition), partition.log
             has_records = opened.log_end_offset > opened.log_start_offset
@@ -108,11 +113,15 @@ class MissingReplicas:
             log.error("Replicas with records not recorded; retrying with their next sync: %s", error)
 
     def is_in_doubt(self, partition: Partition) -> bool:
-        """Whether the partition has a hole only because another replica may hold more."""
+        """Whether the partition is marked unreadable only because another replica may hold more records."""
         return partition in self._doubtful
 
     def end_doubts(self, image: MetadataImage) -> None:
-        """Call when the replicas in doubt have left their partitions to others. Those that could not are complete."""
+        """Clears the mark of doubtful replicas that are still electable: no other replica could take over, so they
+        are complete.
+
+        Call when the replicas in doubt have left the ISR and ELR.
+        """
         for partition in self._doubtful:
             topic = image.topics.get(partition.topic)
             is_known = topic is not None and topic.topic_id == partition.topic_id
@@ -122,7 +131,7 @@ class MissingReplicas:
         self._doubtful.clear()
 
     def lacks_records(self, partition: Partition) -> bool:
-        """Whether a partition that is opened late must not lead: before, it had more than is left."""
+        """Whether a partition that is opened late must not lead, because it held more records before."""
         is_lost = self._held.is_lost(_id_of(partition)) or self._is_emptied(partition)
         return is_lost or self._is_doubtful(partition)
 
@@ -131,7 +140,9 @@ class MissingReplicas:
         return is_replicated and partition.log_end_offset == 0 and self._held.is_held(_id_of(partition))
 
     def _is_doubtful(self, partition: Partition) -> bool:
-        """Whether nothing is left of a replica that another one can replace: then that one may hold more."""
+        """Whether the replica has no files and another one in the ISR or ELR can replace it, which may hold more
+        records.
+        """
         missing = self._missing.get(_id_of(partition))
         if missing is None or not partition.counts:
             return False

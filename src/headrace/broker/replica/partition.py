@@ -1,7 +1,7 @@
-"""A partition as its broker sees it: who leads it, what may be written to it, and when that is committed.
+"""Partition as its broker sees it: leader, leader epoch, ISR, appends and the high watermark.
 
-Speaks in leader epochs, in-sync replicas and the high watermark even where the broker is alone. The log itself, its
-readers and its disk are in `local_replica.py`; what a follower does with its log is in `replication/copying.py`.
+A single broker uses the same leader epochs, ISR and high watermark. The log, reads and flushes are in
+`local_replica.py`; replication from a leader is in `replication/replica_fetcher.py`.
 """
 
 import logging
@@ -48,7 +48,7 @@ ACKS_ALL = -1
 
 
 def _now(work: Callable[[], None]) -> None:
-    """For a partition without a broker, which has no threads."""
+    """Runs the work at once: for a partition without a broker, which has no threads."""
     work()
 
 
@@ -60,15 +60,15 @@ class AppendResult(NamedTuple):
 
 
 class AppendedRun(NamedTuple):
-    """Batches that were written in one go."""
+    """Result of batches that were written with one system call."""
 
-    places: list[tuple[int, int]]  # base offset and append time of each
+    places: list[tuple[int, int]]  # base offset and append time of each batch
     next_offset: int
     committed: bool
 
 
 class Term(NamedTuple):
-    """Who leads, in which epoch, and whether the partition can be used: work that waited checks that it still holds."""
+    """Leader, leader epoch and failure. Work that waited compares them to detect a change."""
 
     leader: int
     leader_epoch: int
@@ -92,20 +92,20 @@ class Partition(LocalReplica):
         was_clean: bool = False,
         now_ms: int = 0,
     ) -> None:
-        """`high_watermark` is what was known of it at the last stop; a partition on this broker alone needs none.
+        """`high_watermark` is the one checkpointed at the last stop; an unreplicated partition needs none.
 
-        `was_clean`: the last stop was, so this broker may go on to lead in the epoch in which it led before.
+        `was_clean`: the last stop was clean, so this broker may resume leading in the epoch that it led before.
         """
         super().__init__(topic, index, topic_id, log, _first_watermark(log, high_watermark, state), group_commit)
         self._node_id = node_id
         self._let_go = let_go
         self._in_background = in_background
-        self.leadership: LeaderState | None = None  # there while this broker leads
-        self.sent = SentSlices()  # in this leader epoch
+        self.leadership: LeaderState | None = None  # set while this broker leads
+        self.sent = SentSlices()  # of this leader epoch
         self.leader, self.leader_epoch, self.isr, self.elr = NO_LEADER, -1, state.isr, state.elr
         self.replicas = state.replicas
-        # While this copy is damaged: the leader epoch from which on it may be cut and fetched again, see
-        # broker/reporting/health_checks.py.
+        # While this replica is corrupt: the first leader epoch in which it may be truncated and replicated again, see
+        # broker/replication/replica_health.py.
         self.refetch_from_epoch: int | None = None
         self._has_led_before = was_clean
         self._reused_epoch = -1
@@ -113,10 +113,10 @@ class Partition(LocalReplica):
         self._has_led_before = False
 
     def follow(self, state: PartitionRegistration, now_ms: int = 0) -> None:
-        """Take over what the metadata says about this partition.
+        """Applies the partition state of the cluster metadata.
 
-        Metadata with a leader epoch below the log's was restored from an older snapshot. Nothing is led, copied or
-        truncated in such an epoch: it has no leader here until a higher one is committed
+        Metadata with a leader epoch below the log's was restored from an older snapshot. In such an epoch the
+        partition has no leader here, and is neither replicated nor truncated, until a higher epoch is committed
         (`broker/controller/restored_metadata.py`).
         """
         if self._is_reused(state):
@@ -136,9 +136,9 @@ class Partition(LocalReplica):
         self._advance()
 
     def _is_reused(self, state: PartitionRegistration) -> bool:
-        """Whether this broker is to begin an epoch of which its log has records already, of another leader.
+        """Whether this broker would start to lead in an epoch of which its log already has another leader's records.
 
-        After a restore, an election raises the restored epoch to one that the log knows.
+        After a restore, an election can raise the restored epoch to one that is in the log.
         """
         return (
             state.leader == self._node_id
@@ -150,11 +150,11 @@ class Partition(LocalReplica):
 
     @property
     def is_behind_its_log(self) -> bool:
-        """Whether the leader epoch of the metadata is one that the log knows from before a restore."""
+        """Whether the metadata's leader epoch precedes, or reuses, an epoch that the log has from before a restore."""
         return self.leader_epoch < self.newest_log_epoch or self.leader_epoch == self._reused_epoch
 
     def doubtful_transactions(self) -> list[DoubtfulTransaction]:
-        """Open transactions whose end marker may be corrupt, on the leader."""
+        """Returns open transactions whose end marker may be corrupt. Empty unless this broker leads."""
         if self.leadership is None or self.failure is not None or self.log.producers.first_unstable_offset is None:
             return []
         return doubtful_transactions(self.log.segments, self.log.producers)
@@ -165,7 +165,7 @@ class Partition(LocalReplica):
 
     @property
     def newest_log_epoch(self) -> int:
-        """The leader epoch of the newest batch; -1 if the log has none."""
+        """Leader epoch of the newest batch; -1 if the log is empty."""
         return self.log.epochs.latest
 
     def _start_leader_epoch(self, state: PartitionRegistration, now_ms: int) -> None:
@@ -176,13 +176,13 @@ class Partition(LocalReplica):
             self.leadership = LeaderState(self._node_id, state, self.log.log_end_offset, now_ms)
             self.request_flush()
         if was_leading:
-            # Whoever waits is told to look for the new leader, also where that is this broker again: what the old
-            # epoch promised is not known to be kept.
+            # Waiting requests fail with NotLeader, also if this broker leads again: records appended in the old epoch
+            # may have been truncated.
             news = NotLeader(f"broker {state.leader} leads {self} in epoch {state.leader_epoch}")
             self.waiters.dismiss(self, news)
 
     def _advance(self) -> None:
-        """Move the watermark to where every replica has come that may be in sync."""
+        """Advances the high watermark to the offset that every replica which may be in the ISR has reached."""
         leadership = self.leadership
         if leadership is None:
             return
@@ -194,12 +194,12 @@ class Partition(LocalReplica):
     def watermark_lags(self) -> bool:
         """True on a new leader until its high watermark reaches the start of its epoch.
 
-        Until then an earlier leader may have committed more than this one knows of.
+        Until then an earlier leader may have committed more than this high watermark covers.
         """
         return self.leadership is not None and self.high_watermark < self.leadership.epoch_start
 
     async def settled(self) -> None:
-        """Returns at once where no commit is to be expected: on a follower, below min ISR, after an election."""
+        """Returns at once if no commit can be expected: on a follower, below min.insync.replicas, after an election."""
         leadership = self.leadership
         if leadership is None or self.watermark_lags:
             return
@@ -213,14 +213,15 @@ class Partition(LocalReplica):
             return super().read(offset, bytes_max, read_committed=read_committed)
         except CorruptLog as damage:
             if self.isr == (self._node_id,):
-                raise  # nobody else has it: the client must know, and may read on behind the damage
-            # Another replica will lead before long; the client looks for it and asks again.
+                # the only replica in the ISR: the consumer gets the error, and may continue behind the corruption
+                raise
+            # Another replica is about to lead. The error is retriable: the client refreshes its metadata and retries.
             raise StorageError(f"{damage}; other replicas have it") from damage
 
     # Checks
 
     def check_leader(self, current_leader_epoch: int = -1) -> None:
-        """Raise unless we lead, are healthy, and the client believes in the same leader epoch."""
+        """Raises unless this broker leads, the partition is online, and the client's leader epoch is current."""
         if self.failure is not None:
             raise self.failure
         if self.leader != self._node_id:
@@ -228,7 +229,9 @@ class Partition(LocalReplica):
         self._check_epoch(current_leader_epoch)
 
     def check_follower_read(self, current_leader_epoch: int) -> None:
-        """Raise unless we copy from a leader and are healthy: then consumers may read here what is committed."""
+        """Raises unless this broker follows a leader and the partition is online. Consumers read up to the high
+        watermark.
+        """
         if self.leader in (NO_LEADER, self._node_id):
             raise NotLeader(f"{self} is not a follower on this broker")
         if self.failure is not None:
@@ -236,7 +239,7 @@ class Partition(LocalReplica):
         self._check_epoch(current_leader_epoch)
 
     def _check_epoch(self, current_leader_epoch: int) -> None:
-        """The client believes in the same leader epoch, or names none."""
+        """Raises if the client's leader epoch is older or newer than the partition's. A negative one is not checked."""
         if current_leader_epoch >= 0 and current_leader_epoch != self.leader_epoch:
             if current_leader_epoch < self.leader_epoch:
                 raise FencedLeaderEpoch(f"{self} is at leader epoch {self.leader_epoch}")
@@ -245,7 +248,7 @@ class Partition(LocalReplica):
     # Writing
 
     def append(self, records: memoryview | ValidatedBatch, acks: int, now_ms: int) -> AppendResult:
-        """Write a batch that a client has sent, admitting it unless that has been done."""
+        """Appends a producer's batch, and validates it first unless that has been done."""
         self._check_takes(acks)
         admitted = records if isinstance(records, ValidatedBatch) else admit(records, self.log.config, now_ms)
         batch, header, append_time_ms = admitted
@@ -259,7 +262,9 @@ class Partition(LocalReplica):
         return AppendResult(base_offset, next_offset, append_time_ms, next_offset <= self.high_watermark)
 
     def append_run(self, run: Sequence[memoryview], acks: int, now_ms: int) -> AppendedRun | None:
-        """Write batches that one client has sent in a row; None if they are to be appended one by one."""
+        """Appends consecutive batches of one producer with one write. Returns None if they must be appended one by
+        one.
+        """
         self._check_takes(acks)
         config = self.log.config
         batches, headers, append_times = zip(*[admit(records, config, now_ms) for records in run], strict=True)
@@ -276,7 +281,7 @@ class Partition(LocalReplica):
         return AppendedRun(places, next_offset, next_offset <= self.high_watermark)
 
     def _check_takes(self, acks: int) -> None:
-        """Raise unless this broker may write for a client who wants such acks."""
+        """Raises unless this broker leads the partition, it is online, and the ISR is large enough for `acks`."""
         if self.failure is not None or self.leader != self._node_id:
             self.check_leader()
         needed = self.log.config.min_insync_replicas
@@ -284,9 +289,9 @@ class Partition(LocalReplica):
             raise NotEnoughReplicas(f"{self} has {len(self.isr)} in-sync replicas, needs {needed}")
 
     def append_internal(self, batch: memoryview, now_ms: int) -> int:
-        """A batch of our own making, for a coordinator; returns the offset after it.
+        """Appends a coordinator's batch; returns the offset after it.
 
-        One that names a producer is part of that producer's transaction.
+        A batch with a producer id is part of that producer's transaction.
         """
         header = parse_header(batch)
         append = self.log.append if header.producer_id < 0 else self.log.append_for_producer
@@ -301,10 +306,11 @@ class Partition(LocalReplica):
         uses_tv2: bool,
         newest_coordinator_epoch: int = COORDINATOR_EPOCH_MAX,
     ) -> int:
-        """End a producer's transaction in this partition; returns the offset after the marker.
+        """Appends a transaction marker; returns the offset after it.
 
-        `newest_coordinator_epoch` is the highest that any coordinator has; the marker's may not be above it.
-        NotEnoughReplicas below min.insync.replicas: the marker could not be committed, and its retries would pile up.
+        `newest_coordinator_epoch` is the highest epoch of any coordinator; the marker's epoch may not exceed it.
+        Raises NotEnoughReplicas below min.insync.replicas: the marker could not be committed, and its retries would
+        accumulate.
         """
         self._check_takes(ACKS_ALL)
         return self._append_ours(
@@ -328,10 +334,12 @@ class Partition(LocalReplica):
         self.appended(appended.next_offset)
         return appended.next_offset
 
-    # Failing
+    # Failure
 
     def append_failed(self, error: StorageError) -> None:
-        """A full disk and a lack of descriptors pass; any other error leaves the log in an unknown state."""
+        """Takes the partition offline, unless the disk is full or descriptors are exhausted. Any other error leaves
+        the log in an unknown state.
+        """
         if not isinstance(error, PassingStorageError):
             self.go_offline(error)
 
@@ -351,13 +359,13 @@ class Partition(LocalReplica):
 
     def _cut_unsynced(self) -> None:
         try:
-            cut = self.log.truncate_unflushed()  # none of it was acknowledged
+            cut = self.log.truncate_unflushed()  # not acknowledged, so it may be truncated
             self._in_background(lambda: self._sync_cut(cut))
         except StorageError as error:
             log.critical("%s: cannot truncate what was not synced: %s", self, error)
 
     def _sync_cut(self, cut: list[Durable]) -> None:
-        """On a disk that just failed a sync, which may take long to fail another."""
+        """Syncs the truncation in the background: the disk has just failed a sync and may take long to fail another."""
         try:
             for item in cut:
                 item.sync()
@@ -365,20 +373,23 @@ class Partition(LocalReplica):
             log.critical("%s: cannot truncate what was not synced: %s", self, error)
 
     def go_offline(self, error: StorageError) -> None:
-        """Nothing more is promised about this partition until a restart has looked at its files."""
+        """Takes the partition offline until a restart has recovered its log."""
         if self.failure is None:
             log.critical("%s goes offline: %s", self, error)
             self._end(error)
 
     def fence(self) -> None:
-        """Another process has this broker's id. What was appended here is not known to be in its log."""
+        """Stops serving the partition: another process has this broker's id, and its log may lack what was appended
+        here.
+        """
         if self.failure is None:
             self._end(NotLeader(f"Broker {self._node_id} is another process now; it may lead {self}"))
 
     def retire(self, *, moved: bool = False) -> None:
-        """The topic has been deleted, or lives elsewhere: whoever still waits is told, and must not mix these up.
+        """Ends the partition here because its topic was deleted or the replica was moved. Waiting requests fail.
 
-        What waited for a commit is in no log any more if the topic is gone; if it moved, it may have to be done again.
+        The error differs: records that waited for a commit are lost if the topic was deleted; a client may have to
+        retry if the replica was moved.
         """
         self._end(
             NotLeader(f"{self} was moved to another broker") if moved else UnknownTopic(f"{self} has been deleted")
@@ -400,7 +411,7 @@ class Partition(LocalReplica):
         now_ms: int,
         log_start_offset: int = -1,
     ) -> None:
-        """A follower asks from `offset` on, which says that it has what is before; unless its history is another."""
+        """Records a follower's fetch. Its offset acknowledges every record below it, unless its log has diverged."""
         assert self.leadership is not None, "the caller has checked that we lead"
         end = self.log.log_end_offset
         diverging = self.divergence_of(broker, offset, last_fetched_epoch, log_start_offset)
@@ -415,7 +426,7 @@ class Partition(LocalReplica):
     def divergence_of(
         self, broker: int, offset: int, last_fetched_epoch: int, log_start_offset: int
     ) -> EpochEndOffset | None:
-        """Where a follower has to truncate its log to; None if its log is a beginning of this one."""
+        """Returns where a follower must truncate its log to; None if its log is a prefix of this one."""
         own_start = self.log.log_start_offset
         leadership = self.leadership
         if leadership is not None and leadership.lacks_beginning(broker, offset, log_start_offset, own_start):
@@ -427,15 +438,15 @@ class Partition(LocalReplica):
             raise UnknownTopic(f"broker {broker} holds no replica of {self}")
 
     def last_offset_for_leader_epoch(self, epoch: int) -> tuple[int, int]:
-        """The largest epoch at or below the asked one, and where it ended."""
+        """Returns the largest epoch at or below the requested one, and its end offset."""
         if epoch == self.leader_epoch:
             return epoch, self.log.log_end_offset
         return self.log.epochs.end_offset_for(epoch, self.log.log_end_offset)
 
-    # Shrinking
+    # Deleting records
 
     def delete_records(self, before: int) -> int:
-        """Moves the log start offset forward; -1 stands for the high watermark. Returns the new start."""
+        """Moves the log start offset forward; -1 stands for the high watermark. Returns the new log start offset."""
         if before == -1 and self.watermark_lags:
             raise RequestTimedOut(f"the high watermark of {self} is not known since the last leader election")
         target = self.high_watermark if before == -1 else before
@@ -449,9 +460,9 @@ class Partition(LocalReplica):
         return self.log.log_start_offset
 
     async def deleted_everywhere(self, offset: int) -> int:
-        """Waits until the log of no replica that may lead next begins below `offset`. Returns the low watermark.
+        """Returns the low watermark once no electable replica's log starts below `offset`.
 
-        Raises when this broker stops leading: the next leader may not know of the deletion.
+        Raises when this broker stops leading: the next leader may not have received the deletion.
         """
         leadership = self.leadership
         while True:
@@ -464,7 +475,9 @@ class Partition(LocalReplica):
             await self.waiters.until_log_start_moves()
 
     def move_log_start(self, offset: int, *, at_once: bool = False) -> None:
-        """With `at_once`, the caller makes the move durable: see `Removals.settle_log_starts`."""
+        """Moves the log start offset forward. With `at_once`, the caller makes it durable: see
+        `FileDeleter.settle_log_starts`.
+        """
         if offset > self.log.log_start_offset:
             self._let_go(self, self.log.advance_log_start(offset), at_once)
 

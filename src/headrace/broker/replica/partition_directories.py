@@ -1,7 +1,7 @@
-"""The directories of this broker's partitions: which topic each belongs to, opening, creating and discarding them.
+"""Partition directories of this broker: which topic each belongs to; opening, creating and discarding them.
 
-No failure here is raised at the caller: a partition whose directory cannot be used is offline by itself, and other
-partitions of the same change go on.
+Failures are not raised to the caller. A partition whose directory cannot be used is offline by itself; the other
+partitions of the same change are processed.
 """
 
 import logging
@@ -27,26 +27,29 @@ class PartitionDirectories:
         self._log_dir = log_dir
         self._clock = clock
         self._removals = removals
-        self._claimed: set[TopicPartition] = set()  # at the start, until they are opened: their ids are checked
-        # Directories that could not be renamed, with the suffix they are to get: their names are not free.
+        # claimed at the start and not opened yet: their topic ids are checked
+        self._claimed: set[TopicPartition] = set()
+        # Directories that could not be renamed, with the suffix they are to get. Their names are not free.
         self._unrenamed: dict[TopicPartition, str] = {}
-        self._unwritten_ids: dict[TopicPartition, UUID] = {}  # topic ids that could not be written again
+        self._unwritten_ids: dict[TopicPartition, UUID] = {}  # topic ids that could not be rewritten
 
     def exists(self, name: TopicPartition) -> bool:
-        """True also if the disk cannot tell: then whatever is done with the directory says what is wrong."""
+        """Returns whether the directory exists; True if the disk returns an error, so that the next operation reports
+        it.
+        """
         try:
             return self._log_dir.files.exists(f"{self._log_dir.path}/{name}")
         except StorageError as error:
             log.error("%s", error)
             return True
 
-    # Whose directory it is
+    # Topic ids
 
     def claim(self, name: TopicPartition, found: UUID | None, topic_id: UUID, deleted: Iterable[UUID] = ()) -> bool:
-        """Whether the directory with the id `found` is the topic's; a damaged id is written again.
+        """Returns whether the directory with the topic id `found` belongs to the topic. A corrupt id is rewritten.
 
-        An id that cannot be read, or is wrong by one character, is taken for a flipped bit: the directory of a
-        deleted topic is renamed before its name is used again, and one that could not be renamed is remembered.
+        An id that is unreadable or differs by one character is treated as a bit flip. This is safe: a deleted topic's
+        directory is renamed before its name is reused, and a failed rename is remembered.
         """
         if found != topic_id:
             if found is not None and (found in deleted or not _differ_by_one_character(found, topic_id)):
@@ -61,15 +64,17 @@ class PartitionDirectories:
         return True
 
     def write_topic_ids(self) -> None:
-        """Retries the topic ids that could not be written. Call on the event loop: no directory is renamed meanwhile.
+        """Retries the topic ids that could not be written. Call on the event loop, where no directory is renamed in
+        between.
 
-        Does not wait for the disk. A power loss leaves an id that is as unreadable as before; the start corrects it.
+        Does not wait for the disk. After a power loss, an id may be as unreadable as before; the next start corrects
+        it.
         """
         for name, topic_id in list(self._unwritten_ids.items()):
             try:
                 self._log_dir.restore_topic_id(name, topic_id, sync=False)
             except StorageError:
-                continue  # logged the first time
+                continue  # logged at the first failure
             self._unwritten_ids.pop(name, None)
             log.warning("Topic id of %s written", name)
 
@@ -81,10 +86,10 @@ class PartitionDirectories:
     # Opening and creating
 
     def open_or_create(self, name: TopicPartition, topic_id: UUID, config: LogConfig) -> Log | StorageError:
-        """The partition's log, or why it cannot be used.
+        """Returns the partition's log, or the error that makes it unusable.
 
-        A directory of another topic, which a failed deletion has left, is renamed first: its records are not this
-        topic's, and records appended to it would be lost with it at the next start.
+        A directory of another topic, left by a failed deletion, is renamed first: its records do not belong to this
+        topic, and records appended to it would be lost at the next start.
         """
         try:
             if self.exists(name):
@@ -97,7 +102,7 @@ class PartitionDirectories:
             created = self._log_dir.create(name, topic_id, config, now_ms=self._clock.wall_ms())
             return self._marking(name, topic_id, created)
         except StorageError as error:
-            error.__cause__ = error.__context__ = None  # their tracebacks keep the files of the failed attempt open
+            error.__cause__ = error.__context__ = None  # tracebacks would keep the files of the failed attempt open
             return error.with_traceback(None)
 
     def _marking(self, name: TopicPartition, topic_id: UUID, opened: Log) -> Log:
@@ -107,22 +112,24 @@ class PartitionDirectories:
     # Discarding
 
     def discard(self, name: TopicPartition) -> None:
-        """Free the name of a deleted or moved replica now; its files are removed in the background.
+        """Renames the directory of a deleted or moved replica, and removes its files in the background.
 
-        A directory that cannot be renamed stays. The next partition of its name, and the next start, try again.
+        A directory that cannot be renamed stays. The next partition with its name, or the next start, retries.
         """
         path = self._renamed(name, DELETE_SUFFIX)
         if path is not None:
             self._removals.remove_in_background(self._log_dir.files.remove_tree, path)
 
     def set_aside_unclaimed(self, name: TopicPartition, was_deleted: bool) -> None:
-        """The caller goes on if this fails: the name is not used before the directory could be renamed."""
+        """Renames a directory that no replica uses. A failure is logged: the name is not used until a rename
+        succeeds.
+        """
         path = self._renamed(name, DELETE_SUFFIX if was_deleted else STRAY_SUFFIX)
         if path is not None and was_deleted:
             self._removals.leave_over([path])
 
     def _renamed(self, name: TopicPartition, suffix: str) -> str | None:
-        """The new path; None if the directory could not be renamed, or was not made for a partition."""
+        """Returns the new path; None if the directory could not be renamed, or is not a partition directory."""
         self._unwritten_ids.pop(name, None)
         try:
             if self._log_dir.is_partition(name):
@@ -135,7 +142,7 @@ class PartitionDirectories:
                 self._log_dir.forget([name])
             return None
         log.warning("%s/%s is not a partition directory; it is left as it is", self._log_dir.path, name)
-        self._log_dir.forget([name])  # the rows of a partition whose files were removed by hand
+        self._log_dir.forget([name])  # checkpoint rows of a partition whose files an operator removed
         return None
 
     def _rename(self, name: TopicPartition, suffix: str) -> str:
@@ -150,6 +157,6 @@ class PartitionDirectories:
 
 
 def _differ_by_one_character(one: UUID, other: UUID) -> bool:
-    """As they stand in their files."""
+    """Compares the ids as they are written in `partition.metadata`."""
     pairs = zip(uuid_to_text(one), uuid_to_text(other), strict=True)
     return sum(a != b for a, b in pairs) == 1

@@ -1,4 +1,7 @@
-"""Who waits for news of a partition: for a commit, for the disk, for records. Told in order, each once."""
+"""Delayed operations of one partition, keyed by the event they wait for: high watermark, flush or new records.
+
+Each completes once; appends complete in offset order.
+"""
 
 import asyncio
 import logging
@@ -17,7 +20,7 @@ log = logging.getLogger(__name__)
 
 
 class CommitWatcher(Protocol):
-    """A Produce with acks=all; told once for each of its partitions."""
+    """A Produce request with acks=all; notified once for each of its partitions."""
 
     def committed(self) -> None: ...
 
@@ -25,16 +28,16 @@ class CommitWatcher(Protocol):
 
 
 class DelayedFetch(Protocol):
-    """A Fetch that has not got enough yet."""
+    """A Fetch request that waits for more records."""
 
     def wake(self) -> None: ...
 
     def give_up(self) -> None:
-        """Send the response now, with what there is."""
+        """Sends the response now, with the records that are available."""
 
 
 class CommitFuture:
-    """Waits for a commit on behalf of a coroutine."""
+    """Completes a coroutine's future at the commit."""
 
     def __init__(self, future: asyncio.Future[None]) -> None:
         self.future = future
@@ -48,21 +51,21 @@ class CommitFuture:
 
 
 NOWHERE = -1
-# Appends that hear of a commit before the loop turns to others: some two milliseconds of answers. A disk that stood
-# still for a while commits hundreds at once.
+# Produce completions per event-loop iteration; about 2 ms of responses. A commit after a disk stall completes hundreds.
 NOTIFIED_PER_ITERATION_MAX = 64
 
 
 class PartitionWatchers:
     def __init__(self) -> None:
         self.appends: deque[tuple[int, CommitWatcher]] = deque()  # by the offset they wait for, ascending
-        self._reached = NOWHERE  # what is committed, for those who have not been told yet
-        self._is_telling = False  # the next turn of the loop tells more of them
+        self._reached = NOWHERE  # high watermark that `appends` have yet to be notified of
+        self._is_telling = False  # the next event-loop iteration notifies more of them
         self._syncs: list[tuple[int, asyncio.Future[None]]] = []
-        self.awaits_fetch: list[asyncio.Future[None]] = []  # for the next fetch of a follower
-        self._starts: list[asyncio.Future[None]] = []  # for a log start offset: this replica's or a follower's
-        self.fetches: dict[DelayedFetch, None] = {}  # for the watermark; in the order of their coming
-        self.replica_fetches: dict[DelayedFetch, None] = {}  # for the end of the log
+        self.awaits_fetch: list[asyncio.Future[None]] = []  # wait for the next fetch of a follower
+        # wait for a log start offset to move, of this replica or a follower
+        self._starts: list[asyncio.Future[None]] = []
+        self.fetches: dict[DelayedFetch, None] = {}  # wait for the high watermark; in order of arrival
+        self.replica_fetches: dict[DelayedFetch, None] = {}  # wait for the log end offset
 
     def on_high_watermark_advanced(self, reached: int) -> None:
         self._reached = reached
@@ -88,14 +91,14 @@ class PartitionWatchers:
                 _call(fetch.wake)
 
     def tell_fetched(self) -> None:
-        """A follower has fetched, or the ISR has changed."""
+        """Notifies waiters that a follower has fetched, or that the ISR has changed."""
         waiting, self.awaits_fetch = self.awaits_fetch, []
         for future in waiting:
             if not future.done():
                 future.set_result(None)
 
     async def until_follower_fetches(self) -> None:
-        """Returns after a follower's next fetch. Fetches that wait here get their response, so that it comes soon."""
+        """Returns after a follower's next fetch. Completes the delayed follower fetches, so that it comes soon."""
         future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self.awaits_fetch.append(future)
         for fetch in list(self.replica_fetches):
@@ -104,10 +107,10 @@ class PartitionWatchers:
             await future
         finally:
             with suppress(ValueError):
-                self.awaits_fetch.remove(future)  # after a timeout; else it is gone already
+                self.awaits_fetch.remove(future)  # after a timeout; otherwise it is removed already
 
     def tell_log_start(self) -> None:
-        """A log start offset or the ISR has changed."""
+        """Notifies waiters that a log start offset or the ISR has changed."""
         if self._starts:
             waiting, self._starts = self._starts, []
             for future in waiting:
@@ -115,14 +118,14 @@ class PartitionWatchers:
                     future.set_result(None)
 
     async def until_log_start_moves(self) -> None:
-        """Returns after the next change, and when this broker stops leading."""
+        """Returns after the next change, or when this broker stops leading."""
         future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._starts.append(future)
         try:
             await future
         finally:
             with suppress(ValueError):
-                self._starts.remove(future)  # after a timeout; else it is gone already
+                self._starts.remove(future)  # after a timeout; otherwise it is removed already
 
     def on_flush_advanced(self, offset: int) -> None:
         if not self._syncs:
@@ -135,7 +138,9 @@ class PartitionWatchers:
                 future.set_result(None)
 
     def cut_syncs(self, end: int, synced: int) -> None:
-        """The log was truncated to `end`: records beyond it are never synced, so no waiter waits for them."""
+        """Lowers the offsets that waiters for a flush wait for: the log was truncated to `end`, and records above it
+        are gone.
+        """
         self._syncs = [(min(wanted, end), future) for wanted, future in self._syncs]
         self.on_flush_advanced(synced)
 
@@ -145,25 +150,27 @@ class PartitionWatchers:
         await future
 
     async def until_committed(self, offset: int) -> None:
-        """Returns when the watermark is there, or when it cannot get there any more."""
+        """Returns when the high watermark reaches the offset, or no longer can."""
         place = (offset, CommitFuture(asyncio.get_running_loop().create_future()))
         self.appends.append(place)
         try:
             await place[1].future
         except asyncio.CancelledError:
-            # Whoever gives up leaves no trace: a commit that never comes would otherwise gather waiters.
+            # Removed, because waiters for a commit that never happens would accumulate.
             with suppress(ValueError):
                 self.appends.remove(place)
             raise
 
     def forget(self, expired: Container[object]) -> None:
-        """Drops waiters that have sent their response: a partition that cannot commit would keep them forever."""
+        """Drops waiters that have sent their response. A partition that cannot commit would keep them forever."""
         if any(waiter in expired for _, waiter in self.appends):
             self.appends = deque(one for one in self.appends if one[1] not in expired)
 
     def dismiss(self, partition: "Partition", error: HeadraceError) -> None:
-        """Nobody needs to wait here any longer: not for a commit, not for records."""
-        self._reached = NOWHERE  # whoever comes next waits for another leadership's commits
+        """Completes all waiters, with `error` where they take one: this broker no longer leads, or the partition has
+        ended.
+        """
+        self._reached = NOWHERE  # later waiters wait for commits of another leader epoch
         appends, self.appends = self.appends, deque()
         for _, waiter in appends:
             _call(partial(waiter.failed, partition, error))
@@ -178,7 +185,9 @@ class PartitionWatchers:
 
 
 def _call(notify: Callable[[], None]) -> None:
-    """One waiter that raises must not keep the others, or the append that notifies them, from going on."""
+    """Calls a waiter and logs its exception, which must affect neither the other waiters nor the append that notifies
+    them.
+    """
     try:
         notify()
     except Exception:

@@ -1,4 +1,4 @@
-"""The partitions that this broker holds, by name and by topic id, kept in step with the cluster's facts."""
+"""Partitions that this broker holds, by topic name and topic id, updated from the cluster metadata."""
 
 import asyncio
 import logging
@@ -47,8 +47,8 @@ from headrace.storage.segment.index_rebuild import IndexRebuilding
 
 log = logging.getLogger(__name__)
 
-# How long a question about a partition's end waits for commits that are on their way. A sync takes milliseconds; a disk
-# that needs longer than this is in trouble, and clients (whose requests time out after 30 s) are told what is certain.
+# How long a request for a partition's end offset waits for commits in flight. A flush takes milliseconds. If the disk
+# needs longer, the response, for which clients wait 30 s, contains only what is committed.
 SETTLE_MS_MAX = 5_000
 
 
@@ -67,9 +67,10 @@ class ReplicaManager:
         self._group_commit = group_commit
         self._held: dict[tuple[str | UUID, int], Partition] = {}
         self._unopened: dict[tuple[str | UUID, int], StorageError] = {}
-        self._opened: dict[TopicPartition, Log | StorageError] = {}  # in a thread, for `_hold`
+        self._opened: dict[TopicPartition, Log | StorageError] = {}  # opened in a thread, for `_hold`
         self._topics: dict[str, TopicImage] = {}
-        self._names: dict[UUID, str] = {}  # of these topics: every partition of a Fetch or Produce looks one up
+        # names of `_topics`: looked up for every partition of a Fetch or Produce request
+        self._names: dict[UUID, str] = {}
         self._broker_configs: Mapping[str, str] = {}
         self._is_loaded = self._may_end_recovery = False
         self._unopened_at_start: frozenset[TopicPartition] = frozenset()
@@ -81,10 +82,12 @@ class ReplicaManager:
         self.lost = MissingReplicas(log_dir, node_id)
         self.flush_policies = FlushPolicies(self, log_dir, node_id, is_durable=group_commit is not None)
 
-    # Looking up
+    # Lookup
 
     def leader(self, topic: str | UUID, index: int) -> Partition:
-        """The partition, if we hold it; else the error that sends the client the right way."""
+        """Returns the partition if this broker holds it. Otherwise raises the error that makes the client refresh its
+        metadata.
+        """
         partition = self._held.get((topic, index))
         if partition is None:
             raise self._absent(topic, index)
@@ -97,7 +100,7 @@ class ReplicaManager:
 
     def _absent(self, topic: str | UUID, index: int) -> Exception:
         if (topic, index) in self._unopened:
-            return self._unopened[(topic, index)].with_traceback(None)  # else it would grow with every raise
+            return self._unopened[(topic, index)].with_traceback(None)  # the traceback would grow with every raise
         image = self._image_of(topic)
         if image is not None and 0 <= index < len(image.partitions):
             return NotLeader(f"broker {image.partitions[index].leader} leads {image.name}-{index}")
@@ -114,7 +117,7 @@ class ReplicaManager:
         return topic if isinstance(topic, str) else self._names.get(topic)
 
     def followed(self, topic: str) -> TopicImage | None:
-        """The topic as its partitions here are; the image may be ahead of it."""
+        """Returns the topic as applied to the partitions here. The metadata image may be newer."""
         return self._topics.get(topic)
 
     def current_leader(self, topic: str | UUID, index: int) -> tuple[int, int] | None:
@@ -128,29 +131,29 @@ class ReplicaManager:
         return bool(self._unopened) or any(partition.failure is not None for partition in self._held.values())
 
     def failure_of(self, topic: str | UUID, index: int) -> HeadraceError | None:
-        """Why a partition that we hold cannot be used; None if it can, or is not ours."""
+        """Returns why a partition on this broker cannot be used; None if it can, or if this broker does not hold it."""
         partition = self._held.get((topic, index))
         return partition.failure if partition is not None else self._unopened.get((topic, index))
 
     def unopened(self) -> dict[TopicPartition, StorageError]:
-        """Partitions that could not be opened or created, and why."""
+        """Returns the partitions that could not be opened or created, with the error."""
         items = self._unopened.items()
         return {TopicPartition(topic, index): error for (topic, index), error in items if isinstance(topic, str)}
 
     def waiting_for_space(self) -> set[str]:
-        """Topics with a partition that could not be opened or created, for an error that passes."""
+        """Returns the topics with a partition that could not be opened or created because of a retriable error."""
         return {name.topic for name, error in self.unopened().items() if isinstance(error, PassingStorageError)}
 
     def all(self) -> Iterable[Partition]:
         return [partition for (topic, _), partition in self._held.items() if isinstance(topic, str)]
 
     def of_topic(self, topic: TopicImage) -> list[Partition]:
-        """Those of the topic that this broker holds."""
+        """Returns the partitions of the topic that this broker holds."""
         held = (self._held.get((topic.topic_id, index)) for index in range(len(topic.partitions)))
         return [partition for partition in held if partition is not None]
 
     def may_have_acked_unsynced(self, topic_id: UUID) -> bool:
-        """Whether a replica of the topic here may lose an acknowledged record with the host's power."""
+        """Whether a replica of the topic here may lose an acknowledged record in a power loss."""
         topic = self._image_of(topic_id)
         if topic is None:
             return False
@@ -162,7 +165,7 @@ class ReplicaManager:
         )
 
     async def settled(self, places: Iterable[tuple[str, int]], wait_ms: int) -> None:
-        """Returns when everything that is written in these partitions now is committed, or when the time is over."""
+        """Returns when all records that are in these partitions now are committed, or after the timeout."""
         with suppress(TimeoutError):
             async with asyncio.timeout(min(max(wait_ms, 0), SETTLE_MS_MAX) / 1000):
                 for place in places:
@@ -170,10 +173,10 @@ class ReplicaManager:
                     if partition is not None:
                         await partition.settled()
 
-    # Following the cluster's facts
+    # Applying cluster metadata
 
     def load(self, image: MetadataImage, broker_configs: Mapping[str, str], deleted: Iterable[UUID]) -> None:
-        """Open every folder that a topic claims; remove the ones of deleted topics, rename all others
+        """Opens the directories of this broker's replicas, removes those of deleted topics and renames all others
         (`broker/log/stray_directories.py`).
         """
         self._broker_configs = broker_configs
@@ -201,9 +204,9 @@ class ReplicaManager:
         self._is_loaded = True
 
     def end_recovery(self) -> None:
-        """Call after `load`, when the cluster's metadata says what this replica may have lost.
+        """Call after `load`, when the cluster metadata records what this broker may have lost.
 
-        While a partition waits for disk space, this is left to the event that opens it.
+        While a partition waits for disk space, the metadata event that opens it ends the recovery.
         """
         self._may_end_recovery = True
         if not self._unopened:
@@ -216,11 +219,13 @@ class ReplicaManager:
         try:
             self.log_dir.flush_forgotten_checkpoints()
         except StorageError as error:
-            # Creating a partition settles them first, so no new partition inherits these rows.
+            # `open_or_create` retries before a new partition could inherit these rows.
             log.error("Checkpoint rows of deleted partitions not removed; retrying with the next change: %s", error)
 
     async def follow(self, event: MetadataDelta, image: MetadataImage, broker_configs: Mapping[str, str]) -> None:
-        """Make a change of the cluster's facts true here, before anybody is told of it."""
+        """Applies a change of the cluster metadata to this broker's partitions, before the change is published to
+        others.
+        """
         match event:
             case TopicCreated(topic) | PartitionsAdded(topic, _) | PartitionsChanged(topic, _):
                 await self._follow_topic(topic)
@@ -229,7 +234,8 @@ class ReplicaManager:
                 await self._settle_names()
             case ConfigsChanged(ConfigResource(ResourceType.TOPIC, name)):
                 known, newest = self._topics.get(name), image.topics.get(name)
-                # The image may be ahead of this event: only the configs are taken from it, and not those of a namesake.
+                # The image may be ahead of this event. Only the configs are taken from it, and only if the topic id is
+                # the same.
                 if known is not None and newest is not None and known.topic_id == newest.topic_id:
                     await self._follow_topic(known._replace(configs=newest.configs))
             case ConfigsChanged(ConfigResource(ResourceType.BROKER, _)):
@@ -240,7 +246,7 @@ class ReplicaManager:
                     await self._follow_topic(topic)
 
     async def _follow_topic(self, topic: TopicImage) -> None:
-        """As `follow_topic`; what waits for the disk waits in a thread."""
+        """As `follow_topic`, with disk operations in a thread."""
         await self.flush_policies.record((topic,), self._broker_configs)
         await self._prepare_to_hold(topic)
         postponed: list[int] = []
@@ -257,7 +263,9 @@ class ReplicaManager:
                 log.error("Boot id not written; retrying with the next change: %s", error)
 
     async def _prepare_to_hold(self, topic: TopicImage) -> None:
-        """No checkpoint names a partition that is created, and a directory that is there already is opened."""
+        """Removes the checkpoint rows of partitions that are about to be created, and opens existing directories in a
+        thread.
+        """
         for index in range(len(topic.partitions)):
             self._drop_former(topic, index)
         missing = [
@@ -285,17 +293,17 @@ class ReplicaManager:
             await asyncio.to_thread(self._settle_forgotten)
 
     def follow_topic(self, topic: TopicImage, postponed: list[int] | None = None) -> Iterator[None]:
-        """Create what is missing, and take over states and configuration; a step for each partition.
+        """Creates missing partitions, and applies states and configs. Yields after each partition.
 
         With `postponed`, partitions whose creation would wait for the disk are added to it instead: a partition that
-        was dropped or truncated meanwhile has left checkpoint rows that are to be removed first.
+        was dropped or truncated since then has left checkpoint rows that must be removed first.
         """
         before = self._topics.get(topic.name)
         if before is not None and before.topic_id != topic.topic_id:
             self._names.pop(before.topic_id, None)
         self._topics[topic.name], self._names[topic.topic_id] = topic, topic.name
         config = self.flush_policies.config_of(topic, self._broker_configs)
-        first_error: Exception | None = None  # of one partition; the others follow all the same
+        first_error: Exception | None = None  # raised at the end, so that the other partitions are updated
         for index, state in enumerate(topic.partitions):
             partition = self._held.get((topic.topic_id, index))
             if self._node_id not in state.replicas:
@@ -329,7 +337,9 @@ class ReplicaManager:
         return error is not None and not isinstance(error, PassingStorageError)
 
     def _hold(self, topic: TopicImage, index: int, config: LogConfig) -> None:
-        """One partition that cannot be opened is offline; the others, and the broker, are not."""
+        """Opens or creates a partition. One that cannot be opened is offline; the other partitions, and the broker,
+        are not.
+        """
         name = TopicPartition(topic.name, index)
         keys = ((topic.name, index), (topic.topic_id, index))
         if self._is_offline_until_restart(topic, index):
@@ -341,7 +351,8 @@ class ReplicaManager:
         partition = self._partition(topic, index, opened)
         is_late = self._unopened.get((topic.topic_id, index)) is not None
         if is_late and self._is_behind_its_metadata(partition):
-            # At a start, the metadata is corrected before the broker has a session. Now it may lead at any time.
+            # At a start, the metadata is corrected before the broker has a session. Now the replica could be elected at
+            # any time.
             with suppress(StorageError):
                 opened.close()
             self._failed_to_open(name, keys, StorageError(f"{name} was opened late and lacks records; restart"))
@@ -361,19 +372,19 @@ class ReplicaManager:
         known = self._unopened.get((name.topic, name.partition))
         self._unopened |= dict.fromkeys(keys, error)
         if isinstance(error, PassingStorageError) and isinstance(known, PassingStorageError):
-            return  # one line per state change, not one per attempt
+            return  # logged at the state change only
         passing = "descriptors and memory are free" if isinstance(error, ResourceShortage) else "there is disk space"
         until = passing if isinstance(error, PassingStorageError) else "the next start"
         log.critical("%s is offline until %s: it cannot be opened: %s", name, until, error)
 
     def _is_behind_its_metadata(self, partition: Partition) -> bool:
-        """Whether a partition that is opened late must not lead: its files or its metadata are from another time."""
+        """Whether a partition that is opened late must not lead: it lacks records, or its metadata was restored."""
         name = TopicPartition(partition.topic, partition.index)
         lacks_records = name in self._unopened_at_start and self.lost.lacks_records(partition)
         return lacks_records or partition.leader_epoch < partition.newest_log_epoch
 
     def fence(self) -> None:
-        """Another process has this broker's id: nothing is appended, acknowledged or served here any more."""
+        """Stops all appends, acknowledgements and reads here: another process has this broker's id."""
         self._is_fenced = True
         for partition in self.all():
             partition.fence()
@@ -396,7 +407,9 @@ class ReplicaManager:
         )
 
     def delete_topic_logs(self, topic: TopicImage) -> Iterator[None]:
-        """The topic is gone from the facts: its folders get out of the way now and are removed in the background."""
+        """Renames the directories of a deleted topic now and removes them in the background. Yields after each
+        partition.
+        """
         self._topics.pop(topic.name, None)
         self._names.pop(topic.topic_id, None)
         for index in range(len(topic.partitions)):
@@ -404,7 +417,7 @@ class ReplicaManager:
             yield
 
     def _drop_former(self, topic: TopicImage, index: int) -> None:
-        """Drop the partition of an earlier topic of this name, whose deletion this broker did not follow."""
+        """Drops the partition of an earlier topic with this name, whose deletion this broker did not apply."""
         former = self._held.get((topic.name, index))
         if former is not None and former.topic_id != topic.topic_id:
             self._drop(TopicPartition(topic.name, index), former.topic_id)
@@ -423,20 +436,20 @@ class ReplicaManager:
         self.log_dir.replicas.forget(ReplicaId(topic_id, index))
 
     def set_aside(self, partition: Partition) -> None:
-        """Keeps the files of a replica as a stray directory. The next event of its topic begins an empty log."""
+        """Keeps the files of a replica as a stray directory. The next event of its topic creates an empty log."""
         name = TopicPartition(partition.topic, partition.index)
         self._held.pop((partition.topic, partition.index), None)
         self._held.pop((partition.topic_id, partition.index), None)
         partition.retire(moved=True)
         self._dirs.set_aside_unclaimed(name, was_deleted=False)
 
-    # Truncation, for followers
+    # Truncation of followers
 
     async def truncate(self, partition: Partition, end_offset: int) -> bool:
-        """Truncate a follower's log. First no checkpoint remembers more than will be left.
+        """Truncates a follower's log. Checkpoints on disk are lowered first, so that none exceeds the new log end.
 
-        False if the partition has another leader, or failed, while this waited for the disk: what the former leader
-        said no longer counts.
+        Returns False if the partition changed its leader or failed while this waited for the disk: the former
+        leader's truncation offset is no longer valid.
         """
         step = await self._prepared_truncation(partition, end_offset)
         if step is None:
@@ -444,11 +457,14 @@ class ReplicaManager:
         self._cut(partition, step.apply)
         if not step.is_last and not await self._finish_truncation(partition, end_offset):
             return False
-        # Until now the broker noted the former high watermark, and a batch was truncated as a whole.
+        # Lowered again: the former high watermark may have been checkpointed since, and a batch is truncated as a
+        # whole.
         return await self._lower_checkpoints(partition, partition.log.log_end_offset)
 
     async def _finish_truncation(self, partition: Partition, end_offset: int) -> bool:
-        """Whole segments are gone; the last one that is left is truncated when that is on disk."""
+        """Truncates the last remaining segment once the removal of whole segments is on disk. Returns False as
+        `truncate`.
+        """
         term, is_over = partition.term, False
         while not is_over:
             try:
@@ -456,7 +472,7 @@ class ReplicaManager:
                     return False
                 step = await self._prepared_truncation(partition, end_offset)
             except StorageError as error:
-                partition.go_offline(error)  # half of what was to be truncated is left, also if the disk is full
+                partition.go_offline(error)  # the log is only partly truncated, also if the disk is full
                 raise
             if step is None:
                 return False
@@ -465,10 +481,10 @@ class ReplicaManager:
         return True
 
     async def _prepared_truncation(self, partition: Partition, end_offset: int) -> Truncation | None:
-        """Returns the next step, which fits the log as it is now; None if the partition's term has ended meanwhile.
+        """Returns the next step, which fits the log as it is now; None if the partition's leader epoch has ended.
 
-        The producers at the new end are read in a thread: for a segment of a GiB that takes seconds, more than the
-        session of a broker whose event loop does not renew it.
+        Producer state at the new log end is read in a thread. For a segment of 1 GiB that takes seconds, longer than
+        the session of a broker whose event loop is blocked and does not renew it.
         """
         term = partition.term
         while True:
@@ -483,7 +499,7 @@ class ReplicaManager:
                 await asyncio.to_thread(truncation.replay)
             except Exception:
                 if partition.term != term:
-                    return None  # it read what the next leader wrote, or a directory that was renamed meanwhile
+                    return None  # it read records of the next leader, or a directory that has been renamed
                 raise
             if partition.term != term or not await self._lower_checkpoints(partition, end_offset):
                 return None
@@ -491,9 +507,9 @@ class ReplicaManager:
                 return truncation
 
     def _cut(self, partition: Partition, cut: Callable[[int, LetGo], None]) -> None:
-        """Truncate the log, or start it anew. A failure takes the partition offline, also if the disk is full.
+        """Truncates or restarts the log. A failure takes the partition offline, also if the disk is full.
 
-        Some of its files are removed then and others are not: only recovery can tell where the log ends.
+        After a failure only some of its files are removed, and only recovery can determine where the log ends.
         """
         try:
             cut(self._clock.wall_ms(), self.removals.let_go_truncated)
@@ -503,11 +519,11 @@ class ReplicaManager:
         partition.on_truncated()
 
     async def _lower_checkpoints(self, partition: Partition, offset: int) -> bool:
-        """Returns when no checkpoint on disk is above the offset; False if the partition's term ended meanwhile."""
+        """Returns when no checkpoint on disk is above the offset; False if the partition's leader epoch has ended."""
         term, partition_log = partition.term, partition.log
         name = TopicPartition(partition.topic, partition.index)
         while True:
-            is_above = partition_log.recovery_point > offset  # again, if a sync that was in flight raised it
+            is_above = partition_log.recovery_point > offset  # repeated if a flush in flight raised it
             partition_log.recovery_point = min(partition_log.recovery_point, offset)
             self.log_dir.lower(name, offset)
             self._forget_emptied(partition, offset)
@@ -518,7 +534,7 @@ class ReplicaManager:
                 return False
 
     def _forget_emptied(self, partition: Partition, offset: int) -> None:
-        """A log that is emptied because its leader's is, or to follow its leader, is not taken for a lost one."""
+        """Removes the replica from the inventory if it is emptied to follow its leader: it is not lost."""
         replica = ReplicaId(partition.topic_id, partition.index)
         is_emptied = offset <= partition.log_start_offset
         if is_emptied and (offset < partition.log_end_offset or self.log_dir.replicas.is_lost(replica)):
@@ -528,12 +544,12 @@ class ReplicaManager:
         try:
             await asyncio.to_thread(self.log_dir.files.sync_dir, partition.log.directory)
         except FileNotFoundError:
-            if partition.term == term:  # else the topic was deleted meanwhile, and its directory renamed
+            if partition.term == term:  # otherwise the topic was deleted and its directory renamed
                 raise
         return partition.term == term
 
     async def truncate_corruption(self, partition: Partition) -> bool:
-        """Give up everything from the first damaged record on: the leader has it."""
+        """Truncates the log at the first corrupt record; the leader has the records from there on."""
         end = damaged_from(partition.log)
         if end is None:
             return True
@@ -542,7 +558,7 @@ class ReplicaManager:
         return await self.truncate(partition, end)
 
     async def truncate_fully_and_start_at(self, partition: Partition, offset: int) -> bool:
-        """A follower's log begins again where the leader's does. False as for `truncate`."""
+        """Restarts a follower's log at the leader's log start offset. Returns False as `truncate`."""
         try:
             return await self._start_anew(partition, offset)
         except StorageError as error:
@@ -551,12 +567,12 @@ class ReplicaManager:
 
     async def _start_anew(self, partition: Partition, offset: int) -> bool:
         term, partition_log = partition.term, partition.log
-        # A crash may leave any part of the log, and what is missing below the recovery point counts as damage.
+        # A crash may leave any part of the log, and records missing below the recovery point are treated as corruption.
         if not await self._lower_checkpoints(partition, min(offset, partition_log.log_start_offset)):
             return False
         partition_log.recovery_point = offset
         self._cut(partition, partial(restart_log_at, partition_log, offset))
-        # First: a power loss could bring the former segments back below a checkpoint that is past their end.
+        # Synced first: a power loss could restore former segments below a checkpoint that is past their end.
         if not await self._sync_names(partition, term):
             return False
         self.log_dir.note(TopicPartition(partition.topic, partition.index), partition_log)
@@ -576,16 +592,16 @@ class ReplicaManager:
         self.log_dir.write_recovery_points()
 
     async def close(self, *, clean: bool = True) -> None:
-        """Close every log. With `clean`, mark the directory clean if all of them closed.
+        """Closes every log. With `clean`, marks the directory clean if all of them closed without an error.
 
-        Without a complete `load` the checkpoints stay as they are: they describe logs that were never opened here.
+        Without a complete `load` the checkpoints are kept: they describe logs that this process has not opened.
         """
         has_finished = False
         try:
             await self.removals.stop()
             await self._index_rebuilds.stop()
             has_finished = True
-        finally:  # a log is closed whatever becomes of the files that are removed
+        finally:  # logs are closed even if stopping the removals fails
             self._close_all(clean=clean and has_finished)
             await self.removals.close()
 

@@ -1,9 +1,8 @@
-"""What a leader has sent to each follower, so that it notices which of it a follower has rejected.
+"""Tracks what a leader has sent to each follower, to detect records that a follower has rejected.
 
-A follower that fetches once more what it was sent has not appended it: it may have found that an offset, a leader epoch
-or a checksum is wrong, or it wants a gap to be confirmed. The leader checks those bytes again, also those that this
-process has written itself, before it sends them a second time. Damage that it finds is handled like any other
-(`replication/health.py`).
+A follower that fetches the same records again has not appended them: it may have found a wrong offset, leader epoch
+or checksum, or it needs a gap to be confirmed. The leader verifies those bytes, including those that this process
+wrote, before it sends them a second time. Corruption is handled as usual (`replication/replica_health.py`).
 """
 
 from bisect import bisect_right
@@ -15,23 +14,23 @@ from headrace.storage.log_types import FileRecords
 
 
 class Sent(NamedTuple):
-    """Where a slice ended. Names the segment by its offset: a file that is referred to here would stay on disk."""
+    """End of a sent slice. It names the segment by base offset: a reference to the file would keep it on disk."""
 
     base_offset: int
     end: int
 
 
 class SentSlices:
-    """One leader epoch of one partition."""
+    """Slices sent in one leader epoch of one partition."""
 
     __slots__ = ("_asked_for", "_sent")
 
     def __init__(self) -> None:
-        self._sent: dict[int, Sent] = {}  # to each follower with the last response
-        self._asked_for: dict[int, Sent] = {}  # that a follower has answered with another fetch
+        self._sent: dict[int, Sent] = {}  # by follower: slice of the last response
+        self._asked_for: dict[int, Sent] = {}  # by follower: slice after which it has sent another fetch
 
     def fetched(self, broker: int) -> None:
-        """Called once for each request, which may read several times until there is something to send."""
+        """Call once for each fetch request, which may read several times until there are records to send."""
         sent = self._sent.pop(broker, None)
         if sent is not None:
             self._asked_for[broker] = sent
@@ -40,7 +39,7 @@ class SentSlices:
         found = log.read(offset, bytes_max, log.log_end_offset)
         before = self._asked_for.pop(broker, None)
         if found is None:
-            # Nothing at an offset below the end: the offset of the batch that holds it has changed.
+            # No batch at an offset below the log end: the offset of the batch that holds it is corrupt.
             return read_again(log, offset, bytes_max, None) if offset < log.log_end_offset else None
         if before is not None and (_base_offset_of(log, offset, found), found.position) < before:
             found = read_again(log, offset, bytes_max, found)
