@@ -1,1 +1,3 @@
-"""replication: followers fetch from leaders, leaders see who keeps up, and the controller sees who is there."""
+"""Replication: followers fetch from leaders, leaders maintain the ISR, and brokers report their liveness to the
+controller.
+"""

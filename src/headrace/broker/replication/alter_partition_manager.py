@@ -1,7 +1,7 @@
-"""Keeps the ISRs of the partitions that this broker leads true: looks who keeps up, and has it committed.
+"""Proposes ISR changes for the partitions that this broker leads, and has them committed to the cluster metadata.
 
-Which ISR should be is `core/replica/leader_state.py`'s decision. A proposal whose outcome is not known is made again
-until it is: meanwhile the leader waits for everybody who may be in the ISR.
+`core/replica/leader_state.py` computes the ISR. A proposal whose outcome is unknown is repeated until it is known.
+Until then, the high watermark waits for every replica that may be in the ISR.
 """
 
 import asyncio
@@ -19,8 +19,8 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-# How often everybody is looked at for having fallen behind: a part of the time that a replica may lag, and at most
-# this long, so that what went wrong before is tried again soon.
+# Interval at which all ISRs are checked for lagging replicas: half of replica.lag.time.max.ms, and at most this long,
+# so that a failed proposal is retried soon.
 LOOK_S_MAX = 2.0
 RETRY_S = 0.2
 
@@ -43,13 +43,15 @@ class AlterPartitionManager:
             await asyncio.gather(self._task, return_exceptions=True)
 
     def fetched(self, partition: Partition, broker: int) -> None:
-        """A follower has shown how far it is: worth a look if it is not in sync yet."""
+        """Schedules a check of the partition's ISR if the follower that has fetched is not in it."""
         if broker not in partition.isr:
             self._news[partition] = None
             self._wake.set()
 
     def follow(self, event: MetadataDelta) -> None:
-        """After a change of states or sessions, who could not join before may now."""
+        """Schedules checks: after a change of partition states or sessions, more replicas may be eligible for the
+        ISR.
+        """
         if isinstance(event, SessionChanged):
             self._look_at_all()
         elif isinstance(event, PartitionsChanged):
@@ -129,9 +131,9 @@ class AlterPartitionManager:
 
 
 def _is_over(partition: Partition, proposal: AlterPartitionItem) -> bool:
-    """Whether the metadata has moved past the state that the proposal was made for.
+    """Returns whether the metadata has moved past the state that the proposal was made for.
 
-    A partition that was deleted, moved away or failed follows no metadata any more, and commits nothing.
+    A partition that was deleted, moved or taken offline no longer follows the metadata and commits nothing.
     """
     leadership = partition.leadership
     return (

@@ -1,7 +1,6 @@
-"""What a follower does with what its leader answers: append, truncate, start over, learn the watermark.
+"""A follower's handling of fetched data: append, truncate, restart the log, and update the high watermark.
 
-Runs on the loop; only truncation waits, for a thread that syncs. Errors of the disk take the partition offline, as
-everywhere.
+Runs on the event loop; only truncation waits, for a thread that syncs. Disk errors take the partition offline.
 """
 
 import logging
@@ -19,45 +18,45 @@ from headrace.storage.segment.segment_verifier import FORMAT_VERSION
 
 log = logging.getLogger(__name__)
 
-# Small batches cost some 3 µs each to check, write and account for: other requests wait for less than a millisecond.
+# Each small batch costs about 3 µs to verify, write and account for, so a run delays other requests by less than 1 ms.
 RUN_BATCHES_MAX = 256
 FIRST_EPOCH = 0
 
 
 class VerifiedRun(NamedTuple):
-    """Batches that lie one behind the other, and can be appended together."""
+    """Contiguous batches that are appended with one write."""
 
     batches: memoryview
     headers: list[BatchHeader]
 
 
 class Unconfirmed(Exception):
-    """The batch is right only if the leader has checked it against those around it, see `Expected`."""
+    """The batch is valid only if the leader has compared it with the batches around it, see `Expected`."""
 
 
 class Diverged(HeadraceError):
-    """The leader has other batches in a leader epoch that the log here has, too: metadata was restored in between.
+    """The leader has other batches in a leader epoch that this log has, too: the metadata was restored from a backup.
 
-    Which of them count cannot be told from the epochs. The leader's are those that clients use.
+    The epochs do not determine which of them are committed. The leader's are the ones that clients use.
     """
 
     code = ErrorCode.OFFSET_OUT_OF_RANGE
 
 
 class Expected(NamedTuple):
-    """What a follower knows about the batches that it has fetched.
+    """What a follower expects of the batches that it has fetched.
 
-    Offset and leader epoch of a batch are outside its checksum. Most batches have the next offset and the epoch of the
-    batch before. Any other may be right: compaction leaves gaps, a new leader begins an epoch, and a batch that begins
-    before the end of the log shows that the histories differ (`Diverged`). The follower appends it, or believes it,
-    once the leader has sent it twice: before the second time the leader compares it with the batches around it
-    (`sent_slices.py`).
+    A batch's offset and leader epoch are not covered by its checksum. Most batches have the next offset and the epoch
+    of the previous batch. Another value may be valid: compaction leaves gaps, a new leader starts an epoch, and a
+    batch that begins below the log end shows that the histories differ (`Diverged`). The follower accepts such a
+    batch only after the leader has sent it twice: before the second time, the leader compares it with the batches
+    around it (`sent_records.py`).
     """
 
-    offset: int  # where the log ends
-    epoch: int  # of its last batch
-    leader_epoch: int  # of the leader that sends
-    is_confirmed: bool = False  # this was fetched before, in the same leader epoch
+    offset: int  # log end offset
+    epoch: int  # leader epoch of the last batch
+    leader_epoch: int  # leader epoch of the sending leader
+    is_confirmed: bool = False  # the same was fetched before, in the same leader epoch
 
     def check(self, header: BatchHeader) -> None:
         if header.magic != FORMAT_VERSION:
@@ -69,14 +68,14 @@ class Expected(NamedTuple):
             )
         if header.next_offset <= max(self.offset, header.base_offset):
             raise CorruptBatch(f"the batch at offset {header.base_offset} arrived where {self.offset} should")
-        is_first_epoch = header.leader_epoch == FIRST_EPOCH  # no lower one can have become this one
+        is_first_epoch = header.leader_epoch == FIRST_EPOCH  # corruption cannot have raised it from a lower epoch
         is_new_epoch = header.leader_epoch > self.epoch and not is_first_epoch
         if (header.base_offset != self.offset or is_new_epoch) and not self.is_confirmed:
             raise Unconfirmed
 
 
 def verified_batches(records: memoryview, expected: Expected) -> Iterator[VerifiedRun]:
-    """What can be appended. Raises CorruptBatch or Unconfirmed behind what is good."""
+    """Yields the runs that can be appended. Raises CorruptBatch or Unconfirmed after the last valid one."""
     start, end, headers = 0, 0, list[BatchHeader]()
     try:
         for position, header in _checked(records, expected):
@@ -97,10 +96,11 @@ def verified_batches(records: memoryview, expected: Expected) -> Iterator[Verifi
 
 
 def _checked(records: memoryview, expected: Expected) -> Iterator[tuple[int, BatchHeader]]:
-    """Position and header of each batch that can be appended. Half a batch at the end is left for the next fetch.
+    """Yields position and header of each batch that can be appended. A partial batch at the end is left for the next
+    fetch.
 
-    Checksums are checked before anything is handed on: what a leader's disk or a network card has changed on the way
-    does not spread.
+    Checksums are verified before a batch is yielded, so that corruption by the leader's disk or by the network does
+    not spread.
     """
     offset, epoch = expected.offset, expected.epoch
     for position, header in walk(records):
@@ -113,7 +113,7 @@ def _checked(records: memoryview, expected: Expected) -> Iterator[tuple[int, Bat
 
 
 def _goes_on(last: BatchHeader, header: BatchHeader) -> bool:
-    """Whether a batch belongs to the same run: data of the same epoch."""
+    """Returns whether a batch can join the run: a data batch of the same leader epoch."""
     return (
         header.leader_epoch == last.leader_epoch
         and header.base_offset > last.last_offset
@@ -122,7 +122,7 @@ def _goes_on(last: BatchHeader, header: BatchHeader) -> bool:
 
 
 def check_history(partition: Partition, first: BatchHeader) -> None:
-    """Raises Diverged if a batch that the leader has confirmed begins within what the log has."""
+    """Raises Diverged if a batch that the leader has confirmed begins below the log end offset."""
     if first.base_offset < partition.log_end_offset:
         raise Diverged(
             f"the log here ends at offset {partition.log_end_offset}, within a batch of the leader, "
@@ -143,10 +143,10 @@ def append_run(partition: Partition, run: VerifiedRun, now_ms: int) -> None:
 
 
 async def make_place(partitions: ReplicaManager, partition: Partition, first: BatchHeader) -> bool:
-    """Begins an empty log at the base offset of the fetched batch if that is below the offset of the log.
+    """Restarts an empty log at the base offset of the fetched batch if that is below the log's start offset.
 
-    The leader's log start offset lies inside the batch then, after DeleteRecords; `learn` sets it here. False as for
-    `truncate_fully_and_start_at`: the batch must not be appended.
+    After DeleteRecords, the leader's log start offset can lie inside a batch; `learn` applies it here. Returns False
+    as `truncate_fully_and_start_at`: the batch must not be appended.
     """
     partition_log = partition.log
     start = partition_log.log_start_offset
@@ -156,7 +156,7 @@ async def make_place(partitions: ReplicaManager, partition: Partition, first: Ba
 
 
 async def cut(partitions: ReplicaManager, partition: Partition, diverging: EpochEndOffset) -> None:
-    """Truncate to what may be common with the leader; the next fetch finds out whether it is."""
+    """Truncates to the highest offset that may be common with the leader. The next fetch verifies it."""
     end = truncation(partition.log.epochs, partition.log_end_offset, diverging)
     log.info(
         "%s: the leader's epoch %d ends at %d; cutting from %d to %d, watermark %d",
@@ -175,7 +175,7 @@ async def cut(partitions: ReplicaManager, partition: Partition, diverging: Epoch
 
 
 def learn(partition: Partition, leader_watermark: int, leader_start: int) -> None:
-    """What the leader says is committed, as far as we hold it; and what it has deleted."""
+    """Applies the leader's high watermark, limited to the log end offset, and its log start offset."""
     known = min(leader_watermark, partition.log_end_offset)
     if known > partition.high_watermark:
         partition.set_high_watermark(known)

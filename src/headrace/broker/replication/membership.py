@@ -1,6 +1,7 @@
-"""This broker as a member of a cluster: its session, the watch on the facts, fetchers, ISRs and the controller's loop.
+"""Membership of this broker in a cluster: session, metadata watch, replica fetchers, ISR changes and controller
+lease.
 
-Started after the logs are open, and before clients are served; stopped in the opposite order.
+Started after the logs are open and before client listeners; stopped in the opposite order.
 """
 
 import asyncio
@@ -22,7 +23,7 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-# How long a stop waits for others to take over: an election takes some milliseconds, thousands of them a second.
+# How long a controlled shutdown waits for elections. An election takes milliseconds; thousands complete in a second.
 HAND_OVER_S_MAX = 10.0
 
 
@@ -38,7 +39,7 @@ class Membership:
         self._watch: asyncio.Task[None] | None = None
         self._news = asyncio.Event()
         self._is_working = False
-        self.superseded = asyncio.Event()  # set when another process has taken this broker's place
+        self.superseded = asyncio.Event()  # set when another process has registered with this broker's id
         self.is_isolated = False  # the other brokers have no session of this one, or none of them responds
 
     async def start(self) -> None:
@@ -56,7 +57,7 @@ class Membership:
 
     def follow(self, event: MetadataDelta) -> None:
         if not self._is_working:
-            return  # what begins now would outlive the stop
+            return  # tasks that start now would outlive the stop
         self.throttles.follow(event)
         self._fetchers.follow(event)
         self.isr_keeper.follow(event)
@@ -64,7 +65,7 @@ class Membership:
         self._news.set()
 
     async def controlled_shutdown(self) -> None:
-        """Let others lead what they can; returns when they do, or when they do not in time."""
+        """Requests that other brokers take over leadership. Returns when they have, or after `HAND_OVER_S_MAX`."""
         if not self._broker.settings.flag("controlled.shutdown.enable"):
             return
         if self.may_be_fenced:
@@ -91,7 +92,7 @@ class Membership:
         )
 
     async def stop(self) -> None:
-        """Copy nothing and decide nothing any more."""
+        """Stops replication, ISR changes and the controller."""
         self._is_working = False
         await self._health.stop()
         await self._control.stop()
@@ -100,7 +101,7 @@ class Membership:
 
     @property
     def may_be_fenced(self) -> bool:
-        """Whether others may have taken over without our knowing: the session may be over."""
+        """Whether this broker's session may have expired, so that others may lead its partitions already."""
         return self._session.lease is None
 
     @property
@@ -108,9 +109,11 @@ class Membership:
         return self._session.age_ms
 
     async def leave(self) -> None:
-        """The last thing: the logs are closed, and everybody may know that this broker is gone."""
+        """Ends the session. The last step of a shutdown: the logs are closed, and other brokers may observe that this
+        one is gone.
+        """
         await self._session.end()
         if self._watch is not None:
             self._watch.cancel()
             await asyncio.gather(self._watch, return_exceptions=True)
-        await self._broker.controller.stop()  # for the listeners of what the watch has shown
+        await self._broker.controller.stop()  # for the listeners of the watch's last changes

@@ -1,7 +1,7 @@
-"""One follower's loop: fetch from one leader everything that it leads and we follow, over one connection.
+"""Replica fetcher: replicates all partitions that this broker follows from one leader, over one connection.
 
-A fetch says what we hold. So nothing is asked for past what is on disk (where the topic wants that): each answer is
-appended and synced before the next request leaves.
+A fetch offset acknowledges every record below it. Therefore each response is appended, and flushed if the topic's
+flush policy requires it, before the next request is sent.
 """
 
 import asyncio
@@ -46,19 +46,20 @@ log = logging.getLogger(__name__)
 Key = tuple[UUID, int]
 Connect = Callable[[int], Awaitable[Peer]]
 
-# After a refusal: the leader may not have heard of its election yet, which takes milliseconds; or it is gone for good.
+# Pause after an error. The leader may not have received its election yet, which takes milliseconds, or it may be gone
+# for good.
 REFUSED_PAUSE_S = 0.02
 REFUSED_PAUSE_S_MAX = 1.0
-PATIENCE_MS_MIN = 20  # a fetch that waits for less is not worth its round trip
-# What a replica that is far behind takes of a partition at a time: a disk and a network are then busy most of the time,
-# and checking and writing it keeps other requests waiting for a few milliseconds.
+PATIENCE_MS_MIN = 20  # a shorter wait at the leader is not worth a round trip
+# Maximum fetched per partition while a replica is catching up. Large enough to keep disk and network mostly busy;
+# verifying and writing it delays other requests by a few milliseconds.
 BULK_BYTES_MAX = 4 * 1024 * 1024
 YIELD_BYTES = 256 * 1024
 CLIENT_ID = "replica"
 
 
 class PartitionFetchState:
-    """A partition that we fetch, and for how long not, after a refusal."""
+    """Fetch state of a partition: the next request, and the backoff after an error."""
 
     __slots__ = (
         "_bytes_min",
@@ -80,15 +81,15 @@ class PartitionFetchState:
         self._bytes_min = self.bytes_max = bytes_max
         self._wanted: WantedPartition | None = None
         self._wanted_for = (0, 0, 0, 0)
-        self._unconfirmed: tuple[int, int] | None = None  # leader epoch and offset of what the leader is to check
+        self._unconfirmed: tuple[int, int] | None = None  # leader epoch and fetch offset that the leader has to confirm
 
     @property
     def can_be_fetched(self) -> bool:
-        """A damaged log must not be taken for one that holds everything, so it says nothing before it is cut."""
+        """False while the log is offline or corrupt: a fetch offset would acknowledge records that it does not have."""
         return self.partition.failure is None and self.partition.refetch_from_epoch is None
 
     def wanted(self) -> WantedPartition:
-        """What to ask for now: nearly always the same as before, for nearly all partitions."""
+        """Returns the partition's part of the next fetch request. Cached, because it rarely changes."""
         partition, log = self.partition, self.partition.log
         end, start = log.log_end_offset, log.log_start_offset
         place = (partition.leader_epoch, end, start, self.bytes_max)
@@ -99,7 +100,7 @@ class PartitionFetchState:
         return self._wanted
 
     def expected(self) -> Expected:
-        """What is to come next, for the response that has just arrived."""
+        """Returns what the response that has just arrived must contain."""
         partition, log = self.partition, self.partition.log
         end, start = log.log_end_offset, log.log_start_offset
         epoch = log.epochs.epoch_of(end - 1) if end > start else NO_EPOCH
@@ -107,12 +108,12 @@ class PartitionFetchState:
         return Expected(end, epoch, partition.leader_epoch, is_confirmed=place == self._unconfirmed)
 
     def leave_to_leader(self) -> None:
-        """The leader checks what is fetched a second time, and little of it at a time."""
+        """Fetches the same offset again, so that the leader confirms it, and as little as possible."""
         self._unconfirmed = (self.partition.leader_epoch, self.partition.log_end_offset)
         self.bytes_max = self._bytes_min
 
     def got(self, count: int) -> None:
-        """A full answer means that more is there: the next one is larger. Who keeps up asks for little again."""
+        """Adapts the fetch size: a full response doubles it, and a response below the minimum size resets it."""
         if count >= self.bytes_max:
             self.bytes_max = max(min(2 * self.bytes_max, BULK_BYTES_MAX), self._bytes_min)
         elif count < self._bytes_min:
@@ -140,7 +141,7 @@ class ReplicaFetcher:
         self._timeout_s = settings.integer("replica.socket.timeout.ms") / 1000
         self._task = asyncio.create_task(self._run(), name=f"fetch from broker {leader}")
 
-    # What to fetch
+    # Partitions
 
     def add(self, partition: Partition) -> None:
         self._followed[(partition.topic_id, partition.index)] = PartitionFetchState(
@@ -149,7 +150,7 @@ class ReplicaFetcher:
         self.look_again()
 
     def drop(self, key: Key) -> None:
-        """The answer to a request that is under way passes this partition over."""
+        """Removes the partition. A response in flight ignores it."""
         self._followed.pop(key, None)
 
     def holds(self, partition: Partition) -> bool:
@@ -161,7 +162,7 @@ class ReplicaFetcher:
         return not self._followed
 
     def look_again(self) -> None:
-        """A fetch that waits at the leader for news of the others must not keep a new partition waiting."""
+        """Closes the connection, so that a fetch waiting at the leader does not delay a new partition."""
         self._changed.set()
         self._disconnect()
 
@@ -170,7 +171,7 @@ class ReplicaFetcher:
         self._disconnect()
         await asyncio.gather(self._task, return_exceptions=True)
 
-    # The loop
+    # Fetch loop
 
     async def _run(self) -> None:
         while True:
@@ -178,7 +179,7 @@ class ReplicaFetcher:
                 await self._round()
                 self._pause_s = 0.0
             except ConnectionLost as error:
-                if not self._changed.is_set():  # else `look_again` has closed the connection
+                if not self._changed.is_set():  # otherwise `look_again` has closed the connection
                     log.info("broker %d: %s", self._leader, error)
                 self._disconnect()
                 await self._pause()
@@ -194,7 +195,7 @@ class ReplicaFetcher:
     async def _pause(self) -> None:
         if self._changed.is_set() and not self._pause_s:
             self._pause_s = REFUSED_PAUSE_S
-            return  # the connection was dropped by ourselves, to look again at once
+            return  # `look_again` closed the connection: retry at once
         self._pause_s = min(max(2 * self._pause_s, REFUSED_PAUSE_S), REFUSED_PAUSE_S_MAX)
         await asyncio.sleep(self._pause_s)
 
@@ -216,7 +217,9 @@ class ReplicaFetcher:
         await self._take(fetched)
 
     async def _cut_damage(self, partition: Partition, due_epoch: int) -> None:
-        """Called where no answer is under way that would be appended behind the cut."""
+        """Truncates the corrupt part of the log. Call while no response is in flight that would be appended
+        afterwards.
+        """
         if partition.leader_epoch < due_epoch or partition.counts:
             return
         if not await self._broker.partitions.truncate_corruption(partition):
@@ -225,7 +228,9 @@ class ReplicaFetcher:
         log.warning("Re-replicating %s from offset %d", partition, partition.log_end_offset)
 
     async def _settle(self) -> None:
-        """What was written in an earlier role may not be on disk yet: it does not count before it is."""
+        """Flushes records that this broker appended in an earlier role. A fetch offset must not acknowledge them
+        before.
+        """
         for followed in list(self._followed.values()):
             partition = followed.partition
             if partition.refetch_from_epoch is not None:
@@ -273,7 +278,7 @@ class ReplicaFetcher:
             raise ConnectionLost(f"no response for {self._timeout_s:.0f} s") from None
 
     def _patience_ms(self) -> int:
-        """How long the leader may wait for news: until it is the turn of a partition that is not asked for now."""
+        """Returns how long the leader may delay the response: until the backoff of another partition ends."""
         now_s = self._loop.time()
         due_s = [one.not_before_s - now_s for one in self._followed.values() if one.not_before_s > now_s]
         return min([self._wait_ms, *(max(int(1000 * wait_s), PATIENCE_MS_MIN) for wait_s in due_s)])
@@ -283,7 +288,7 @@ class ReplicaFetcher:
             self._peer.close()
             self._peer = None
 
-    # What came
+    # Responses
 
     async def _take(self, fetched: Fetched) -> None:
         touched: list[Partition] = []
@@ -295,7 +300,7 @@ class ReplicaFetcher:
                 await self._take_row(followed, row)
                 touched.append(followed.partition)
                 if len(row.records) >= YIELD_BYTES:
-                    await asyncio.sleep(0)  # producers and consumers are served between two large pieces
+                    await asyncio.sleep(0)  # serves producers and consumers between two large appends
             except Diverged as error:
                 await self._begin_again(followed, error)
             except HeadraceError as error:
@@ -307,9 +312,9 @@ class ReplicaFetcher:
     async def _take_row(self, followed: PartitionFetchState, row: FetchedPartition) -> None:
         partition = followed.partition
         if partition.leader != self._leader:
-            return  # the facts have moved on while the answer was under way
+            return  # the leader changed while the response was in flight
         if row.error == ErrorCode.OFFSET_OUT_OF_RANGE and row.log_start_offset > partition.log_end_offset:
-            if followed.error is None:  # else it is repeated until the batch at that offset can be appended
+            if followed.error is None:  # otherwise repeated until the batch at that offset can be appended
                 log.warning("%s: the leader begins at %d; starting over from there", partition, row.log_start_offset)
             await self._broker.partitions.truncate_fully_and_start_at(partition, row.log_start_offset)
             return
@@ -320,7 +325,7 @@ class ReplicaFetcher:
             before = partition.log_end_offset, partition.log_start_offset
             await cut(self._broker.partitions, partition, EpochEndOffset(*row.diverging))
             if before == (partition.log_end_offset, partition.log_start_offset):
-                self._set_back(followed)  # the next fetch gets the same response
+                self._set_back(followed)  # the next fetch would get the same response
             else:
                 followed.pause_s = 0.0
             return
@@ -333,9 +338,10 @@ class ReplicaFetcher:
         followed.pause_s, followed.error = 0.0, None
 
     async def _append(self, followed: PartitionFetchState, records: memoryview) -> bool:
-        """Run by run, with turns for others in between. False: the facts have moved on meanwhile.
+        """Appends run by run, and yields to other requests in between. Returns False if the partition has changed
+        since.
 
-        A batch that the leader is to check first is left to the next fetch, and so are those behind it.
+        A batch that the leader must confirm first, and the batches behind it, are left to the next fetch.
         """
         partition = followed.partition
         epoch = partition.leader_epoch
@@ -355,9 +361,9 @@ class ReplicaFetcher:
         return True
 
     async def _begin_again(self, followed: PartitionFetchState, error: Diverged) -> None:
-        """Keeps the files of a replica whose history is not the leader's, and replicates it from the leader.
+        """Keeps the files of a replica whose history diverges from the leader's, and replicates it from the leader.
 
-        Not while the metadata counts it as in sync: the leader commits nothing without it then, and removes it soon.
+        Not while the replica is in the ISR or ELR: the leader commits nothing without it then, and removes it soon.
         """
         partition = followed.partition
         topic = self._broker.image.topics.get(partition.topic)
@@ -374,7 +380,7 @@ class ReplicaFetcher:
         await self._broker.controller.deliver_again([PartitionsChanged(topic, ())])
 
     def _append_failed(self, followed: PartitionFetchState, error: HeadraceError) -> None:
-        """Retries with a growing pause. Logs the first of equal errors: a full disk fails every append."""
+        """Retries with an increasing backoff. Logs the first of equal errors: a full disk fails every append."""
         if followed.error is not type(error):
             followed.error = type(error)
             log.warning("%s cannot be copied from broker %d: %s", followed.partition, self._leader, error)

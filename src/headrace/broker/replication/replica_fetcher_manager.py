@@ -1,4 +1,4 @@
-"""Which fetcher looks after which partition: one for each broker that leads something we follow."""
+"""Assigns partitions to replica fetchers: one fetcher for each broker that leads a partition followed here."""
 
 import asyncio
 from typing import TYPE_CHECKING
@@ -31,7 +31,7 @@ class ReplicaFetcherManager:
             case TopicCreated(topic) | PartitionsAdded(topic, _) | PartitionsChanged(topic, _):
                 self._follow_topic(topic)
             case BrokerRegistered(broker) if broker.node_id in self._by_leader:
-                # Perhaps under another address: what is connected to the old one would find out late.
+                # The address may have changed, and the connection to the former one would fail only later.
                 self._by_leader[broker.node_id].look_again()
         for gone in [one for one in self._leader_of if one.failure is not None]:
             self._drop(gone)
@@ -46,7 +46,7 @@ class ReplicaFetcherManager:
                 self._leader_of[partition] = leader
                 self._fetcher(leader).add(partition)
             elif partition.refetch_from_epoch is not None:
-                self._by_leader[leader].look_again()  # it may be cut now
+                self._by_leader[leader].look_again()  # it may be truncated now
 
     def _fetcher(self, leader: int) -> ReplicaFetcher:
         if leader not in self._by_leader:
@@ -55,7 +55,8 @@ class ReplicaFetcherManager:
 
     def _drop(self, partition: Partition) -> None:
         leader = self._leader_of.pop(partition, None)
-        if leader is not None and self._by_leader[leader].holds(partition):  # else it follows the next one of its name
+        # otherwise the fetcher has a newer partition of this name
+        if leader is not None and self._by_leader[leader].holds(partition):
             self._by_leader[leader].drop((partition.topic_id, partition.index))
 
     async def stop(self) -> None:

@@ -1,22 +1,24 @@
-"""Watches the replicas of this broker: offline logs, insufficient disk space, replicas that return late.
+"""Monitors this broker's replicas: offline or corrupt logs, insufficient disk space, and logs newer than the
+metadata.
 
-Such a log has a leader epoch that the metadata does not know, and the leader has committed records that the log lacks.
-One of the two histories must not count any more, and neither may be truncated. The one that clients use stays: the
-directory of the returning replica is renamed to a stray, which is not removed before an operator has had a week to look
-at it (`core/controller/stray_replicas.py`), and the replica is copied from the leader.
+Offline replicas: a partition whose files cannot be used is left to other replicas. This broker neither leads it nor
+stays in its ISR or ELR.
 
-A restored store may show sessions of brokers that are gone, until these expire. So a leader is believed to be there
-when its session outlasts that time.
+Corrupt replicas: the same, until the replica has been re-replicated from the first corrupt offset. First a new leader
+epoch begins in which this replica is not electable; then its fetcher truncates the log at the corruption and
+continues from there. If no other replica has every committed record, the replica stays leader and serves the records
+around the corruption.
 
-What this broker can still be relied on for, told to the others: copies that fail or rot, a disk that is full.
+Disk space: a broker whose disk is full reports it in its session. It leads only where no other replica can: it
+rejects records, and serves reads and deletions.
 
-A partition whose files cannot be used any more is left to other replicas: this one neither leads it nor counts as in
-sync. So it is with one that turned out to be damaged, until it has been copied anew from there on: first a new leader
-epoch begins in which this replica counts for nothing, then its fetcher cuts the log where the damage begins and goes on
-from there. Where no other replica holds everything, it stays and serves what is around the damage.
-
-A broker whose disk is full says so in its session. It leads only where no other replica can: it rejects records, and
-serves reads and deletions.
+Late replicas: after a restore of the metadata store, a log may have a leader epoch that the metadata does not have,
+while the leader has committed records that the log lacks. Only one of the two histories can stay, and neither may be
+truncated. The one that clients use stays: the directory of the late replica is renamed to a stray, which is kept for
+at least `log.stray.retention.ms`, 7 days by default, for an operator to inspect
+(`core/controller/stray_replicas.py`), and the replica is replicated from the leader. A restored store may contain
+sessions of brokers that are gone until these expire. Therefore a leader is treated as available when its session
+outlasts that time.
 """
 
 import asyncio
@@ -38,7 +40,7 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-SESSIONS_WAITED = 2  # a session that the store restores begins again, and its broker may have ended since
+SESSIONS_WAITED = 2  # a restored session starts again, and its broker may have stopped in the meantime
 
 
 class LateReplicas:
@@ -48,7 +50,9 @@ class LateReplicas:
         self._since_s: dict[Partition, float] = {}
 
     async def look(self) -> None:
-        """Called again and again while this broker has a session: without one, its metadata may be old."""
+        """Sets aside replicas that stay late. Called repeatedly; has no effect without a session, when the metadata
+        may be old.
+        """
         now_s = asyncio.get_running_loop().time()
         membership = self._broker.membership
         is_informed = membership is not None and not membership.may_be_fenced
@@ -81,9 +85,9 @@ class LateReplicas:
         )
 
 
-# Often enough that clients who are refused find another leader while they still try.
+# Short enough that rejected clients find another leader while they still retry.
 LOOK_S = 0.5
-# Damage is looked for less often: that asks every segment, 3 ms for ten thousand of them.
+# Corruption is checked less often: it visits every segment, 3 ms for ten thousand of them.
 LOOKS_PER_SEARCH = 4
 
 
@@ -127,7 +131,7 @@ class ReplicaHealthMonitor:
             await self._broker.controller.states.resign(wanted)
 
     def _failed_of(self, topic: TopicImage) -> list[int]:
-        """Partitions that count on us, and cannot."""
+        """Returns the partitions in whose ISR or ELR this broker is although its log is offline."""
         me = self._broker.node_id
         return [
             index
@@ -137,7 +141,10 @@ class ReplicaHealthMonitor:
         ]
 
     async def leave_damaged(self) -> None:
-        """Also called before this broker has a session: nobody shall elect it for a log that it does not have."""
+        """Removes this broker from the ISR and ELR of partitions whose log is corrupt or lost.
+
+        Also called before this broker has a session, so that it is not elected for a log that it does not have.
+        """
         lost = self._broker.partitions.lost
         wanted: dict[tuple[bool, bool], dict[str, list[int]]] = {}
         for partition in self._broker.partitions.all():
@@ -152,7 +159,7 @@ class ReplicaHealthMonitor:
         lost.end_doubts(self._broker.image)
 
     def _has_to_go(self, partition: Partition) -> bool:
-        """Whether a damaged copy still counts, or may be taken for one that does."""
+        """Whether a corrupt replica is still in the ISR or ELR, or could be mistaken for an intact one."""
         state = self._broker.image.state_of(partition.topic_id, partition.index)
         if state is None:
             return False  # the image is ahead of the partitions
@@ -166,7 +173,10 @@ class ReplicaHealthMonitor:
         return partition.counts or partition.leader_epoch < partition.refetch_from_epoch
 
     async def look_at_disk(self) -> None:
-        """Also called before the session begins: a broker that starts on a full disk is the last to be elected."""
+        """Reports a full disk in the session, or its end.
+
+        Also called before the session begins: a broker that starts with a full disk is the last to be elected.
+        """
         is_full = self._broker.reserve.is_short(self._was_full)
         if is_full != self._was_full:
             await self._session.say_full(is_full)

@@ -1,4 +1,4 @@
-"""The rates at which this broker copies, and lets copy, replicas that are being moved; as the configs have them now."""
+"""Replication quotas: limits the rate at which this broker sends and fetches replicas that are being reassigned."""
 
 from typing import TYPE_CHECKING
 
@@ -18,7 +18,7 @@ class ReplicationQuotaManager:
     def __init__(self, broker: "Broker") -> None:
         self._broker = broker
         self._clock = broker.clock
-        self._sending = ReplicationQuota()  # of what others copy from us
+        self._sending = ReplicationQuota()  # of followers that fetch from this broker
         self._copying = ReplicationQuota()
         self._sent_bytes = self._copied_bytes = 0
 
@@ -33,13 +33,13 @@ class ReplicationQuotaManager:
 
     @property
     def throttled_bytes(self) -> tuple[int, int]:
-        """Sent and copied under a throttle, whether or not anybody had to wait."""
+        """Bytes sent and fetched while subject to a quota, whether or not it delayed them."""
         return self._sent_bytes, self._copied_bytes
 
     # As leader
 
     def is_throttled(self, partition: Partition, follower: int) -> bool:
-        """Whether a follower gets nothing now; it asks again before long."""
+        """Whether a follower currently gets no records of the partition; it retries soon."""
         return self._slows_sending(partition, follower) and self._sending.wait_ms(self._clock.monotonic_ms()) > 0
 
     def sent(self, partition: Partition, follower: int, count: int) -> None:
@@ -48,14 +48,14 @@ class ReplicationQuotaManager:
             self._sending.copied(count, self._clock.monotonic_ms())
 
     def _slows_sending(self, partition: Partition, follower: int) -> bool:
-        """The list names who sends: the replicas that may lead."""
+        """Whether the quota applies: the list contains the sending replica, which is this broker."""
         listed = partition.log.config.leader_replication_throttled_replicas
         return is_listed(listed, partition.index, self._broker.node_id) and follower not in partition.isr
 
     # As follower
 
     def wait_s(self, partition: Partition) -> float:
-        """How long not to ask for this partition."""
+        """Returns how long the partition is excluded from fetches."""
         if not self._slows_copying(partition):
             return 0.0
         return self._copying.wait_ms(self._clock.monotonic_ms()) / 1000
