@@ -1,1 +1,1 @@
-"""broker.coordinator: runs the state machines of core.group and core.transaction over internal topics."""
+"""Coordinators: run the state machines of core.group and core.transaction over the partitions of internal topics."""

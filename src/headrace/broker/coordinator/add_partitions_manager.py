@@ -1,8 +1,8 @@
-"""Before a producer's first write of a transaction to a partition: does its coordinator know of that partition?
+"""Transaction verification (KIP-890): checks that a batch belongs to an open transaction before it is appended.
 
-Without this a batch that was held up on its way could open a transaction that nobody will ever end (KIP-890). Older
-clients have added the partition before; for newer ones the Produce itself adds it. Once a transaction is open in the
-partition, later batches of it are let through without asking.
+Without it, a delayed batch could open a transaction that no coordinator would ever end. Older clients have added the
+partition with AddPartitionsToTxn; for clients with transaction protocol v2 the Produce request adds it. Once a
+transaction is open in the partition, its later batches are appended without verification.
 """
 
 import logging
@@ -44,26 +44,28 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-ABORTABLE_FROM = 11  # clients of this version of Produce know an error that aborting the transaction heals
+ABORTABLE_FROM = 11  # from this Produce version on, clients handle an abortable error by aborting the transaction
 ADDING_VERSION = 2  # of `transaction.version`
 
 Unknown = list[tuple[ProducerIdentity, TopicPartition]]
 
 
 class Answered(NamedTuple):
-    """What a coordinator elsewhere has said about a partition, and what the partition knew of the producer then."""
+    """A remote coordinator's result for a partition, and the producer's state in the partition at the time of the
+    call.
+    """
 
     code: ErrorCode
     seen: tuple[int, int] | None
 
 
-# Of the coordinators that one request asked. Held by that request only: an append that never comes leaves none behind,
-# and no other request can use an answer that is not its own.
+# Results of the coordinators that one request consulted. Only that request holds them: an append that never happens
+# leaves none behind, and no other request can use them.
 Answers = Mapping[tuple[ProducerIdentity, TopicPartition], Answered]
 
 
 def refusal(code: ErrorCode) -> HeadraceError:
-    """The error that a coordinator here would have raised."""
+    """Returns the error that a coordinator on this broker would have raised."""
     match code:
         case ErrorCode.PRODUCER_FENCED | ErrorCode.INVALID_PRODUCER_EPOCH:
             return ProducerFenced("a newer producer has taken over the transactional id")
@@ -82,15 +84,15 @@ class AddPartitionsToTxnManager:
         self._partitions = broker.partitions
 
     def needs_verification(self, transactional_id: str, version: int) -> bool:
-        """Whether the coordinator is to be asked before anything is appended: it is to add, or it is elsewhere."""
+        """Whether the coordinator must be called before the append: to add the partition, or because it is remote."""
         return version >= ADDS_PARTITIONS_FROM or (
             self._broker.transactions.verifies and self._broker.transactions.elsewhere(transactional_id) is not None
         )
 
-    # For clients that leave it to the Produce
+    # Clients that add partitions through Produce
 
     def unverified_partitions(self, request: ProduceRequest) -> Unknown:
-        """Where the request begins to write in its transaction."""
+        """Returns the partitions in which the request may begin to write in its transaction."""
         return [
             (_owner(header), TopicPartition(partition.topic, partition.index))
             for partition, header in self._transactional(request)
@@ -109,10 +111,14 @@ class AddPartitionsToTxnManager:
         try:
             return self._partitions.leader(topic, index)
         except (NotLeader, UnknownTopic, UnknownTopicId):
-            return None  # the append says so, in its row
+            return None  # the append returns the error for this partition
 
     async def add(self, request: ProduceRequest, unknown: Unknown, version: int) -> Answers:
-        """Returns what a coordinator elsewhere said, for `check`. One on this broker is asked again by `check`."""
+        """Adds the partitions to their transactions. Returns the results of a remote coordinator; `check` evaluates
+        them.
+
+        Errors of a coordinator on this broker are dropped here, because `check` calls it again.
+        """
         assert request.transactional_id is not None, "only a transaction has partitions to add"
         by_owner: dict[ProducerIdentity, list[TopicPartition]] = {}
         for owner, place in unknown:
@@ -139,7 +145,7 @@ class AddPartitionsToTxnManager:
         places: list[TopicPartition],
         version: int,
     ) -> Answers:
-        """One answer for each partition; NOT_COORDINATOR where there is none."""
+        """Returns one result for each partition; NOT_COORDINATOR if the coordinator returned none."""
         seen = {place: producer_state_snapshot(self._broker, owner, place) for place in places}
         codes: dict[TopicPartition, ErrorCode] = {}
         try:
@@ -162,7 +168,7 @@ class AddPartitionsToTxnManager:
         if answered.code != ErrorCode.NONE:
             raise refusal(answered.code)
 
-    # For every batch of a transaction
+    # Every transactional batch
 
     def check(
         self,
@@ -172,7 +178,7 @@ class AddPartitionsToTxnManager:
         version: int,
         answers: Answers | None = None,
     ) -> None:
-        """Raise what the producer is to be told, unless its transaction covers the partition."""
+        """Raises the error of the Produce response unless the producer's transaction contains the partition."""
         if transactional_id is None:
             raise TransactionalIdDenied("a transactional batch needs the transactional id in the request")
         header = parse_header(records)
@@ -195,7 +201,7 @@ def _owner(header: BatchHeader) -> ProducerIdentity:
 
 
 def _is_open(partition: Partition, header: BatchHeader) -> bool:
-    """Whether this producer has written to the partition in the transaction that it has open, or sends that again."""
+    """Returns whether the producer has an open transaction, of the same epoch, in the partition."""
     entry = partition.log.producers.get(header.producer_id)
     if entry is None or entry.epoch != header.producer_epoch:
         return False
@@ -203,10 +209,11 @@ def _is_open(partition: Partition, header: BatchHeader) -> bool:
 
 
 def _check_first_sequence(partition: Partition, header: BatchHeader) -> None:
-    """With transactions v2 the sequences of every transaction start at 0, because each has an epoch of its own.
+    """Raises if the first batch of a producer without state in the partition does not start at sequence 0.
 
-    So a partition without state of the producer must receive 0 first: another sequence means that an earlier batch was
-    lost. The state cannot have expired, because an open transaction keeps it.
+    With transaction protocol v2, each transaction has its own epoch, so its sequences start at 0. Another first
+    sequence means that an earlier batch was lost. The state cannot have expired, because an open transaction keeps
+    it.
     """
     if header.base_sequence > 0 and partition.log.producers.get(header.producer_id) is None:
         raise OutOfOrderSequence(
@@ -216,7 +223,7 @@ def _check_first_sequence(partition: Partition, header: BatchHeader) -> None:
 
 
 def _as_produce_says(error: HeadraceError, version: int) -> HeadraceError:
-    """Producers know fewer codes than the clients of a coordinator, and older ones fewer still."""
+    """Maps a coordinator's error to one that producers handle. Older producers handle fewer of them."""
     match error:
         case ProducerFenced():
             return InvalidProducerEpoch(str(error))
@@ -225,5 +232,5 @@ def _as_produce_says(error: HeadraceError, version: int) -> HeadraceError:
         case ConcurrentTransactions() if version >= ADDS_PARTITIONS_FROM:
             return error
         case ConcurrentTransactions() | CoordinatorLoading() | CoordinatorNotAvailable() | NotCoordinator():
-            return NotEnoughReplicas(str(error))  # the one code that makes every producer try again
+            return NotEnoughReplicas(str(error))  # the only error that every producer retries
     return error

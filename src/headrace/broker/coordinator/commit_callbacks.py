@@ -1,4 +1,4 @@
-"""How those who wait for a coordinator hear its answers."""
+"""Completes coordinator requests: error mapping, waiters, and responses that wait for a commit."""
 
 import asyncio
 import logging
@@ -15,7 +15,7 @@ log = logging.getLogger(__name__)
 
 
 class Responder(Protocol):
-    """The runtime, as an answer that waits for a commit sees it."""
+    """The coordinator runtime as seen by a response that waits for a commit."""
 
     def committed(self, answers: Sequence[Answer]) -> None: ...
 
@@ -23,7 +23,7 @@ class Responder(Protocol):
 
 
 def as_answer(error: Exception, shard: CoordinatorContext[Any]) -> HeadraceError:
-    """What is told to those who wait: an error that was raised on purpose, or that there is a bug of ours."""
+    """Returns the error for the waiting requests. An unexpected exception is logged and becomes a generic error."""
     if isinstance(error, HeadraceError):
         return to_coordinator_error(error)
     log.error("%s: a request could not be carried out", shard.partition, exc_info=error)
@@ -31,12 +31,14 @@ def as_answer(error: Exception, shard: CoordinatorContext[Any]) -> HeadraceError
 
 
 def to_coordinator_error(error: HeadraceError) -> HeadraceError:
-    """As clients of a coordinator know it: who hears of partitions there gives up, instead of asking who it is now."""
+    """Replaces NotLeader by NotCoordinator: clients of a coordinator treat the former as fatal, and look up the
+    coordinator after the latter.
+    """
     return NotCoordinator(str(error)) if isinstance(error, NotLeader) else error
 
 
 def respond(waiter: Waiter, reply: object) -> None:
-    """Call the waiter. One that raises is logged, so that the other responses of its batch are still sent."""
+    """Calls the waiter. An exception is logged, so that the other responses of its batch are still sent."""
     try:
         waiter(reply)
     except Exception:
@@ -53,7 +55,7 @@ def settle(future: "asyncio.Future[Any]", reply: object) -> None:
 
 
 class CommitCallback:
-    """Answers when the facts of a decision are committed."""
+    """Completes responses when the records of their decision are committed."""
 
     __slots__ = ("_answers", "_runtime", "deadline_ms")
 
@@ -70,7 +72,9 @@ class CommitCallback:
 
 
 def expire(partition: Partition, now_ms: int, error: HeadraceError) -> bool:
-    """Fails the answers that have waited too long for a commit of the partition. True if others still wait."""
+    """Fails the responses that have waited too long for a commit of the partition. Returns whether others still wait
+    for it.
+    """
     waiting = [one for _, one in partition.waiters.appends if isinstance(one, CommitCallback)]
     expired = {one for one in waiting if one.deadline_ms is not None and one.deadline_ms <= now_ms}
     if expired:

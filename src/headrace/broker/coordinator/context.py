@@ -1,4 +1,4 @@
-"""The state of one coordinator partition, and its timers."""
+"""Context of one coordinator partition: state machine, load state, queued writes and timers."""
 
 import asyncio
 import logging
@@ -12,8 +12,8 @@ from headrace.model.errors import HeadraceError
 
 log = logging.getLogger(__name__)
 
-# A timer whose decision failed is due again after this delay, doubled with every failure in a row. The first retry
-# follows a short stall; the last bounds the log lines and appends of a partition that rejects everything.
+# Delay before a timer whose callback failed is due again; doubled with every consecutive failure. The first retry
+# follows a short stall. The maximum bounds the log lines and appends of a partition that rejects everything.
 RETRY_MS = 100
 RETRY_MS_MAX = 5_000
 
@@ -21,10 +21,10 @@ RETRY_MS_MAX = 5_000
 class Timers:
     """Calls `is_due` with the name of each timer at its time.
 
-    Every heartbeat and every commit moves a session's end a little further away. That changes a number here and
-    nothing in the loop: a handle that fires too early for the number by then is set again.
+    Every heartbeat and every commit postpones the end of a session. That changes only the due time stored here: an
+    event-loop handle that fires before it is set again.
 
-    A timer that raises is due again after a bounded backoff, until it succeeds or is set to another time.
+    A timer whose callback raises is due again after a bounded backoff, until it succeeds or is set to another time.
     """
 
     def __init__(self, clock: Clock, is_due: Callable[[str], None]) -> None:
@@ -32,11 +32,11 @@ class Timers:
         self._is_due = is_due
         self._due_ms: dict[str, int] = {}
         self._handles: dict[str, tuple[int, asyncio.TimerHandle]] = {}  # with the time that each is set for
-        self._retry_ms: dict[str, int] = {}  # by name, the delay before the next retry of a timer that failed
+        self._retry_ms: dict[str, int] = {}  # by name: delay before the next retry of a timer that failed
         self._is_cancelled = False
 
     def set(self, name: str, due_ms: int | None) -> None:
-        """A timer of the same name is replaced; None takes it back."""
+        """Sets a timer, and replaces one of the same name; None cancels it."""
         handle = self._handles.get(name)
         if due_ms is None:
             self._due_ms.pop(name, None)
@@ -79,7 +79,7 @@ class Timers:
         self.set(name, self._clock.monotonic_ms() + delay_ms)
 
     def cancel(self) -> None:
-        """Take all of them back, for good: a timer that is running now is not retried."""
+        """Cancels all timers permanently. A timer whose callback is running is not retried."""
         self._is_cancelled = True
         self._retry_ms.clear()
         for _, handle in self._handles.values():
@@ -90,18 +90,18 @@ class Timers:
 
 AnyMachine = TypeVar("AnyMachine", bound=CoordinatorShard[Any])
 
-Waiter = Callable[[object], None]  # told the reply, or the HeadraceError that stands in its place
+Waiter = Callable[[object], None]  # called with the reply, or with the HeadraceError that replaces it
 
 
 class QueuedWrite(NamedTuple):
-    """A request that is decided about together with others, at the end of this turn of the loop."""
+    """A request that is decided, and appended, together with the other requests of its event-loop iteration."""
 
     decide: Callable[[Any, RequestId, CoordinatorTime], Decision[Any]]
     waiter: Waiter
 
 
 class CoordinatorContext(Generic[AnyMachine]):
-    """One machine with the partition that it lives in."""
+    """State machine of one coordinator partition, with its timers and queued writes."""
 
     def __init__(
         self,
@@ -113,7 +113,7 @@ class CoordinatorContext(Generic[AnyMachine]):
         self.machine = machine
         self.partition = partition
         self.is_loaded = False
-        self.load_error: HeadraceError | None = None  # of the last attempt, while there is no machine
+        self.load_error: HeadraceError | None = None  # of the last load attempt, until one succeeds
         self.timers = Timers(clock, lambda name: timer_is_due(self, name))
         self.queue: list[QueuedWrite] = []
 

@@ -1,17 +1,17 @@
-"""Why a coordinator cannot answer now. All of it passes: clients ask again, or ask who can."""
+"""Errors of a coordinator that is unavailable or on another broker. All are retriable, after a lookup if necessary."""
 
 from headrace.model.errors import ErrorCode, RequestError
 
 
 class NotCoordinator(RequestError):
-    """Another broker looks after this group or transaction; the client should ask who does."""
+    """Another broker is the coordinator of this group or transaction. Clients look up the coordinator and retry."""
 
     code = ErrorCode.NOT_COORDINATOR
     retriable = True
 
 
 class CoordinatorLoading(RequestError):
-    """The coordinator is still reading its log; the client should try again in a moment."""
+    """The coordinator is still loading its partition. Clients retry."""
 
     code = ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
     retriable = True

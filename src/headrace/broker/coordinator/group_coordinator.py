@@ -1,9 +1,7 @@
-"""The group coordinator service and its runtime.
+"""Group coordinator: runs the state machines of `core/group` over the partitions of `__consumer_offsets`.
 
-The group coordinator: machines of `core/group` over the partitions of `__consumer_offsets`.
-
-Creates the topic when somebody first asks for a coordinator, follows who leads its partitions, and lets offsets expire.
-Handlers ask `call` for a decision about one group, or look at the machines of all of them.
+Creates the topic at the first coordinator lookup, follows the leadership of its partitions, and expires offsets.
+Handlers use `call` for a decision about one group, or `machines` to read all groups.
 """
 
 import asyncio
@@ -37,7 +35,7 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-# Between attempts to remove the offsets of a deleted topic, while the partition is being read or rejects appends.
+# Backoff for removing the offsets of a deleted topic while the partition is loading or rejects appends.
 REMOVAL_RETRY_S = 0.1
 REMOVAL_RETRY_S_MAX = 5.0
 
@@ -47,11 +45,14 @@ Removal = Callable[[GroupCoordinatorShard], Decision[Any]]
 class GroupRuntime(CoordinatorRuntime[GroupCoordinatorShard]):
     def __init__(self, broker: "Broker", new_machine: Callable[[], GroupCoordinatorShard]) -> None:
         commit_timeout_ms = broker.settings.integer("offsets.commit.timeout.ms")
-        # Without a record a group starts from an older commit, or without its members: its consumers repeat records.
+        # If a record is skipped, a group continues from an older commit or without its members: consumers reprocess
+        # records.
         super().__init__(broker, OFFSETS_TOPIC, new_machine, commit_timeout_ms=commit_timeout_ms, skips_corruption=True)
 
     async def _load(self, shard: CoordinatorContext[GroupCoordinatorShard]) -> None:
-        """A topic may have been deleted and created again while the partition had no coordinator."""
+        """Loads a partition, then removes outdated offsets: a topic may have been recreated while it had no
+        coordinator.
+        """
         await super()._load(shard)
         if shard.is_loaded:
             self._remove(shard.partition.index, GroupCoordinatorShard.remove_outdated, REMOVAL_RETRY_S)
@@ -61,15 +62,17 @@ class GroupRuntime(CoordinatorRuntime[GroupCoordinatorShard]):
             self._remove(shard.partition.index, decide, REMOVAL_RETRY_S if retries else None)
 
     def topic_created(self, topic: str) -> None:
-        """Partitions that are being read are not concerned: they remove what is outdated once they are loaded."""
+        """Removes offsets of a former topic of this name. Partitions that are loading remove outdated offsets
+        afterwards.
+        """
         for shard in self.shards():
             self._remove(shard.partition.index, lambda machine: machine.topic_created(topic), REMOVAL_RETRY_S)
 
     def _remove(self, index: int, decide: Removal, retry_s: float | None) -> None:
-        """Append tombstones; with `retry_s`, until the partition takes them or is led elsewhere.
+        """Appends tombstones. With `retry_s`, retries until the partition accepts them or has another leader.
 
-        A partition that is loaded again meanwhile has another machine, which decides then. What one decision leaves
-        over is removed in the next iteration of the event loop: requests and the broker's session do not wait for it.
+        If the partition is reloaded in between, its new state machine decides. Removals beyond the limit of one
+        decision follow in the next event-loop iteration: requests and the broker's session do not wait for them.
         """
         shard = self.led_shard(index)
         if shard is None:
@@ -133,16 +136,16 @@ class GroupCoordinatorService:
         overrides = self._broker.image.group_configs.get(group_id)
         return self._rules if overrides is None else rules_from(self._broker.settings, overrides)
 
-    # Asking
+    # Requests
 
     async def call(
         self, group_id: str, decide: Callable[[GroupCoordinatorShard, RequestId, CoordinatorTime], Decision[Any]]
     ) -> Any:
-        """Let the group's machine decide; returns the reply, whoever's decision brings it."""
+        """Runs a decision of the group's state machine. Returns the reply, which a later decision may produce."""
         return await self.runtime.call(group_id, decide)
 
     async def ask(self, group_id: str, question: Callable[[GroupCoordinatorShard], Any]) -> Any:
-        """Look into the group's machine. The answer waits until what it saw is committed."""
+        """Reads from the group's state machine. Returns when the state that was read is committed."""
         return await self.runtime.call(
             group_id, lambda machine, ticket, now: Decision(answers=(Answer(ticket, question(machine)),))
         )
@@ -155,9 +158,10 @@ class GroupCoordinatorService:
         *,
         confirm: bool = False,
     ) -> None:
-        """Calls the waiter with what is committed, unless another broker may have become the coordinator.
+        """Runs a read and calls the waiter when its state is committed, unless another broker may have become the
+        coordinator.
 
-        That is confirmed with the followers if `confirm` is set or this broker's session may have expired.
+        Leadership is confirmed with the followers if `confirm` is set or this broker's session may have expired.
         """
         may_be_fenced = self._may_be_fenced()
         if (
@@ -189,22 +193,24 @@ class GroupCoordinatorService:
         return membership is not None and membership.may_be_fenced
 
     def machines(self) -> Iterable[GroupCoordinatorShard]:
-        """All of them; raises while some are still being read, because an answer without them would mislead."""
+        """Returns the state machines of all partitions led here. Raises while one is loading: the result would be
+        incomplete.
+        """
         return [shard.machine for shard in self.runtime.all_shards()]
 
     def shard(self, index: int) -> CoordinatorContext[GroupCoordinatorShard]:
-        """The machine of one partition of the topic; raises unless we lead it and have read it."""
+        """Returns the context of one partition of the topic. Raises unless this broker leads it and has loaded it."""
         return self.runtime.shard(index)
 
     async def leader_of(self, group_id: str) -> int:
-        """The broker that looks after a group. The first time anybody asks, the topic is made."""
+        """Returns the broker that coordinates the group. The first lookup creates the topic."""
         topic = await self._topic.ensure()
         return topic.partitions[self.runtime.partition_of(group_id)].leader
 
-    # Following the cluster
+    # Applying cluster metadata
 
     def start(self) -> None:
-        """Lead what is ours already, and look for expired offsets from now on."""
+        """Loads the partitions that this broker leads, and schedules the expiration of offsets."""
         self._topic.lead()
         self._schedule_expiry()
 
@@ -246,7 +252,7 @@ def limits_from(settings: Settings) -> GroupCoordinatorConfig:
 
 
 def rules_from(settings: Settings, overrides: Mapping[str, str] | None = None) -> ConsumerGroupConfig:
-    """What holds for a group of the new protocol; `overrides` are its own configs."""
+    """Returns the configuration of a group with the consumer protocol; `overrides` are the group's own configs."""
     assignors = settings.config("group.consumer.assignors")
     assert isinstance(assignors, tuple), "the key is a list"
     policy = settings.config("group.consumer.migration.policy")

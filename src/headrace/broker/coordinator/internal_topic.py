@@ -1,4 +1,4 @@
-"""The topic that a coordinator keeps its facts in: made when first needed, its partitions led by the coordinator."""
+"""Internal topic of a coordinator: created when first needed; its leadership changes start and stop coordinators."""
 
 import asyncio
 import logging
@@ -35,12 +35,12 @@ class InternalTopicManager:
         self._partitions = partitions
         self._replication_factor = replication_factor
         self._configs = configs
-        self._refused: dict[int, str] = {}  # by partition without a coordinator here, the error that was logged
-        self._led: dict[int, int] = {}  # by partition, the leader epoch that we took it up in
+        self._refused: dict[int, str] = {}  # by partition without a coordinator here: the error that was logged
+        self._led: dict[int, int] = {}  # by partition: the leader epoch in which its coordinator was started
         self._one_at_a_time = asyncio.Lock()
 
     async def ensure(self) -> TopicImage:
-        """The topic, created if this is the first time that anybody needs it."""
+        """Returns the topic. The first call creates it."""
         async with self._one_at_a_time:
             image = self._broker.image
             if self.name not in image.topics:
@@ -59,7 +59,7 @@ class InternalTopicManager:
         if isinstance(outcome, HeadraceError) and not isinstance(outcome, TopicExists):
             raise CoordinatorNotAvailable(f"{self.name} cannot be created: {outcome}")
 
-    # Following the cluster's facts
+    # Applying cluster metadata
 
     def follow(self, event: MetadataDelta) -> None:
         match event:
@@ -72,7 +72,9 @@ class InternalTopicManager:
                     self._resign(index)
 
     def lead(self) -> None:
-        """Take up every partition that this broker leads, and lay down those that it does not lead any more."""
+        """Starts coordinators for the partitions that this broker leads, and stops those of partitions that it no
+        longer leads.
+        """
         topic = self._broker.partitions.followed(self.name)
         if topic is None:
             return
@@ -84,11 +86,13 @@ class InternalTopicManager:
                 self._lead(index, state.leader_epoch)
 
     def _lead(self, index: int, leader_epoch: int) -> None:
-        """One partition that cannot be opened has no coordinator here; the others, and the broker, go on."""
+        """Starts the coordinator of a partition. One that cannot be opened has none; other partitions are not
+        affected.
+        """
         try:
             partition = self._broker.partitions.get(self.name, index)
         except HeadraceError as error:
-            if self._refused.get(index) != str(error):  # every change of the topic tries again
+            if self._refused.get(index) != str(error):  # every change of the topic retries
                 log.error("%s-%d has no coordinator on this broker: %s", self.name, index, error)
             self._refused[index] = str(error)
             return

@@ -1,4 +1,4 @@
-"""Reading a coordinator's log back into its machine, a little at a time."""
+"""Loads a coordinator partition: replays its log into the state machine, in slices of event-loop time."""
 
 import asyncio
 import logging
@@ -18,20 +18,20 @@ from headrace.storage.segment.index_rebuild import IndexRebuilding
 
 log = logging.getLogger(__name__)
 
-# One read while replaying: large enough that reading is not what costs.
+# Bytes per read; large enough that reads do not dominate.
 REPLAY_BYTES = 1024 * 1024
-# Records between two looks at the clock: some 0.1 ms of work.
+# Records between two checks of the clock; about 0.1 ms of work.
 RECORDS_A_STEP = 32
 
 
 class CoordinatorLoader:
-    """Everything that a partition holds, into a machine.
+    """Replays everything in a partition's log into a state machine.
 
-    Committed or not: a leader never takes back what its log holds, and answers wait for the commit.
+    Includes uncommitted records: a leader never truncates its log, and responses wait for the commit.
     """
 
     def __init__(self, machine: CoordinatorShard[Any], partition: Partition, *, skips_corruption: bool = False) -> None:
-        """With `skips_corruption`, corrupt offsets are logged and left out. Otherwise CorruptLog is raised."""
+        """With `skips_corruption`, corrupt offsets are logged and skipped. Otherwise CorruptLog is raised."""
         self._machine = machine
         self._partition = partition
         self._offset = partition.log_start_offset
@@ -52,11 +52,11 @@ class CoordinatorLoader:
                 continue
             if piece is None:
                 return
-            data = await asyncio.to_thread(piece.read)  # after a start it may still be on the disk
+            data = await asyncio.to_thread(piece.read)  # after a start, the data may not be in the page cache
             await run_in_slices(self._batches(data))
 
     def _skip(self, corruption: CorruptLog) -> None:
-        """Continues behind the corrupt offsets. Raises the error again if their end is not known."""
+        """Continues after the corrupt offsets. Raises the error again if their end is unknown."""
         holes = (one for one in holes_in(self._partition.log) if one.base_offset <= self._offset < one.next_offset)
         end = max((one.next_offset for one in holes), default=None)
         if end is None:
@@ -79,7 +79,7 @@ class CoordinatorLoader:
                 self._control(memoryview(data)[position:end], header)
                 yield
             else:
-                # A coordinator's own batches are not compressed, and most hold a single record: no step too many.
+                # Coordinator batches are uncompressed and most hold one record, so the common path avoids extra calls.
                 plain = not header.attributes & CODEC_MASK
                 section = data[position + HEADER_BYTES : end] if plain else records_section(data[position:end], header)
                 replay = self._replay_of(header)

@@ -1,4 +1,4 @@
-"""Producer ids that no other producer has: taken from the cluster's metadata a block at a time."""
+"""Allocates unique producer ids, in blocks reserved in the cluster metadata."""
 
 from asyncio import Lock
 
@@ -6,7 +6,7 @@ from headrace.broker.controller.controller import Controller
 
 
 class ProducerIdManager:
-    """Hands out the ids of a block, and fetches the next block when it is used up."""
+    """Returns the ids of a block, and reserves the next block when it is used up."""
 
     def __init__(self, controller: Controller) -> None:
         self._controller = controller
@@ -16,7 +16,7 @@ class ProducerIdManager:
     async def take(self) -> int:
         async with self._one_at_a_time:
             while self._next == self._end or self._next < self._controller.image.producer_id_floor:
-                # Below the floor, the rest of a block has ids that logs know from before a restore.
+                # After a restore of the metadata, logs already contain the remaining ids of a block below the floor.
                 block = await self._controller.allocate_producer_ids()
                 self._next, self._end = block.first, block.first + block.count
             self._next += 1

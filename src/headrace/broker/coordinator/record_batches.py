@@ -1,4 +1,4 @@
-"""Splits the facts of a divisible decision into batches that the partition accepts."""
+"""Splits the coordinator records of a divisible decision into batches that the partition accepts."""
 
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
@@ -6,15 +6,15 @@ from typing import Any
 from headrace.core.coordinator import CoordinatorRecord
 from headrace.records.batch import HEADER_BYTES
 
-# The most that a record of a batch takes besides its key and value: five varints of at most five bytes, a timestamp
-# delta of at most ten, and its attributes. An estimate from above keeps each batch within the limit.
+# Upper bound of a record's size besides key and value: five varints of at most 5 bytes, a timestamp delta of at most
+# 10, and the attributes. With an upper bound, each batch stays within the limit.
 RECORD_OVERHEAD_BYTES_MAX = 36
 
 
 def in_batches(
     facts: Sequence[Any], encode: Callable[[Any], CoordinatorRecord | None], bytes_max: int
 ) -> Iterator[Sequence[Any]]:
-    """Yields runs of facts in their order; a fact that is too large alone is a run of its own."""
+    """Yields runs of coordinator records in order. A record that exceeds the limit is a run of its own."""
     run: list[Any] = []
     size = HEADER_BYTES
     for fact in facts:

@@ -1,6 +1,6 @@
-"""Transactions that reach over brokers: what a leader asks a coordinator elsewhere, and the other way round.
+"""Requests between a partition leader and a transaction coordinator on another broker.
 
-Only the words of the protocol are here; who is asked, and what follows from the answer, is the callers' business.
+Encodes the requests and decodes the responses. The callers choose the broker and handle the results.
 """
 
 from collections.abc import Iterable, Sequence
@@ -23,12 +23,13 @@ if TYPE_CHECKING:
     from headrace.broker.network.inter_broker_client import Peers
     from headrace.broker.server import Broker
 
-# A leader responds within `markers.MARKER_WAIT_S`; one that takes longer is paused or gone, and another may lead.
+# A leader responds within `transaction_marker_manager.MARKER_WAIT_S`. One that takes longer is paused or gone, and
+# another broker may lead.
 MARKER_ANSWER_SECONDS_MAX = 3.0
 
 
 class RemoteCoordinatorError(RequestError):
-    """Another broker has refused, with a code of its own."""
+    """An error code that another broker returned."""
 
     def __init__(self, code: int, message: str) -> None:
         super().__init__(message)
@@ -36,9 +37,9 @@ class RemoteCoordinatorError(RequestError):
 
 
 def producer_state_snapshot(broker: "Broker", owner: ProducerIdentity, place: TopicPartition) -> tuple[int, int] | None:
-    """What an end of the producer's transaction would change in the partition.
+    """Returns the part of the producer's state in the partition that the end of its transaction would change.
 
-    Where it is the same before and after a coordinator elsewhere was asked, no end came in between.
+    If it is equal before and after a call to a remote coordinator, the transaction did not end in between.
     """
     partition = broker.partitions.held(place.topic, place.partition)
     entry = partition.log.producers.get(owner.producer_id) if partition is not None else None
@@ -54,11 +55,13 @@ async def add_partitions_at(
     *,
     verify_only: bool,
 ) -> dict[TopicPartition, ErrorCode]:
-    """Have the coordinator add partitions to a transaction, or say whether they are in it."""
+    """Sends AddPartitionsToTxn to the coordinator. With `verify_only`, it only checks that the transaction has the
+    partitions.
+    """
     from kio.schema.add_partitions_to_txn.v5 import request as kio_request
     from kio.schema.add_partitions_to_txn.v5.response import AddPartitionsToTxnResponse
 
-    messages: Any = kio_request  # its number types are for readers of its own
+    messages: Any = kio_request  # untyped: kio's number types would need conversions here
     transaction = messages.AddPartitionsToTxnTransaction(
         transactional_id=transactional_id,
         producer_id=owner.producer_id,
@@ -84,7 +87,7 @@ async def add_partitions_at(
 async def write_markers_at(
     peers: "Peers", node_id: int, wanted: "Sequence[tuple[TopicPartition, Outcome]]"
 ) -> list[HeadraceError | None]:
-    """Have a leader write markers, in one request; for each, None when it is committed, or what prevents that."""
+    """Sends markers to a leader in one request. Returns for each None if it is committed, or the error."""
     from kio.schema.write_txn_markers.v2 import request as kio_request
     from kio.schema.write_txn_markers.v2.response import WriteTxnMarkersResponse
 
@@ -121,7 +124,7 @@ async def write_markers_at(
 
 
 def _marker_error(code: ErrorCode, node_id: int, place: TopicPartition) -> HeadraceError | None:
-    """The error that a leader here would have raised. Every other code is retried, as if another broker led."""
+    """Returns the error that a leader on this broker would have raised. Other codes are retried as NotLeader."""
     match code:
         case ErrorCode.NONE:
             return None

@@ -1,8 +1,8 @@
-"""The shell of a coordinator: runs machines over the partitions of an internal topic.
+"""Coordinator runtime: runs state machines over the partitions of an internal topic that this broker leads.
 
-One machine for each partition that this broker leads. `submit` is the whole cycle: decide, append, apply, wait for the
-commit, answer. Everything runs on the loop, so decisions of one machine never overlap; a machine whose append failed
-has changed nothing, and whoever asked gets the error. `call` is the same for a coroutine.
+`submit` runs the whole cycle: decide, append, apply, wait for the commit, respond. `call` is the same for a
+coroutine. Runs on the event loop, so decisions of one state machine never overlap. If the append fails, the state
+machine is unchanged and the request gets the error.
 """
 
 import asyncio
@@ -46,20 +46,21 @@ log = logging.getLogger(__name__)
 
 Decide = Callable[[AnyMachine, RequestId, CoordinatorTime], Decision[Any]]
 
-# Requests of one turn of the loop that share an append: more would save nothing, and hold up those behind them.
+# Requests of one event-loop iteration that share an append. More would save nothing and delay the requests behind them.
 QUEUE_MAX = 256
-# Between attempts to set the timers of a machine that was just loaded: its log may reject appends for a while.
+# Backoff for setting the timers of a state machine that was just loaded: its log may reject appends for a while.
 LOADED_RETRY_S = 0.1
 LOADED_RETRY_S_MAX = 5.0
-# Before a partition whose replay failed is read again, into a new machine: each attempt may read the whole log.
+# Delay before a partition whose replay failed is replayed into a new state machine: each attempt may read the whole
+# log.
 REPLAY_RETRY_S = 5.0
-# How often waits for a commit are checked while there are any: a timeout is late by this much at most.
+# How often waits for a commit are checked while there are any. A timeout is late by at most this long.
 EXPIRY_CHECK_MS = 250
-TICKET_PARTITION_BITS = 16  # no topic has more partitions than that
+TICKET_PARTITION_BITS = 16  # no topic has more partitions
 
 
 class CoordinatorRuntime(Generic[AnyMachine]):
-    """All machines of one kind, over the partitions of one internal topic."""
+    """State machines of one kind, one for each partition of an internal topic that this broker leads."""
 
     def __init__(
         self,
@@ -70,9 +71,9 @@ class CoordinatorRuntime(Generic[AnyMachine]):
         commit_timeout_ms: int | None = None,
         skips_corruption: bool = False,
     ) -> None:
-        """After `commit_timeout_ms` without a commit a request fails with COORDINATOR_NOT_AVAILABLE.
+        """A request fails with COORDINATOR_NOT_AVAILABLE after `commit_timeout_ms` without a commit.
 
-        With `skips_corruption`, the machines work without the records that no replica can read any more.
+        With `skips_corruption`, a state machine is loaded without the records that no replica can read any more.
         """
         self._broker = broker
         self._commit_timeout_ms = commit_timeout_ms
@@ -84,13 +85,13 @@ class CoordinatorRuntime(Generic[AnyMachine]):
         self._shards: dict[int, CoordinatorContext[AnyMachine]] = {}
         self._tickets = count(1)
         self._waiting: dict[RequestId, Waiter] = {}
-        self._queued: list[CoordinatorContext[AnyMachine]] = []  # that have something in their queues
-        self._committed: list[Answer] = []  # to be told at the end of this turn
+        self._queued: list[CoordinatorContext[AnyMachine]] = []  # with queued writes
+        self._committed: list[Answer] = []  # sent in the next event-loop iteration
         self._loads: set[asyncio.Task[None]] = set()
-        # Each takes a slice of the loop; fifty slices in one turn would hold up everybody else.
+        # Each load takes a slice of an event-loop iteration. Fifty loads at once would delay all requests.
         self._one_load_at_a_time = asyncio.Lock()
 
-    # Which machine
+    # Lookup
 
     def partition_of(self, name: str) -> int:
         topic = self._broker.image.topics.get(self._topic)
@@ -110,29 +111,31 @@ class CoordinatorRuntime(Generic[AnyMachine]):
         return shard
 
     def shards(self) -> list[CoordinatorContext[AnyMachine]]:
-        """Every machine that is ready: for requests that ask about all of them."""
+        """Returns every loaded partition: for requests that cover all of them."""
         return [shard for shard in self._shards.values() if shard.is_loaded]
 
     def led(self) -> list[CoordinatorContext[AnyMachine]]:
-        """Every machine of this broker, including those that are being read."""
+        """Returns every partition of this broker, including those that are loading."""
         return list(self._shards.values())
 
     def led_shard(self, index: int) -> CoordinatorContext[AnyMachine] | None:
-        """The machine of one partition, also while it is being read; None if this broker does not lead it."""
+        """Returns the context of one partition, also while it is loading; None if this broker does not lead it."""
         return self._shards.get(index)
 
     def leads(self, shard: CoordinatorContext[AnyMachine]) -> bool:
-        """Whether the machine still is the one of its partition."""
+        """Returns whether the context is still the current one of its partition."""
         return self._shards.get(shard.partition.index) is shard
 
     def all_shards(self) -> list[CoordinatorContext[AnyMachine]]:
-        """The same, for whoever cannot do with a part of them."""
+        """Returns every partition of this broker. Raises if one of them is loading."""
         return [self.shard(index) for index in self._shards]
 
-    # The cycle
+    # Decide, append, respond
 
     def submit(self, name: str, decide: "Decide[AnyMachine]", waiter: Waiter) -> RequestId:
-        """Let the machine of `name` decide; the waiter gets the reply to our ticket, whoever's decision brings it."""
+        """Runs a decision of the state machine of `name`. The waiter gets the reply to the returned request id, which
+        a later decision may produce.
+        """
         shard = self.shard_for(name)
         if shard.queue:
             self._carry_out_queue(shard)
@@ -148,13 +151,16 @@ class CoordinatorRuntime(Generic[AnyMachine]):
         return ticket
 
     def _ticket(self, shard: CoordinatorContext[AnyMachine]) -> RequestId:
-        """A new one, which tells its partition: who waits for a machine can be found when the machine goes."""
+        """Returns a new request id. It contains the partition, so that the waiting requests of a partition can be
+        found when this broker resigns.
+        """
         return next(self._tickets) << TICKET_PARTITION_BITS | shard.partition.index
 
     def schedule_batched_write(self, name: str, decide: "Decide[AnyMachine]", waiter: Waiter) -> None:
-        """The same, for decisions that see nothing of one another's facts: those of one turn share one append.
+        """As `submit`, for decisions that do not depend on each other's records: those of one iteration share an
+        append.
 
-        Everybody else's decision about the machine waits for them, so it does see their facts.
+        Any other decision of the state machine runs the queued ones first, so it observes their records.
         """
         shard = self.shard_for(name)
         shard.queue.append(QueuedWrite(decide, waiter))
@@ -166,7 +172,7 @@ class CoordinatorRuntime(Generic[AnyMachine]):
             self._queued.append(shard)
 
     async def call(self, name: str, decide: "Decide[AnyMachine]") -> Any:
-        """`submit`, for a coroutine: returns the reply, or raises it if it is an error."""
+        """`submit` for a coroutine: returns the reply, or raises it if it is an error."""
         future: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
         ticket = self.submit(name, decide, partial(settle, future))
         try:
@@ -194,7 +200,7 @@ class CoordinatorRuntime(Generic[AnyMachine]):
             self._waiting[ticket] = waiter
             decisions.append(decision)
         self._carry_out_together(shard, decisions)
-        # Last, because whoever is told may ask again at once, and must find what was asked before done.
+        # Last: a waiter may send its next request at once, which must observe the earlier requests as completed.
         for waiter, reason in refused:
             respond(waiter, reason)
 
@@ -211,7 +217,7 @@ class CoordinatorRuntime(Generic[AnyMachine]):
                 self.fail(decision.answers, reason)
 
     def decide(self, shard: CoordinatorContext[AnyMachine], decide: Callable[[AnyMachine], Decision[Any]]) -> None:
-        """Let a machine decide that nobody has asked: its time has come, or the world has changed."""
+        """Runs a decision without a request: a timer is due, or the metadata has changed."""
         if not shard.is_loaded:
             raise CoordinatorLoading(f"{shard.partition} is being read")
         if shard.queue:
@@ -222,7 +228,9 @@ class CoordinatorRuntime(Generic[AnyMachine]):
         return CoordinatorTime(self._clock.monotonic_ms(), self._clock.wall_ms())
 
     def carry_out(self, shard: CoordinatorContext[AnyMachine], decision: Decision[Any]) -> None:
-        """Append, apply, set the timers, and answer once everything that the decision has seen is committed."""
+        """Appends and applies the records, sets the timers, and responds once everything that the decision has read
+        is committed.
+        """
         partition = shard.partition
         if not shard.is_loaded:
             raise CoordinatorLoading(f"{partition} is being read again")
@@ -232,7 +240,7 @@ class CoordinatorRuntime(Generic[AnyMachine]):
             shard.timers.set(name, due_ms)
         if not decision.answers:
             return
-        # Also a decision without facts waits: what it read may not be committed yet, and could still be lost.
+        # A decision without records waits, too: what it read may be uncommitted and could still be lost.
         if partition.log_end_offset <= partition.high_watermark:
             self._answer(decision.answers)
         else:
@@ -251,12 +259,14 @@ class CoordinatorRuntime(Generic[AnyMachine]):
         self._expiry = asyncio.get_running_loop().call_later(delay_s, self._expire_waits, delay_ms)
 
     def _expire_waits(self, delay_ms: int) -> None:
-        """The records may still be committed later, as in Kafka: clients retry, and find them done."""
+        """Fails requests whose commit has timed out. As in Kafka, the records may be committed later; clients retry
+        and find them applied.
+        """
         self._expiry = None
         late = CoordinatorNotAvailable(f"not committed within {self._commit_timeout_ms} ms")
         now_ms = self._clock.monotonic_ms()
         still_waiting = [expire(shard.partition, now_ms, late) for shard in list(self._shards.values())]
-        # A response can lead to the next request of its connection at once, which sets the timer itself.
+        # A response can trigger the next request of its connection at once, which sets the timer itself.
         if any(still_waiting) and self._expiry is None:
             self._schedule_expiry(delay_ms)
 
@@ -283,17 +293,17 @@ class CoordinatorRuntime(Generic[AnyMachine]):
 
     @contextmanager
     def applying(self, shard: CoordinatorContext[AnyMachine]) -> Iterator[None]:
-        """Around changes of a machine that its log holds already.
+        """Context manager for changes of a state machine that are already in its log.
 
-        A machine that raises here is behind its log, and each of its later decisions could be wrong. It decides
-        nothing more: the partition is replayed into a new machine, and requests get COORDINATOR_LOAD_IN_PROGRESS.
+        A state machine that raises here is behind its log, and its later decisions could be wrong. It makes no more
+        decisions: the partition is replayed into a new state machine, and requests get COORDINATOR_LOAD_IN_PROGRESS.
         """
         try:
             yield
         except Exception as error:
             log.critical("%s: a record could not be applied; reloading the partition", shard.partition, exc_info=True)
             shard.is_loaded = False
-            # Not here: resigning responds to all requests of the partition, and our caller responds to its own.
+            # Deferred: resigning responds to all requests of the partition, and the caller responds to its own.
             asyncio.get_running_loop().call_soon(self._reload, shard)
             raise CoordinatorLoading(f"{shard.partition} is being read again") from error
 
@@ -320,9 +330,10 @@ class CoordinatorRuntime(Generic[AnyMachine]):
             raise NotCoordinator(str(error)) from error
 
     def committed(self, answers: Sequence[Answer]) -> None:
-        """What these answers rest on is committed. They are given when the append that brought this is over.
+        """Called when the records behind these responses are committed. They are sent in the next event-loop
+        iteration.
 
-        Whoever is told may ask again at once, and the machine has yet to apply what that append has written.
+        A response could trigger the client's next request before the state machine has applied the appended records.
         """
         if not self._committed:
             asyncio.get_running_loop().call_soon(self._answer_committed)
@@ -348,18 +359,19 @@ class CoordinatorRuntime(Generic[AnyMachine]):
     # Leadership
 
     def lead(self, partition: Partition) -> None:
-        """This broker leads the partition now: read its log, then serve."""
+        """Starts the coordinator of a partition that this broker leads now: loads it, then serves requests."""
         shard = CoordinatorContext(self._new_machine(), partition, self._clock, self._timer_is_due)
         self._shards[partition.index] = shard
         if partition.log_start_offset == partition.log_end_offset:
-            shard.is_loaded = True  # nothing to read: whoever made this topic just now need not wait
+            # An empty partition needs no load, so the request that created the topic does not wait.
+            shard.is_loaded = True
             return
         task = asyncio.create_task(self._load(shard))
         self._loads.add(task)
         task.add_done_callback(self._loads.discard)
 
     def resign(self, index: int) -> None:
-        """Somebody else leads it: drop the machine; its log has everything."""
+        """Drops the state machine of a partition that another broker leads, and fails the waiting requests."""
         shard = self._shards.pop(index, None)
         if shard is not None:
             shard.timers.cancel()
@@ -372,7 +384,7 @@ class CoordinatorRuntime(Generic[AnyMachine]):
     async def _load(self, shard: CoordinatorContext[AnyMachine]) -> None:
         try:
             async with self._one_load_at_a_time:
-                # With other replicas, the records are copied from one of them, or it leads.
+                # With other replicas, the records are replicated from one of them, or that replica becomes leader.
                 skips_corruption = self._skips_corruption and len(shard.partition.replicas) == 1
                 await CoordinatorLoader(shard.machine, shard.partition, skips_corruption=skips_corruption).run()
                 await self.replayed(shard)
@@ -386,16 +398,18 @@ class CoordinatorRuntime(Generic[AnyMachine]):
             asyncio.get_running_loop().call_later(REPLAY_RETRY_S, self._reload, shard)
             return
         if not self.leads(shard):
-            return  # somebody else leads it by now
+            return  # another broker leads it by now
         shard.is_loaded = True
         shard.load_error = None
         self._set_timers(shard)
 
     async def replayed(self, shard: CoordinatorContext[AnyMachine]) -> None:
-        """Awaited when the machine has its whole log, before it decides anything. An error lets it be read again."""
+        """Awaited after the replay, before the first decision. After an error the partition is replayed again."""
 
     def _set_timers(self, shard: CoordinatorContext[AnyMachine], delay_s: float = LOADED_RETRY_S) -> None:
-        """Carry out what a loaded machine decides first; without its timers, members and transactions never expire."""
+        """Runs the first decision of a loaded state machine. Without its timers, members and transactions never
+        expire.
+        """
         if not self.leads(shard) or not shard.is_loaded:
             return
         try:

@@ -1,7 +1,7 @@
-"""The transaction coordinator, as handlers ask it: machines over `__transaction_state`.
+"""Transaction coordinator, as called by request handlers: state machines over `__transaction_state`.
 
-A request that comes while the transaction before is being completed (`transaction_runtime.py`) waits for that a little,
-instead of sending the client away to ask again.
+A request that arrives while the previous transaction is being completed (`transaction_runtime.py`) waits for the
+completion for a short time, instead of returning CONCURRENT_TRANSACTIONS at once.
 """
 
 import asyncio
@@ -33,15 +33,15 @@ from headrace.model.ids import TopicPartition
 if TYPE_CHECKING:
     from headrace.broker.server import Broker
 
-# How long a request waits for the transaction before it to be completed: many times what that takes, and short
-# enough that a client does not believe the request lost.
+# How long a request waits for the completion of the previous transaction. Many times longer than a completion takes,
+# and shorter than clients' request timeouts.
 COMPLETION_WAIT_S = 1.0
 
 Decide = Callable[[TransactionCoordinatorShard, RequestId, CoordinatorTime, int | None], TransactionDecision]
 
 
 class TransactionCoordinator:
-    """What handlers ask."""
+    """Operations of request handlers on transactions."""
 
     def __init__(self, broker: "Broker") -> None:
         settings = broker.settings
@@ -78,12 +78,14 @@ class TransactionCoordinator:
         await self.runtime.close()
 
     async def leader_of(self, transactional_id: str) -> int:
-        """The broker that looks after the id. The first time anybody asks, the topic is made."""
+        """Returns the broker that coordinates the transactional id. The first lookup creates the topic."""
         topic = await self.topic.ensure()
         return topic.partitions[partition_for(transactional_id, len(topic.partitions))].leader
 
     def elsewhere(self, transactional_id: str) -> int | None:
-        """The broker that looks after the id, if it is another one than this; None also while nobody is known."""
+        """Returns the broker that coordinates the transactional id if it is another one; None also if it has no
+        leader.
+        """
         topic = self._broker.image.topics.get(TRANSACTIONS_TOPIC)
         if topic is None:
             return None
@@ -111,7 +113,7 @@ class TransactionCoordinator:
         *,
         client_version: int = 0,
     ) -> None:
-        """Returns when the log holds it for good: only then may anything be written to the partitions."""
+        """Returns when the partitions are committed to the transaction. Nothing may be written to them before."""
         wanted = frozenset(partitions)
         await self._decide(
             transactional_id,
@@ -138,14 +140,14 @@ class TransactionCoordinator:
         return reply
 
     def check_partition(self, transactional_id: str, owner: ProducerIdentity, place: TopicPartition) -> None:
-        """Raise unless the producer's open transaction knows the partition."""
+        """Raises unless the producer's open transaction contains the partition."""
         self.runtime.shard_for(transactional_id).machine.check_partition(transactional_id, owner, place)
 
     async def add_offsets(
         self, transactional_id: str, owner: ProducerIdentity, group_id: str, *, client_version: int = 0
     ) -> None:
-        """The transaction is about to commit offsets of the group."""
-        await self._broker.groups.leader_of(group_id)  # makes the topic if nobody has needed it yet
+        """Adds the group's partition of `__consumer_offsets` to the transaction."""
+        await self._broker.groups.leader_of(group_id)  # the first lookup creates the topic
         place = self._place_of_offsets(group_id)
         elsewhere = self.elsewhere(transactional_id)
         if elsewhere is None:
@@ -154,7 +156,7 @@ class TransactionCoordinator:
             await self._ask(elsewhere, transactional_id, owner, place, verify_only=False)
 
     async def check_offsets(self, transactional_id: str, owner: ProducerIdentity, group_id: str) -> None:
-        """Raise unless the producer's open transaction knows that it commits offsets of the group."""
+        """Raises unless the producer's open transaction contains the group's partition of `__consumer_offsets`."""
         if not self.verifies:
             return
         place, elsewhere = self._place_of_offsets(group_id), self.elsewhere(transactional_id)
@@ -211,9 +213,10 @@ class TransactionCoordinator:
         transactional_id: str,
         decide: Callable[[TransactionCoordinatorShard, RequestId, CoordinatorTime], TransactionDecision],
     ) -> Any:
-        """The reply. One that rests on memory alone comes from no coordinator that was replaced and does not know it.
+        """Returns the reply. A reply from memory alone is returned only if this broker is still the coordinator.
 
-        It would tell a client that what it asks is done already, or for ever impossible, of the transaction before.
+        A replaced coordinator could reply, from the state of an earlier transaction, that a request is already
+        completed, or fail it permanently.
         """
         partition = self.runtime.shard_for(transactional_id).partition
         facts: list[TransactionFact] = []

@@ -1,9 +1,7 @@
-"""Transaction markers: queued, sent to partition leaders in batches, retried.
+"""Transaction markers: queued and sent to partition leaders in batches; appended where this broker is the leader.
 
-Markers of transactions in partitions that this broker leads: appended, and awaited for a bounded time.
-
-A partition whose last marker was not committed in time has a lane of its own to its broker, so that it delays no
-marker for another partition.
+Appends wait for their commit for a bounded time. A partition whose last marker was not committed in time uses a
+separate queue to its broker, so that it does not delay markers for other partitions.
 """
 
 import asyncio
@@ -28,14 +26,15 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-# How long a leader waits for the commit of markers before it returns REQUEST_TIMED_OUT, and the coordinator retries:
-# many times what a commit takes, and short enough that a partition that cannot commit holds no request for long.
+# How long a leader waits for the commit of markers before it returns REQUEST_TIMED_OUT and the coordinator retries.
+# Many times longer than a commit takes, and short enough that a partition that cannot commit does not hold a request
+# for long.
 MARKER_WAIT_S = 1.0
-APPENDS_PER_ITERATION_MAX = 64  # some two milliseconds of the event loop
+APPENDS_PER_ITERATION_MAX = 64  # about 2 ms of the event loop
 
 
 class Outcome(NamedTuple):
-    """How a producer's transaction ended, as its coordinator says."""
+    """Outcome of a producer's transaction, as decided by its coordinator."""
 
     producer: Producer
     commits: bool
@@ -48,16 +47,16 @@ class Outcome(NamedTuple):
 
 
 def newest_coordinator_epoch(broker: "Broker") -> int:
-    """The highest leader epoch of `__transaction_state`: no coordinator's epoch is above it.
+    """Returns the highest leader epoch of `__transaction_state`; no coordinator has a higher epoch.
 
-    0 without the topic: administrators send that for a producer whose coordinator epoch is not known.
+    Returns 0 without the topic: administrators send 0 for a producer whose coordinator epoch is unknown.
     """
     topic = broker.image.topics.get(TRANSACTIONS_TOPIC)
     return 0 if topic is None else max(topic.highest_leader_epoch, 0)
 
 
 class Committed:
-    """Waits, on behalf of a coroutine, until what was appended is committed; raises what prevents it."""
+    """Waits, for a coroutine, until an append is committed. The future raises the error that prevents it."""
 
     def __init__(self, partition: Partition, offset: int) -> None:
         self._partition = partition
@@ -76,13 +75,13 @@ class Committed:
             self.future.set_exception(error)
 
     def withdraw(self) -> None:
-        """Wait no longer. A partition that cannot commit would keep the waiter."""
+        """Stops waiting. A partition that cannot commit would keep the waiter."""
         if not self.future.done():
             self.future.cancel()
             self._partition.waiters.forget((self,))
 
     def error(self) -> HeadraceError | None:
-        """What prevented the commit by now; None if it is committed."""
+        """Returns None if the append is committed, otherwise the error so far."""
         if not self.future.done():
             return RequestTimedOut(f"the marker in {self._partition} is not committed within {MARKER_WAIT_S} s")
         error = self.future.exception()
@@ -101,9 +100,9 @@ async def committed(partition: Partition, offset: int) -> None:
 async def write_markers_here(
     broker: "Broker", wanted: Sequence[tuple[TopicPartition, Outcome]]
 ) -> list[HeadraceError | None]:
-    """Append the markers, then wait for their commits together; for each, None or what prevents its commit.
+    """Appends the markers, then waits for all their commits. Returns for each None or the error.
 
-    A marker for a partition that this broker does not lead is rejected: its coordinator looks for the leader.
+    A marker for a partition that this broker does not lead is rejected; its coordinator looks up the leader.
     """
     appended: list[Committed | HeadraceError] = []
     try:
@@ -122,7 +121,7 @@ async def write_markers_here(
 
 
 def _append(broker: "Broker", place: TopicPartition, outcome: Outcome) -> Committed | HeadraceError:
-    """One partition that fails does not affect the others of its request."""
+    """Appends a marker. An error does not affect the other partitions of the request."""
     try:
         return Committed(*_append_marker(broker, place, outcome))
     except HeadraceError as error:
@@ -133,7 +132,9 @@ def _append(broker: "Broker", place: TopicPartition, outcome: Outcome) -> Commit
 
 
 def _append_marker(broker: "Broker", place: TopicPartition, outcome: Outcome) -> tuple[Partition, int]:
-    """Append the marker, and end the transaction in a group coordinator that keeps offsets of it."""
+    """Appends the marker. In `__consumer_offsets`, also ends the transaction in the group coordinator's state
+    machine.
+    """
     partition = broker.partitions.leader(place.topic, place.partition)
     partition.check_leader()
     offsets = broker.groups.runtime.shard(place.partition) if place.topic == OFFSETS_TOPIC else None
@@ -150,8 +151,8 @@ def _append_marker(broker: "Broker", place: TopicPartition, outcome: Outcome) ->
     return partition, next_offset
 
 
-MARKERS_MAX = 256  # in one request: a leader appends them within a few milliseconds
-# Requests in flight to one broker. One slow partition, before it is known as slow, leaves the others free.
+MARKERS_MAX = 256  # per request; a leader appends them within a few milliseconds
+# Requests in flight to one broker. One slow partition, before it is known to be slow, does not block the others.
 IN_FLIGHT_MAX = 4
 SLOW_IN_FLIGHT_MAX = 1
 
@@ -163,7 +164,7 @@ class Pending(NamedTuple):
 
 
 class Lane:
-    """Markers for one broker, in the order in which they came."""
+    """Markers queued for one broker, in order of arrival."""
 
     def __init__(self, node_id: int, in_flight_max: int) -> None:
         self.node_id = node_id
@@ -176,13 +177,13 @@ class Lane:
 class MarkerSender:
     def __init__(self, broker: "Broker") -> None:
         self._broker = broker
-        self._peers = Peers(broker)  # of its own: other requests to the same broker leave it its connections
+        self._peers = Peers(broker)  # separate connections: markers do not delay other requests to the same broker
         self._lanes: dict[tuple[int, bool], Lane] = {}
         self._slow: set[TopicPartition] = set()
         self._requests: set[asyncio.Task[None]] = set()
 
     async def write(self, place: TopicPartition, outcome: Outcome) -> None:
-        """Returns when the marker is committed; raises what the partition's leader returned."""
+        """Returns when the marker is committed. Raises the error that the partition's leader returned."""
         leader = self._leader_of(place)
         if leader is None:
             (error,) = await write_markers_here(self._broker, [(place, outcome)])
@@ -196,11 +197,13 @@ class MarkerSender:
             raise error
 
     def forget(self, place: TopicPartition) -> None:
-        """The coordinator of a marker has moved, and its retries have ended here."""
+        """Drops the state of a partition whose marker another coordinator retries now."""
         self._slow.discard(place)
 
     def _leader_of(self, place: TopicPartition) -> int | None:
-        """Another broker; None if this one is to find out what is wrong, or leads."""
+        """Returns the leader if it is another broker; None if this broker leads, or if the append here is to return
+        the error.
+        """
         known = self._broker.partitions.current_leader(place.topic, place.partition)
         return None if known is None or known[0] in (NO_LEADER, self._broker.node_id) else known[0]
 
@@ -229,7 +232,7 @@ class MarkerSender:
                 task.add_done_callback(self._requests.discard)
 
     def _has_moved(self, lane: Lane, pending: Pending) -> bool:
-        """The marker waited for its turn, and its partition has another leader since."""
+        """Fails a queued marker whose partition has another leader by now."""
         if self._leader_of(pending.place) == lane.node_id:
             return False
         pending.done.set_result(NotLeader(f"broker {lane.node_id} does not lead {pending.place} any more"))

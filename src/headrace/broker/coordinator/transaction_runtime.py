@@ -1,8 +1,8 @@
-"""Transactions that are decided are completed: the outcome is brought to every partition that they wrote to.
+"""Completes transactions whose outcome is decided: writes a marker to every partition that they wrote to.
 
-    PREPARE in the log, committed → a marker into every partition → COMPLETE in the log
+PREPARE committed in the log → marker in every partition → COMPLETE in the log.
 
-What a restart or another coordinator's end interrupts goes on where the log says it was.
+After a restart or a coordinator failover, a transaction continues from the state in the log.
 """
 
 import asyncio
@@ -33,19 +33,20 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-# Between two tries to bring a marker to a partition that does not take it: at first its coordinator may only be
-# loading, later its disk or its leader is gone.
+# Backoff for a marker that a partition rejects. At first its group coordinator may only be loading; later its disk or
+# its leader is gone.
 MARKER_RETRY_S = 0.02
 MARKER_RETRY_S_MAX = 1.0
 
 
 class TransactionRuntime(CoordinatorRuntime[TransactionCoordinatorShard]):
-    """Sees to it that what is prepared gets completed."""
+    """Coordinator runtime that completes prepared transactions."""
 
     def __init__(self, broker: "Broker", new_machine: Callable[[], TransactionCoordinatorShard]) -> None:
         super().__init__(broker, TRANSACTIONS_TOPIC, new_machine)
-        self._completions: dict[str, asyncio.Task[None]] = {}  # the newest of each transactional id
-        self._running: set[asyncio.Task[None]] = set()  # also those of earlier leader epochs, which end by themselves
+        self._completions: dict[str, asyncio.Task[None]] = {}  # the newest task of each transactional id
+        # including tasks of earlier leader epochs, which end by themselves
+        self._running: set[asyncio.Task[None]] = set()
         self.markers = MarkerSender(broker)
 
     def carry_out(self, shard: CoordinatorContext[TransactionCoordinatorShard], decision: Decision[Any]) -> None:
@@ -57,11 +58,13 @@ class TransactionRuntime(CoordinatorRuntime[TransactionCoordinatorShard]):
     def lead(self, partition: Partition) -> None:
         super().lead(partition)
         shard = self._shards[partition.index]
-        if shard.is_loaded:  # nothing was there to read; the timers are wanted all the same
+        if shard.is_loaded:  # an empty partition, which was not loaded: its timers are set here
             self.carry_out(shard, shard.machine.loaded(self.now()))
 
     async def replayed(self, shard: CoordinatorContext[TransactionCoordinatorShard]) -> None:
-        """After a restore of the metadata, the log knows producer ids that brokers would give out again."""
+        """Raises the next producer id after a restore of the metadata, which could allocate ids again that are in the
+        log.
+        """
         used = shard.machine.highest_producer_id()
         if self._broker.image.next_producer_id <= used <= PRODUCER_ID_MAX:
             log.warning("Metadata is older than the producer id %d of a transactional id; raising the next one", used)
@@ -89,7 +92,7 @@ class TransactionRuntime(CoordinatorRuntime[TransactionCoordinatorShard]):
     async def _bring_markers(
         self, shard: CoordinatorContext[TransactionCoordinatorShard], prepared: TransactionMetadata, end_offset: int
     ) -> None:
-        """Complete the transaction; a step that fails is retried for as long as this broker is its coordinator."""
+        """Completes the transaction. A step that fails is retried while this broker is its coordinator."""
         pause_s = MARKER_RETRY_S
         while self.leads(shard):
             try:
@@ -126,9 +129,10 @@ class TransactionRuntime(CoordinatorRuntime[TransactionCoordinatorShard]):
         await self._note_completed(shard, prepared)
 
     async def _confirm_unknown(self, prepared: TransactionMetadata) -> None:
-        """Afterwards, a partition that this broker does not know was deleted. Its metadata may have been late before.
+        """Confirms the metadata if it lacks a partition. If it still does afterwards, the partition was deleted.
 
-        Any broker may add a new partition to the transaction; the records in it would stay open without a marker.
+        Any broker may add a new partition to the transaction. If this broker's metadata were stale, its records would
+        stay open without a marker.
         """
         partitions = self._broker.partitions
         if any(partitions.current_leader(place.topic, place.partition) is None for place in prepared.partitions):
@@ -137,7 +141,7 @@ class TransactionRuntime(CoordinatorRuntime[TransactionCoordinatorShard]):
     async def _note_completed(
         self, shard: CoordinatorContext[TransactionCoordinatorShard], prepared: TransactionMetadata
     ) -> None:
-        """Append COMPLETE. The markers are written, so only this append is retried."""
+        """Appends COMPLETE. The markers are written, so only this append is retried."""
         pause_s = MARKER_RETRY_S
         while self.leads(shard):
             try:
@@ -157,25 +161,25 @@ class TransactionRuntime(CoordinatorRuntime[TransactionCoordinatorShard]):
                 await self.markers.write(place, outcome)
                 return
             except UnknownTopic:
-                return  # deleted, and the open records with it
+                return  # deleted, together with the open records
             except InvalidProducerEpoch as error:
                 log.warning("%s takes no marker of %s: %s", place, outcome.producer, error)
-                return  # a marker with a newer epoch ended the transaction
+                return  # a marker with a newer epoch has ended the transaction
             except HeadraceError as error:
                 if isinstance(error, CoordinatorFenced):
                     await self._lead_above(shard.partition, outcome.coordinator_epoch, error)
-                if pause_s == MARKER_RETRY_S:  # once for each transaction: a partition may reject markers for hours
+                if pause_s == MARKER_RETRY_S:  # once per transaction: a partition may reject markers for hours
                     log.warning("%s rejected a marker of %s; retrying: %s", place, outcome.producer, error)
                 await asyncio.sleep(pause_s)
                 pause_s = min(2 * pause_s, MARKER_RETRY_S_MAX)
         self.markers.forget(place)
 
     async def _lead_above(self, partition: Partition, fenced_epoch: int, error: CoordinatorFenced) -> None:
-        """Begin a leader epoch that no marker has, unless another broker has replaced this coordinator.
+        """Starts a leader epoch higher than any marker's, unless another broker has replaced this coordinator.
 
-        The transaction is still open in the partition. A new coordinator completes it; while there is none, the epoch
-        that fenced this one is from an administrator's marker, or from a coordinator before metadata was restored.
-        With the new epoch this broker loads the coordinator partition again, and completes the transaction.
+        The transaction is still open in the partition. If there is another coordinator, it completes it. Otherwise
+        the epoch that fenced this one is from an administrator's marker, or from a coordinator before the metadata
+        was restored. In the new epoch this broker reloads the coordinator partition and completes the transaction.
         """
         known = self._broker.partitions.current_leader(partition.topic, partition.index)
         if known != (self._broker.node_id, fenced_epoch):
@@ -190,7 +194,7 @@ class TransactionRuntime(CoordinatorRuntime[TransactionCoordinatorShard]):
             log.warning("%s: the leader epoch could not be raised; retrying: %s", partition, failure)
 
     async def completed(self, transactional_id: str, wait_s: float) -> bool:
-        """Whether the transaction that was being completed is, within that time."""
+        """Waits for a transaction that is being completed. Returns whether it was completed within `wait_s`."""
         task = self._completions.get(transactional_id)
         if task is None:
             return False
