@@ -1,1 +1,1 @@
-"""broker.controller: writes cluster metadata; broker registration, session, elections, failure detection."""
+"""Cluster metadata: commits and publishes changes; broker registration, sessions, elections and failure detection."""

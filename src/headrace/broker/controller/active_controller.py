@@ -1,7 +1,8 @@
-"""The controller's loop: takes the seat when it is free, and sees to it that every partition has who can lead it.
+"""Controller loop: acquires the controller lease when it is free, and elects leaders while this broker holds it.
 
-Runs on every broker; acts on one. What is decided is pure (`core/controller/replication_control.py`), and each commit
-compares the controller's own fact: who has lost the seat changes nothing any more.
+Runs on every broker; only the active controller elects. Decisions are pure
+(`core/controller/replication_control.py`). Each commit compares the controller record, so a broker that has lost the
+lease changes nothing.
 """
 
 import asyncio
@@ -27,7 +28,7 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 RETRY_S = 0.2
-# Every so often the seat and the partitions are looked at without an occasion: what failed is tried again.
+# Interval at which the lease and the partitions are checked without an event, so that failed work is retried.
 LOOK_S = 2.0
 
 
@@ -53,8 +54,8 @@ class ActiveController:
             await asyncio.gather(self._task, return_exceptions=True)
 
     def follow(self, event: MetadataDelta) -> None:
-        # A registration ends the session of the broker's earlier life. New partitions were placed on brokers that had a
-        # session when another broker decided it; the session may be over.
+        # A registration ends the session of the broker's former process. New partitions were assigned to brokers that
+        # had a session when another broker decided it; that session may have expired.
         if isinstance(event, BrokerRegistered | SessionChanged | ControllerChanged | TopicCreated | PartitionsAdded):
             self._wake.set()
 
@@ -90,7 +91,7 @@ class ActiveController:
             await self._balance_when_due()
 
     async def _balance_when_due(self) -> None:
-        """Leadership goes back to the first replicas: after a failover, some brokers lead too much and some nothing."""
+        """Runs the preferred leader election when it is due: after a failover, leadership is unevenly distributed."""
         now_s = asyncio.get_running_loop().time()
         if not self._balances or now_s < self._balance_at_s:
             return

@@ -1,7 +1,7 @@
-"""A broker's session: a lease in the store, and the fact that says "I am here" under it.
+"""Broker session: a lease in the metadata store, and the session record that is attached to it.
 
-While the lease is kept alive the broker may lead and be in sync; when it ends, the fact goes, and the controller hands
-its partitions to others. A broker that was silent too long and is back begins another session.
+While the lease is renewed, the broker may lead partitions and be in ISRs. When it expires, the record is removed,
+and the controller elects other leaders. A broker whose session has expired begins another one.
 """
 
 import asyncio
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-RETRY_S = 0.2  # after the store could not be asked: several tries fit into the shortest session
+RETRY_S = 0.2  # after an error of the metadata store; several retries fit into the shortest session
 
 
 class BrokerLifecycleManager:
@@ -32,27 +32,27 @@ class BrokerLifecycleManager:
         self._task: asyncio.Task[None] | None = None
         self._is_stopping = False
         self._is_full = False
-        self._confirmed_ms = self._clock.monotonic_ms()  # of the session before, while there is none
+        self._confirmed_ms = self._clock.monotonic_ms()  # of the previous session, while there is none
 
     @property
     def lease(self) -> LeaseId | None:
-        """None while this broker cannot be sure that it counts as there."""
+        """Lease of the session; None while this broker cannot be sure that its session is valid."""
         return self._session.lease if self._session is not None and self._session.holds() else None
 
     @property
     def age_ms(self) -> int:
-        """Time since the store last confirmed this broker's session."""
+        """Time since the metadata store last confirmed this broker's session."""
         confirmed_ms = self._confirmed_ms if self._session is None else self._session.confirmed_ms
         return self._clock.monotonic_ms() - confirmed_ms
 
     async def begin(self) -> None:
-        """Returns when this broker counts as there, however long the store is away."""
+        """Returns when this broker has a session. Retries as long as the metadata store is unavailable."""
         while True:
             try:
                 session = await Session.open(self._store, self._clock, self._ttl_ms)
                 await self._commit(session.lease)
             except LeaseExpired:
-                continue  # the store was slow to say that it had begun
+                continue  # the store's response took longer than the session
             except (Unavailable, OutcomeUnknown) as error:
                 log.warning("no session yet: %s", error)
                 await asyncio.sleep(RETRY_S)
@@ -61,7 +61,7 @@ class BrokerLifecycleManager:
             return
 
     def keep(self, superseded: Callable[[], None]) -> None:
-        """Alive from now on; `superseded` is called if another process has taken this broker's place."""
+        """Starts to renew the session. Calls `superseded` if another process has registered with this broker's id."""
         self._task = asyncio.create_task(self._keep(superseded), name="session")
 
     async def _keep(self, superseded: Callable[[], None]) -> None:
@@ -81,12 +81,12 @@ class BrokerLifecycleManager:
                 await asyncio.sleep(RETRY_S)
 
     async def begin_controlled_shutdown(self) -> None:
-        """Commit that this broker is shutting down: it is not elected any more."""
+        """Commits that this broker is shutting down, so that it is no longer elected."""
         self._is_stopping = True
         await self._say()
 
     async def say_full(self, is_full: bool) -> None:
-        """Commit whether this broker's disk is full: if so, it leads only where no other replica can."""
+        """Commits whether this broker's disk is full. If so, it leads only where no other replica can."""
         self._is_full = is_full
         await self._say()
 
@@ -95,14 +95,16 @@ class BrokerLifecycleManager:
             await self._commit(self.lease)
 
     async def _commit(self, lease: LeaseId) -> None:
-        """Commit the session with its flags, again if they change meanwhile: `_say` commits nothing during `begin`."""
+        """Commits the session with its flags, and again if they change during the commit: `_say` commits nothing
+        during `begin`.
+        """
         committed = None
         while committed != (self._is_stopping, self._is_full):
             committed = self._is_stopping, self._is_full
             await self._controller.begin_session(lease, stopping=self._is_stopping, full=self._is_full)
 
     async def end(self) -> None:
-        """Gone, and everybody knows at once instead of after a while."""
+        """Ends the session at once, so that other brokers need not wait for its expiration."""
         if self._task is not None:
             self._task.cancel()
             await asyncio.gather(self._task, return_exceptions=True)

@@ -1,8 +1,8 @@
-"""A node whose clock is far from the others' does not join them.
+"""Prevents a node whose clock differs too much from those of the other brokers from joining the cluster.
 
-Timestamps, retention and the timeouts of transactions go by each leader's clock: with one an hour ahead, records would
-be deleted early and transactions given up, depending on who leads. Asked once, before the node registers; a clock that
-is put right or wrong later is noticed at the next start.
+Timestamps, retention and transaction timeouts use each leader's clock. If one is an hour ahead, records are deleted
+early and transactions aborted, depending on the leader. Checked once, before the node registers; a clock that is
+corrected or changed later is checked at the next start.
 """
 
 import asyncio
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 async def check_clock(broker: "Broker") -> None:
-    """Raise if the clocks of those who are there say that ours is wrong."""
+    """Raises InvalidConfig if the clocks of the live brokers show that this host's clock is wrong."""
     others = [node_id for node_id in broker.image.live_brokers() if node_id != broker.node_id]
     if not others:
         return
@@ -32,7 +32,11 @@ async def check_clock(broker: "Broker") -> None:
 
 
 def check_ahead(ahead_ms: Mapping[int, int], limit_ms: int) -> None:
-    """`ahead_ms`: by how much our clock is ahead of each other broker's. The middle one counts: one may be wrong."""
+    """Raises if the median of `ahead_ms` exceeds the limit. `ahead_ms`: by how much this host's clock is ahead of
+    each other broker's.
+
+    The median tolerates one wrong clock among the others.
+    """
     if not ahead_ms:
         return
     middle_ms = median(ahead_ms.values())
@@ -45,7 +49,9 @@ def check_ahead(ahead_ms: Mapping[int, int], limit_ms: int) -> None:
 
 
 async def _ahead_of(broker: "Broker", peers: Peers, node_id: int) -> int | None:
-    """By how many milliseconds our clock is ahead of another broker's; None if that one does not say."""
+    """Returns by how many milliseconds this host's clock is ahead of another broker's; None if that broker does not
+    report it.
+    """
     from kio.schema.describe_quorum.v1 import request as asked
     from kio.schema.describe_quorum.v1.response import DescribeQuorumResponse
     from kio.schema.types import TopicName

@@ -1,8 +1,8 @@
-"""The controller: the one place from which cluster facts change.
+"""Metadata manager: the only component of a broker that changes cluster metadata. Runs on every broker.
 
-Decides nothing itself. Every change runs the same way: a pure decision over the image → commit, expecting the
-versions that the image knows → apply to the image → tell the listeners → answer. What could not be committed
-has changed nothing. Who leads a partition and who is in sync is `replication_control.py`'s part.
+Every change follows the same steps: pure decision based on the metadata image → commit that expects the image's
+versions → apply to the image → notify the listeners → respond. A failed commit changes nothing. Leaders, ISRs and
+reassignments are in `replication_control.py`; the active controller's loop is in `active_controller.py`.
 """
 
 import logging
@@ -29,7 +29,7 @@ from headrace.metadata.store import LeaseId, Store
 from headrace.model.clock import Clock
 from headrace.model.errors import HeadraceError, RequestError, TopicExists
 
-# The first of an id's 22 characters in base64 stands for its first six bits; 62 stands for a dash.
+# The first of an id's 22 base64 characters encodes its first six bits; 62 encodes a dash.
 _ABOVE_FIRST_SIX_BITS = 128 - 6
 _DASH = 62
 
@@ -63,14 +63,15 @@ class Controller:
         alone: bool = True,
         check_cluster: Callable[[str], Awaitable[None]] | None = None,
     ) -> None:
-        """Learn all facts, then register this broker. `unclean`: its last run did not end with a clean shutdown.
+        """Loads the cluster metadata, then registers this broker.
 
-        `same_boot_as_last_run`: even so the machine has run on, and nothing is lost of what that run had written.
-        `acked_unsynced`: see `ReplicationControl.handle_unclean_restart`.
-        `directory` is the id of its data directory; `incarnation` distinguishes it from copies. `registrations` is how
-        often a broker has registered or stopped cleanly with it, as counted in the directory; `count_registration`
-        raises that count above the given one and returns it. `alone`: no other broker uses this metadata.
-        `check_cluster` raises if the node may not join the cluster that it finds.
+        `unclean`: the last run did not end with a clean shutdown. `same_boot_as_last_run`: the host has not
+        restarted since, so everything that the last run wrote is in the logs. `acked_unsynced`: see
+        `ReplicationControl.handle_unclean_restart`. `directory` is the id of the data directory; `incarnation`
+        distinguishes it from copies. `registrations` counts, in the directory, how often a broker has registered or
+        stopped cleanly with it; `count_registration` raises that count above the given one and returns it. `alone`:
+        no other broker uses this metadata. `check_cluster` raises if the node may not join the cluster that it
+        finds.
         """
         await self._facts.catch_up()
         if check_cluster is not None:
@@ -94,13 +95,15 @@ class Controller:
                 alone=alone,
             )
 
-        registration()  # a node that may not register must not touch what the other holds, either
+        # validated first: a node that may not register must not change the metadata of the registered one either
+        registration()
         if not alone:
-            # What was loaded may be old; what is known after a commit of ours is not, and from this one on nobody
-            # takes a fetch of our earlier life for one of this. Directory and count stay what they were until all is
-            # done: the start that follows one which failed must come to the same conclusions.
+            # The loaded image may be stale; after a commit it is current. From this commit on, fetches of this broker's
+            # former process are not attributed to this one. Directory and count are committed at the end: if this start
+            # fails, the next one must reach the same conclusions.
             await self._facts.write_one(lambda: registration(is_back=False))
-        # Before the clean mark: it vouches for the bytes of a log, not for its age, and a former disk has one, too.
+        # Independent of the clean-shutdown marker, which covers the content of the logs but not their age: a former
+        # disk can have one, too.
         is_another_disk = self._is_another_disk(directory)
         is_older_copy = not is_another_disk and self._is_older_copy(registrations)
         if unclean or is_another_disk or is_older_copy:
@@ -110,7 +113,7 @@ class Controller:
                 alone=alone,
                 acked_unsynced=acked_unsynced,
             )
-        # Only now: the start that follows one which failed before must recognise the older copy again.
+        # Counted last: if this start fails, the next one must recognize the older copy again.
         registrations = count_registration(self._registrations_before())
         await self._facts.write_one(registration)
         self.broker_epoch = self.image.brokers[node_id].epoch
@@ -126,7 +129,7 @@ class Controller:
         return known.directory if known is not None else ""
 
     def _is_another_disk(self, directory: str) -> bool:
-        """Whether the broker had another data directory before this one: an empty disk, or one from still earlier."""
+        """Whether the broker's previous data directory was another one: this one is empty, or from an earlier time."""
         before = self._directory_before()
         if before in ("", directory):
             return False
@@ -140,7 +143,7 @@ class Controller:
         return True
 
     def _is_older_copy(self, registrations: int) -> bool:
-        """Whether a broker has registered or stopped with this data directory since the copy that is used was made."""
+        """Whether a broker has registered or stopped with this data directory since this copy of it was made."""
         if registrations >= self._registrations_before():
             return False
         log.error(
@@ -153,10 +156,10 @@ class Controller:
         return True
 
     async def count_stop(self, count_registration: Callable[[int], int]) -> None:
-        """Counts a clean stop as a registration. Call when the logs are closed and the session is over.
+        """Counts a clean stop as a registration. Call when the logs are closed and the session has ended.
 
-        Otherwise a copy that was made while this process ran would pass for the directory that it has left. The count
-        on disk is raised first, so that it is never below the metadata's.
+        Otherwise a copy made while this process ran could not be distinguished from the directory that it leaves.
+        The count on disk is raised first, so that it is never below the one in the metadata.
         """
         if self.is_superseded:
             return
@@ -165,30 +168,31 @@ class Controller:
         try:
             await self._facts.write_one(lambda: cluster_control.count_stop(self.image, self._settings.node_id, count))
         except DuplicateBroker:
-            if self._registrations_before() < count:  # else the outcome of the commit was unknown, and this is it
+            # otherwise the outcome of the commit was unknown, and it has succeeded
+            if self._registrations_before() < count:
                 raise
 
     @property
     def is_superseded(self) -> bool:
-        """Whether the metadata has another registration of this broker id than the one of this process."""
+        """Whether another process has registered with this broker's id."""
         if self._is_leaving:
             return False  # its last commit replaces the registration
         return self.image.version_of(broker_key(self._settings.node_id)) != self.broker_epoch
 
     async def deliver_again(self, events: Sequence[MetadataDelta]) -> None:
-        """Have every listener follow these events, after those of all changes so far."""
+        """Delivers these events to every listener, after those of all earlier changes."""
         await self._facts.deliver_again(events)
 
     async def catch_up(self) -> None:
-        """Load every committed change that the image lacks."""
+        """Loads every committed change that the image lacks."""
         await self._facts.catch_up()
 
     async def confirm(self) -> None:
-        """Return when the listeners have followed every change that was committed before this call, by any broker."""
+        """Returns when the listeners have processed every change that any broker committed before this call."""
         await self._facts.confirm()
 
     async def follow(self) -> None:
-        """Learn what other brokers commit, for as long as this is awaited."""
+        """Applies the changes that other brokers commit, until it is cancelled."""
         await self._facts.follow()
 
     async def begin_session(self, lease: LeaseId, *, stopping: bool = False, full: bool = False) -> None:
@@ -201,39 +205,42 @@ class Controller:
         )
 
     async def stop(self) -> None:
-        """Let changes under way finish; the store belongs to whoever opened it."""
+        """Waits for changes in flight. The owner of the metadata store closes it."""
         await self._facts.finish()
 
     def on_change(self, listener: MetadataPublisher) -> None:
-        """`listener` is awaited for every event, in order, before the change is answered.
+        """`listener` is awaited for every event, in order, before the change returns.
 
-        The image may be ahead of the event. The listener must not await another change: that one would wait for it.
+        The image may be ahead of the event. The listener must not await another change: that change would wait for
+        the listener.
         """
         self._facts.add_listener(listener)
 
-    # Asking
+    # Reading
 
     def layers(self, node_id: int | None = None) -> BrokerLayers:
-        """What is set for a broker, ours if none is named, at each level."""
+        """Returns a broker's configs by level; of this broker by default."""
         return broker_layers(self.image, self._settings, self._settings.node_id if node_id is None else node_id)
 
     def broker_configs(self) -> dict[str, str]:
-        """What is set for our broker, all levels together; defaults are not in it."""
+        """Returns this broker's configs, all levels merged, without defaults."""
         return self.layers().merged()
 
     def log_levels(self) -> dict[str, str]:
-        """The level of each logger of this process, in Kafka's words."""
+        """Returns the level of each logger of this process, in Kafka's names."""
         return log_levels()
 
     def deleted_topic_ids(self) -> set[UUID]:
-        """Topics whose directories a broker may still have if it was away, or died, when they were deleted."""
+        """Returns topics whose directories a broker may still have because it was not running when they were
+        deleted.
+        """
         return deleted_topic_ids(self.image)
 
     async def unregister(self, node_id: int) -> None:
-        """A broker that is gone for good is forgotten."""
+        """Unregisters a broker that will not return."""
         await self._facts.write_one(lambda: cluster_control.unregister(self.image, node_id))
 
-    # Changing: one row or error per wish
+    # Changes: one result or error for each request
 
     async def create_topics(
         self, wanted: Sequence[NewTopic], *, validate_only: bool = False
@@ -245,7 +252,7 @@ class Controller:
             validate_only=validate_only,
         )
         if any(isinstance(row, TopicExists) for row in rows.values()):
-            await self._facts.settled()  # a topic that was created just now is served when its creator is answered
+            await self._facts.settled()  # a topic created just now is served when this request returns
         return rows
 
     def _topic_defaults(self) -> TopicDefaults:
@@ -278,7 +285,7 @@ class Controller:
     async def alter_configs(
         self, wanted: Sequence[tuple[ConfigResource, Sequence[Alteration]]], *, validate_only: bool = False
     ) -> dict[ConfigResource, HeadraceError | None]:
-        """IncrementalAlterConfigs, log levels included."""
+        """Implements IncrementalAlterConfigs, including log levels."""
         rows = await self._facts.write_each(
             [wish for wish in wanted if wish[0].type != ResourceType.BROKER_LOGGER],
             lambda wishes: alter_configs(wishes, self.image, self.layers()),
@@ -296,21 +303,23 @@ class Controller:
     async def legacy_alter_configs(
         self, wanted: Sequence[tuple[ConfigResource, Mapping[str, str | None]]], *, validate_only: bool = False
     ) -> dict[ConfigResource, HeadraceError | None]:
-        """AlterConfigs: what is not named goes back to its default."""
+        """Implements AlterConfigs: configs that are not named are reset to their defaults."""
         return await self._facts.write_each(
             wanted, lambda wishes: legacy_alter_configs(wishes, self.image, self.layers()), validate_only=validate_only
         )
 
     async def allocate_producer_ids(self) -> ProducerIdBlock:
-        """Ids that nobody was given before and nobody else will be."""
+        """Reserves a block of unique producer ids."""
         return await self._facts.write_one(lambda: cluster_control.next_producer_ids(self.image))
 
     async def raise_producer_ids(self, used: int) -> None:
-        """After a restore: no broker gives out an id up to `used`, which logs know. Else it changes nothing."""
+        """After a restore of the metadata: prevents allocation of ids up to `used`, which logs contain. Otherwise
+        changes nothing.
+        """
         await self._facts.write_one(lambda: restored_metadata.raise_producer_ids(self.image, used))
 
     async def claim_controller(self, lease: LeaseId) -> bool:
-        """Whether this broker is the controller, now that it has tried to become it."""
+        """Tries to acquire the controller lease. Returns whether this broker is the active controller."""
         return await self._facts.write_one(
             lambda: cluster_control.claim_controller(self.image, self._settings.node_id), lease, awaits_listeners=False
         )
@@ -327,12 +336,12 @@ class Controller:
         return None
 
     def _new_id(self) -> UUID:
-        """An id whose text does not begin with a dash, which command line tools would take for a flag."""
+        """Returns an id whose text does not begin with a dash, which command-line tools would parse as an option."""
         while (fresh := self._new_uuid()).int >> _ABOVE_FIRST_SIX_BITS == _DASH:
             pass
         return fresh
 
 
 def _short_text(uuid: UUID) -> str:
-    """22 characters, as Kafka's tools write ids."""
+    """Returns the id in 22 characters, as Kafka's tools write it."""
     return urlsafe_b64encode(uuid.bytes).rstrip(b"=").decode()

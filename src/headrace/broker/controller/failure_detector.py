@@ -1,20 +1,15 @@
-"""Detects dead brokers by broken and refused connections.
+"""Detects dead brokers by broken and refused connections, before their sessions expire.
 
-Brokers whose connection to this one has just broken: nearly all were killed, and their partitions get other leaders.
+Each broker holds an idle connection to every other one. If a connection breaks and the port then refuses
+connections, the process behind it has ended: its lease is revoked, which ends its session and its leaderships. A
+paused or partitioned broker refuses no connections; it is detected by its session. A false detection costs an
+election: the broker finds its session ended and begins another.
 
-A client notices a killed leader as early as the other brokers do. As long as Metadata names that leader, librdkafka
-tries it again and requests metadata only a second later; for a partition without a leader it does so after 0.1 s. So
-Metadata waits for the election, which takes 0.15 s unless etcd needs a new leader first, and then shows no leader. The
-wait is short, because a response that waits holds up the requests behind it on its connection.
-
-Each broker holds an idle connection to every other. One that breaks, at a port that then refuses to be connected to,
-had a process behind it that has none now: its lease is revoked, and with it go its session and its leaderships. A
-broker that is paused or cut off shows nothing of the kind; for those there is the session.
-
-From the break until then, Metadata shows no leader for its partitions (`broker/controller/failure_detector.py`).
-
-Decides when a broker is gone. Being wrong costs an election and nothing else: the broker finds its session over, and
-begins another.
+From the break until the election, Metadata shows no leader for the broker's partitions. A client detects a dead
+leader as early as the other brokers do. As long as Metadata names that leader, librdkafka retries it and requests
+metadata only 1 s later; for a partition without a leader, 0.1 s later. Therefore Metadata waits for the election,
+which takes 0.15 s unless etcd needs a new leader first, and then shows no leader. The wait is short, because a
+delayed response holds up the requests behind it on its connection.
 """
 
 import asyncio
@@ -33,12 +28,12 @@ if TYPE_CHECKING:
 
 
 RESPONSE_S_MAX = 0.25
-# Two election timeouts of etcd by default, if its leader was on the same machine, and the brokers' own election.
+# Two election timeouts of etcd by default, if its leader was on the same host, plus the brokers' own election.
 ELECTION_S_MAX = 3.0
 
 
 class Lost(NamedTuple):
-    epoch: int  # of the broker: one that has registered again is there
+    epoch: int  # broker epoch; a broker that has registered again is available
     replaced: asyncio.Event
     end: asyncio.TimerHandle
 
@@ -49,7 +44,7 @@ class BrokenConnections:
         self.node_ids: frozenset[int] = frozenset()
 
     def add(self, node_id: int, epoch: int, image: MetadataImage) -> None:
-        """The connection to this broker has broken. Counts while it leads partitions, for a few seconds at most."""
+        """Marks a broker whose connection has broken, while it leads partitions and for `ELECTION_S_MAX` at most."""
         if node_id not in self._lost:
             end = asyncio.get_running_loop().call_later(ELECTION_S_MAX, self.remove, node_id)
             self._lost[node_id] = Lost(epoch, asyncio.Event(), end)
@@ -57,7 +52,7 @@ class BrokenConnections:
             self.follow(image)
 
     def remove(self, node_id: int) -> None:
-        """The broker responds, or was replaced, or the time is over."""
+        """Removes the mark: the broker responds, its partitions have other leaders, or the time is over."""
         lost = self._lost.pop(node_id, None)
         if lost is not None:
             self.node_ids = frozenset(self._lost)
@@ -65,14 +60,16 @@ class BrokenConnections:
             lost.replaced.set()
 
     def follow(self, image: MetadataImage) -> None:
-        """Removes brokers that lead nothing in this image, or that have registered again."""
+        """Removes brokers that lead no partition in this image, or that have registered again."""
         for node_id, lost in list(self._lost.items()):
             known = image.brokers.get(node_id)
             if known is None or known.epoch != lost.epoch or not _leads(node_id, image):
                 self.remove(node_id)
 
     async def wait_until_replaced(self, image: MetadataImage, topics: Iterable[str] | None) -> None:
-        """Returns at once unless a lost broker leads a partition of these topics, or of any topic if None."""
+        """Returns when lost brokers lead no partition of these topics, or of any topic if None, or after
+        `RESPONSE_S_MAX`.
+        """
         names = image.topics if topics is None else topics
         found = [image.topics[name] for name in names if name in image.topics]
         leaders = self._lost.keys() & {state.leader for topic in found for state in topic.partitions}
@@ -92,21 +89,21 @@ def _leads(node_id: int, image: MetadataImage) -> bool:
 
 log = logging.getLogger(__name__)
 
-LOOK_S = 0.5  # how often new brokers are looked for
+LOOK_S = 0.5  # how often new brokers are looked up
 CONNECT_S_MAX = 1.0
-# A port that is being opened again, after a crash and a quick restart, refuses for longer than one try.
+# After a crash and a quick restart, the port refuses connections until it is opened again; one attempt is not enough.
 REFUSALS = 3
 REFUSAL_REST_S = 0.03
-STEADY_S = 0.05  # the port of a process that is being killed may accept connections, which break sooner
-REVOKE_AGAIN_S = 0.1  # each attempt has waited for seconds already
+STEADY_S = 0.05  # the port of a dying process may accept connections, which break sooner than this
+REVOKE_AGAIN_S = 0.1  # each attempt has already waited for seconds
 
 
 class BrokerFailureDetector:
     def __init__(self, broker: "Broker", store: Store) -> None:
         self._broker = broker
         self._store = store
-        self._watches: dict[tuple[int, int], asyncio.Task[None]] = {}  # by id and epoch
-        self._reached: set[tuple[int, int]] = set()  # those that a connection was open to
+        self._watches: dict[tuple[int, int], asyncio.Task[None]] = {}  # by broker id and epoch
+        self._reached: set[tuple[int, int]] = set()  # brokers to which a connection has been open
         self._known: set[int] = set()
         self._looking: asyncio.Task[None] | None = None
 
@@ -135,7 +132,9 @@ class BrokerFailureDetector:
             await asyncio.sleep(LOOK_S)
 
     async def _watch(self, neighbour: BrokerRegistration) -> None:
-        """Until it is gone, or cannot be reached: of one that was never reached, nothing can be said."""
+        """Watches a broker until its session has ended. Returns early if it was never reached: its state is unknown
+        then.
+        """
         name = self._broker.settings.internal_listener
         address = next(((one.host, one.port) for one in neighbour.endpoints if one.name == name), None)
         if address is None:
@@ -152,8 +151,8 @@ class BrokerFailureDetector:
                 return
             if await _refuses_always(*address):
                 break
-            # The kernel closes the connections of a killed process before its listening socket: the port may accept a
-            # moment longer. A broker that only closes its connections is asked less and less often.
+            # The kernel closes the connections of a killed process before its listening socket, so the port may accept
+            # a moment longer. The interval grows for a broker that only closes its connections.
             if loop.time() - connected_at > LOOK_S:
                 rest_s = REFUSAL_REST_S
             await asyncio.sleep(rest_s)
@@ -163,7 +162,7 @@ class BrokerFailureDetector:
             pass
 
     async def _until_closed(self, node_id: int, host: str, port: int) -> bool:
-        """Returns when a connection is closed; False if there was none."""
+        """Returns True when an open connection is closed; False if none could be opened."""
         try:
             async with asyncio.timeout(CONNECT_S_MAX):
                 reader, writer = await asyncio.open_connection(host, port)
@@ -188,7 +187,9 @@ class BrokerFailureDetector:
             log.info("Connected to peer brokers: %s", ", ".join(str(one) for one in sorted(self._known)))
 
     async def _session_ended(self, neighbour: BrokerRegistration) -> bool:
-        """False if the store could not be asked: etcd's leader may have died with the broker."""
+        """Revokes the lease. Returns False if the metadata store is unavailable: etcd's leader may have died with
+        the broker.
+        """
         image = self._broker.image
         lease = image.session_leases.get(neighbour.node_id)
         if not lease or image.brokers.get(neighbour.node_id, neighbour).epoch != neighbour.epoch:

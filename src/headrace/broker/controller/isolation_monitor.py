@@ -1,13 +1,14 @@
-"""A broker that the others have given up hangs up on its clients, so that they ask another one.
+"""Closes client connections while this broker is isolated from the cluster, so that clients refresh metadata
+elsewhere.
 
-Cut off from the store, it goes on believing that it leads and coordinates what it did. None of what it is sent can be
-committed, so nothing comes of it; but a client that is connected to this broker alone asks this broker alone, also for
-who leads, and would wait for as long as the cut lasts. Whoever is hung up on looks around.
+A broker that is partitioned from the metadata store still assumes that it leads and coordinates as before. Nothing
+that it receives can be committed, but a client that is connected only to this broker also gets its metadata here,
+and would wait for as long as the partition lasts. A client whose connection is closed connects to another broker.
 
-Decides when this broker is left out: its session is over, and another broker says so too, or none can be reached; both
-at two looks in a row, because who was only asleep has a new session by then. While the store is away for everybody,
-nobody learns that sessions end: all go on serving. Who is alone for good, because the others are down, goes on too, and
-hangs up less and less often.
+A broker is isolated if its session has expired, and another broker confirms it or none can be reached. Both must
+hold in two checks in a row, because a broker that was only paused has a new session by then. While the metadata
+store is unavailable to all brokers, none of them observes that sessions expire, and all keep serving. A broker that
+is alone because the others are down keeps serving, and closes connections at increasing intervals.
 """
 
 import asyncio
@@ -23,7 +24,7 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 LOOK_S = 0.5
-HANG_UP_AGAIN_S = 2.0  # twice as long each time: a client may find us again before it finds the others
+HANG_UP_AGAIN_S = 2.0  # doubled each time: a client may reconnect here before it finds another broker
 HANG_UP_AGAIN_S_MAX = 60.0
 
 
@@ -67,10 +68,10 @@ class IsolationMonitor:
         own_id = self._broker.node_id
         others = [node_id for node_id in self._broker.image.live_brokers() if node_id != own_id]
         told = await asyncio.gather(*(self._counts_us(node_id) for node_id in others))
-        return self._has_no_session() and is_left_out(told)  # a session may have begun meanwhile
+        return self._has_no_session() and is_left_out(told)  # a session may have begun during the calls
 
     def _note(self, is_isolated: bool) -> None:
-        """For the health checks: an isolated broker is not ready."""
+        """Records the state for the health checks: an isolated broker is not ready."""
         if self._broker.membership is not None:
             self._broker.membership.is_isolated = is_isolated
 
@@ -79,7 +80,7 @@ class IsolationMonitor:
         return membership is not None and membership.may_be_fenced
 
     async def _counts_us(self, node_id: int) -> bool | None:
-        """Whether this broker is there, as another one sees it; None if that one cannot be asked."""
+        """Returns whether another broker has a session of this one; None if it cannot be reached."""
         from kio.schema.describe_cluster.v1.request import DescribeClusterRequest
         from kio.schema.describe_cluster.v1.response import DescribeClusterResponse
 
@@ -95,5 +96,7 @@ class IsolationMonitor:
 
 
 def is_left_out(told: Sequence[bool | None]) -> bool:
-    """`told`: for each other broker, whether it counts us, or None. Nobody is left out of a cluster of one."""
+    """`told`: for each other broker, whether it has a session of this one; None if unreachable. False without other
+    brokers.
+    """
     return False in told or (bool(told) and set(told) == {None})

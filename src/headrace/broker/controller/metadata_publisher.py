@@ -1,7 +1,9 @@
-"""Delivers metadata events to the listeners, in the order of the commits and outside of the commit lock.
+"""Metadata publisher: delivers metadata events to listeners, in the order of the commits and outside of the commit
+lock.
 
-A listener may take long: it creates the directories of thousands of partitions. Other changes are committed and applied
-to the image meanwhile; their events wait here. So the image may be ahead of the event that a listener is called with.
+A listener may take long, for example to create the directories of thousands of partitions. Other changes are
+committed and applied to the image during that time, and their events are queued here. Therefore the image may be
+ahead of the event that a listener receives.
 """
 
 import asyncio
@@ -15,8 +17,8 @@ log = logging.getLogger(__name__)
 
 MetadataPublisher = Callable[[MetadataDelta], Awaitable[None]]
 
-# Each commit that waits keeps the topics that it changed, up to 80 kB for one with ten thousand partitions. When more
-# wait, no further commits of other brokers are taken over until the listeners have caught up.
+# Each queued commit holds the topics that it changed, up to 80 kB for one with 10,000 partitions. Above this limit, no
+# commits of other brokers are applied until the listeners have caught up.
 PENDING_MAX = 256
 
 
@@ -30,7 +32,7 @@ class EventDelivery:
         self._listeners.append(listener)
 
     def deliver(self, events: Sequence[MetadataDelta]) -> asyncio.Task[None]:
-        """Start to deliver the events of one commit, after those of all earlier ones.
+        """Starts to deliver the events of one commit, after those of all earlier ones.
 
         The task ends when every listener has returned for every event. It raises the first exception of a listener.
         """
@@ -45,12 +47,12 @@ class EventDelivery:
         return len(self._pending) > PENDING_MAX
 
     async def settled(self) -> None:
-        """Return when the listeners have returned for everything that has been delivered so far; never raises."""
+        """Returns when the listeners have returned for all events delivered so far. Never raises."""
         if self._pending:
             await asyncio.wait(tuple(self._pending))
 
     def check_not_listening(self) -> None:
-        """Raise if a listener is the caller: a change that it awaits would wait for the listener to return."""
+        """Raises if called from a listener: a change that a listener awaits would wait for the listener to return."""
         if asyncio.current_task() in self._pending:
             raise RuntimeError("A listener of metadata events must not await another change of metadata")
 
@@ -59,7 +61,7 @@ class EventDelivery:
         if task is self._last:
             self._last = None
         if not task.cancelled():
-            task.exception()  # logged already, and raised at the caller if it waits
+            task.exception()  # logged already, and raised to the caller if it waits
 
     async def _run(self, events: Sequence[MetadataDelta], previous: asyncio.Task[None] | None) -> None:
         if previous is not None:
@@ -79,6 +81,6 @@ class EventDelivery:
 
 
 async def followed(delivery: "asyncio.Task[None]") -> None:
-    """Wait until the listeners have followed; a caller that is cancelled does not cancel them."""
+    """Waits until the listeners have processed the events. Cancelling the caller does not cancel them."""
     await asyncio.wait((delivery,))
     delivery.result()

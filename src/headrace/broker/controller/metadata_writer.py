@@ -1,9 +1,10 @@
-"""Commits decisions about metadata and applies them to the image, one commit at a time.
+"""Commits metadata changes and applies them to the image, one commit at a time.
 
-The lock is held from a decision until the image has it. Listeners work outside of it (`metadata_publisher.py`), so that
-an ISR change or an election is committed while the partitions of a new topic are created. A change returns when the
-listeners have followed it, unless its caller needs only the image. A conflict is decided again, a change whose caller
-goes away is finished, and after a failure every key that is not committed yet gets the error.
+The lock is held from the decision until the image has the change. Listeners run outside of it
+(`metadata_publisher.py`), so that an ISR change or an election is committed while the partitions of a new topic are
+created. A change returns when the listeners have processed it, unless its caller needs only the image. After a
+conflict, the decision is made again. A change whose caller is cancelled is completed. After a failure, every key
+that is not committed yet gets the error.
 """
 
 import asyncio
@@ -31,26 +32,27 @@ Row = TypeVar("Row")
 
 Decide = Callable[[Mapping[Key, Wish]], Mapping[Key, Decision[Row] | RequestError]]
 
-# Only another writer on the same store can cause a conflict; one that wins this often in a row is a storm, and
-# the client's own retry is the better place to wait.
+# Only another writer of the same store can cause a conflict. After so many conflicts in a row, contention is too high,
+# and the client should retry with its own backoff.
 CONFLICTS_IN_A_ROW_MAX = 10
-# Each has taken seconds already; a store that loses so many answers is not to be relied on.
+# Each has taken seconds already, so the metadata store is treated as unavailable.
 UNKNOWN_OUTCOMES_IN_A_ROW_MAX = 3
-# Between two tries to follow a store that cannot be followed: short beside the session of a broker.
+# Delay before following the metadata store is retried; short compared to a broker's session.
 FOLLOW_RETRY_S = 0.2
-# Of the keys that a commit can compare, one is this broker's own registration.
+# One of the keys that a commit can compare is this broker's registration.
 KEYS_PER_BATCH_MAX = KEYS_PER_COMMIT_MAX - 1
-# Of the values of a commit. etcd refuses a request of more than 1.5 MiB (its default --max-request-bytes); the keys,
-# versions and framing of 127 writes and comparisons take less than 100 KiB of it.
+# Limit for the values of a commit. etcd rejects requests above 1.5 MiB (default of --max-request-bytes); the keys,
+# versions and framing of 127 writes and comparisons take less than 100 KiB.
 BYTES_PER_BATCH_MAX = 1024 * 1024
-TOUCHED = b"{}"  # the value of a key that is there for its version alone
+TOUCHED = b"{}"  # value of a key of which only the version matters
 
 
 class Pinned(NamedTuple, Generic[Row]):
-    """A decision with the versions of the image that it was taken on.
+    """A decision with the versions of the image that it was based on.
 
-    The image may have moved on when the decision is committed: by an earlier batch, or by what others wrote meanwhile.
-    The commit compares these versions, not the newer ones, so that it never overwrites a change that it has not seen.
+    The image may have changed when the decision is committed, by an earlier batch or by another broker. The commit
+    compares these versions, not the newer ones, so that it never overwrites a change that the decision has not
+    considered.
     """
 
     row: Row
@@ -69,7 +71,8 @@ class MetadataWriter:
         self._store = store
         self._image = image
         self._delivery = EventDelivery()
-        self._one_at_a_time = asyncio.Lock()  # from a decision to its application to the image; not for listeners
+        # held from a decision until the image has the change; not while listeners run
+        self._one_at_a_time = asyncio.Lock()
         self._under_way: set[asyncio.Task[Any]] = set()
         self._registration: tuple[str, int] | None = None  # key and version
 
@@ -77,7 +80,7 @@ class MetadataWriter:
         self._delivery.add_listener(listener)
 
     def act_as(self, node_id: int, broker_epoch: int) -> None:
-        """Commit only while this registration is the newest of its broker id; raise DuplicateBroker afterwards.
+        """Commits only while this registration is the newest of its broker id; raises DuplicateBroker afterwards.
 
         A process that was replaced by another one with the same id then changes no metadata in its name.
         """
@@ -90,7 +93,7 @@ class MetadataWriter:
                 raise DuplicateBroker("Another process has registered with the id of this broker")
 
     async def catch_up(self) -> None:
-        """Learn every fact that the image does not know yet; return when the listeners have followed."""
+        """Loads every change that the image lacks. Returns when the listeners have processed them."""
         self._delivery.check_not_listening()
         async with self._one_at_a_time:
             delivery = await self._catch_up()
@@ -98,24 +101,28 @@ class MetadataWriter:
             await followed(delivery)
 
     async def deliver_again(self, events: Sequence[MetadataDelta]) -> None:
-        """Deliver events without a change, in order with those of changes; return when the listeners have followed."""
+        """Delivers events without a change, in order with those of changes. Returns when the listeners have
+        processed them.
+        """
         await followed(self._delivery.deliver(events))
 
     async def confirm(self) -> None:
-        """Return when the listeners have followed every change that was committed before this call, by any broker."""
+        """Returns when the listeners have processed every change that any broker committed before this call."""
         revision = await self._store.commit({}, {})
         await self.catch_up()
-        while self._image.revision < revision:  # a load may be old
+        while self._image.revision < revision:  # a load may return an older revision
             await asyncio.sleep(FOLLOW_RETRY_S)
             await self.catch_up()
         await self.settled()
 
     async def settled(self) -> None:
-        """Return when the listeners have followed everything that is in the image now."""
+        """Returns when the listeners have processed everything that is in the image now."""
         await self._delivery.settled()
 
     async def follow(self) -> None:
-        """Learn what others commit, for as long as this is awaited: for a store that other brokers share."""
+        """Applies the changes that other brokers commit, until it is cancelled: for a metadata store shared with
+        other brokers.
+        """
         while True:
             try:
                 async with aclosing(follow(self._store, records.ROOT, self._image.revision)) as news:
@@ -131,7 +138,7 @@ class MetadataWriter:
             await self._delivery.settled()
         async with self._one_at_a_time:
             if news.revision <= self._image.revision:
-                return  # our own commit, or it came with a snapshot
+                return  # a commit of this broker, or one included in a snapshot
             try:
                 if isinstance(news, Snapshot):
                     self._take_over(news)
@@ -148,20 +155,20 @@ class MetadataWriter:
         validate_only: bool = False,
         awaits_listeners: bool = True,
     ) -> dict[Key, Row | HeadraceError]:
-        """Carry out what `decide` allows; a row or an error for each key, in their order.
+        """Commits what `decide` allows. Returns a result or an error for each key, in order.
 
-        `decide` may be asked again, about those wishes that are not facts yet. Returns when the listeners have
-        followed; without `awaits_listeners`, as soon as the image has the change.
+        `decide` may be called again with the requests that are not committed yet. Returns when the listeners have
+        processed the change; without `awaits_listeners`, as soon as the image has it.
         """
         return await self._uninterrupted(wishes, decide, validate_only, awaits_listeners=awaits_listeners)
 
     async def write_one(
         self, decide: Callable[[], Decision[Row]], lease: LeaseId | None = None, *, awaits_listeners: bool = True
     ) -> Row:
-        """Carry out a single decision, or raise why not.
+        """Commits a single decision, or raises the error.
 
-        It must be one that may be taken again although it was carried out already: if the store goes away in the
-        middle of the commit, nobody knows, and it is decided again on what the store then says.
+        The decision must be repeatable: if the store becomes unavailable during the commit, the outcome is unknown,
+        and the decision is made again on the metadata that the store then returns.
         """
         for _ in range(UNKNOWN_OUTCOMES_IN_A_ROW_MAX):
             rows = await self._uninterrupted([(None, None)], lambda _: {None: decide()}, False, lease, awaits_listeners)
@@ -174,7 +181,7 @@ class MetadataWriter:
         return row
 
     async def finish(self) -> None:
-        """Wait for changes under way, and for the listeners."""
+        """Waits for changes in flight and for the listeners."""
         if self._under_way:
             await asyncio.wait(self._under_way)
         await self._delivery.settled()
@@ -187,7 +194,7 @@ class MetadataWriter:
         lease: LeaseId | None = None,
         awaits_listeners: bool = True,
     ) -> dict[Key, Row | HeadraceError]:
-        """Whoever asked may go away; a committed fact that nobody applied would be worse than work for nobody."""
+        """Completes a change even if its caller is cancelled: a committed change must be applied to the image."""
         self._delivery.check_not_listening()
         work = self._carry_out(wishes, decide, validate_only, lease, awaits_listeners)
         task = asyncio.get_running_loop().create_task(work)
@@ -198,7 +205,7 @@ class MetadataWriter:
     def _done(self, task: asyncio.Task[Any]) -> None:
         self._under_way.discard(task)
         if not task.cancelled():
-            task.exception()  # raised at whoever waits; nobody may be left to
+            task.exception()  # raised to the caller, which may have been cancelled
 
     async def _carry_out(
         self,
@@ -216,7 +223,7 @@ class MetadataWriter:
         plan: list[tuple[Key, Pinned[Row]]] = []
         while conflicts < CONFLICTS_IN_A_ROW_MAX and len(rows) < len(wanted):
             try:
-                # Held for one batch: the changes of other callers are committed between two batches.
+                # Held for one batch: other callers' changes are committed between two batches.
                 async with self._one_at_a_time:
                     self._check_registration()
                     if not plan or not self._is_current(plan):
@@ -247,9 +254,9 @@ class MetadataWriter:
         rows: dict[Key, Row | HeadraceError],
         validate_only: bool,
     ) -> list[tuple[Key, Pinned[Row]]]:
-        """The decisions to commit, in order; adds a row for each key that needs no commit.
+        """Returns the decisions to commit, in order. Adds a row for each key that needs no commit.
 
-        A decision that compares a key which an earlier one writes is left out: it is to be taken again.
+        A decision that compares a key which an earlier one writes is left out, and made again later.
         """
         plan: list[tuple[Key, Pinned[Row]]] = []
         written: set[str] = set()
@@ -266,11 +273,13 @@ class MetadataWriter:
         return plan
 
     def _is_current(self, plan: Sequence[tuple[Key, Pinned[Row]]]) -> bool:
-        """Whether the image still has the versions that the decisions were taken on."""
+        """Returns whether the image still has the versions that the decisions are based on."""
         return all(self._image.version_of(key) == version for _, one in plan for key, version in one.expect.items())
 
     async def _commit(self, decisions: Sequence[Pinned[Any]], lease: LeaseId | None) -> asyncio.Task[None] | None:
-        """Commit and apply; the task ends when the listeners have followed. None if there is nothing to write."""
+        """Commits and applies the decisions. The returned task ends when the listeners have processed them; None
+        without writes.
+        """
         writes = {key: value for decision in decisions for key, value in decision.writes.items()}
         if not writes:
             return None
@@ -280,11 +289,11 @@ class MetadataWriter:
         revision = await self._store.commit(expect, writes, lease)
         if revision == self._image.revision + 1:
             return self._delivery.deliver(self._image.apply(revision, writes))
-        return await self._catch_up()  # others committed in between, and the image may not skip what they wrote
+        return await self._catch_up()  # other brokers committed in between, and the image must not skip their changes
 
     async def _catch_up(self) -> asyncio.Task[None] | None:
         snapshot = await self._store.load(records.ROOT)
-        if snapshot.revision < self._image.revision:  # it comes from a part of the store that lags behind
+        if snapshot.revision < self._image.revision:  # returned by a store member that lags behind
             return None
         return self._take_over(snapshot)
 
@@ -308,7 +317,7 @@ def named_twice() -> RequestError:
 
 
 def _batch_length(plan: Sequence[Pinned[Any]]) -> int:
-    """How many decisions, from the first on, fit into one commit; none is ever split."""
+    """Returns how many decisions, from the first one, fit into one commit. None is ever split."""
     keys: set[str] = set()
     bytes_written = 0
     for at, decision in enumerate(plan):

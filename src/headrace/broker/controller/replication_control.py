@@ -1,6 +1,6 @@
-"""The states of partitions as facts: who leads them, who is in sync, where replicas are moving to.
+"""Replication control: commits partition states, that is leaders, ISRs and reassignments.
 
-Decides nothing itself: decisions are those of `core/controller`; here they are committed, one change at a time.
+The decisions are in `core/controller`; this module commits them, one change at a time.
 """
 
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
@@ -32,7 +32,9 @@ class ReplicationControl:
         self._broker_configs = broker_configs
 
     async def elect_where_needed(self) -> None:
-        """As controller: leaders for the partitions whose leader is gone, ISRs without those who are."""
+        """On the active controller: elects leaders for partitions without an available one, and removes unavailable
+        replicas from ISRs.
+        """
         names = replication_control.topics_with_offline_leader(
             self._image, replication_control.condition_of(self._image)
         )
@@ -51,7 +53,10 @@ class ReplicationControl:
             _raise_first(rows.values())
 
     async def elect_leaders(self, wanted: Mapping[str, Collection[int]], *, unclean: bool) -> None:
-        """By request: the first replicas lead, or anybody where nobody does. The facts tell what became of it."""
+        """Elects preferred leaders, or with `unclean` any available replica where there is no leader.
+
+        Does not return the outcome; the metadata image has it.
+        """
 
         def decide(wishes: Mapping[str, Collection[int]]) -> Mapping[str, Decision[int] | RequestError]:
             condition = replication_control.condition_of(self._image)
@@ -62,7 +67,9 @@ class ReplicationControl:
         _raise_first((await self._facts.write_each(list(wanted.items()), decide)).values())
 
     async def maybe_balance_partition_leaders(self) -> int:
-        """The first replicas lead what they can; returns how many partitions that concerned."""
+        """Runs the preferred leader election. Returns the number of partitions whose preferred leader was to be
+        elected.
+        """
         wanted = replication_control.imbalanced_partitions(self._image, replication_control.condition_of(self._image))
         if wanted:
             await self.elect_leaders(wanted, unclean=False)
@@ -75,13 +82,14 @@ class ReplicationControl:
         _raise_first(rows.values())
 
     async def alter_partition(self, proposals: Sequence[AlterPartitionItem]) -> list[AlterPartitionItem]:
-        """Those proposals that are known to be refused; of the others, the facts tell."""
+        """Returns the proposals that are known to be rejected. The metadata image shows the outcome of the others."""
         rows = await self._facts.write_each(
             list(by_block(proposals).items()),
             lambda wanted: alter_partition(wanted, self._image, self._node_id, self._rules_of),
             awaits_listeners=False,
         )
-        _raise_first(row for row in rows.values() if not isinstance(row, RequestError))  # that a topic is gone is told
+        # a deleted topic is published as a metadata event
+        _raise_first(row for row in rows.values() if not isinstance(row, RequestError))
         return [one for row in rows.values() if isinstance(row, IsrOutcome) for one in row.refused]
 
     async def resign(
@@ -92,7 +100,9 @@ class ReplicationControl:
         holds_nothing: bool = False,
         unless_last: bool = False,
     ) -> None:
-        """This broker cannot use its copies: it neither leads nor counts as in sync, where others do."""
+        """Removes this broker, which cannot use its replicas, from leadership, ISR and ELR where other replicas can
+        take over.
+        """
 
         def decide(wishes: Mapping[str, Collection[int]]) -> Mapping[str, Decision[int] | RequestError]:
             condition = replication_control.condition_of(self._image)
@@ -112,7 +122,9 @@ class ReplicationControl:
     async def raise_leader_epochs(
         self, wanted: Mapping[str, Mapping[int, int]], *, alone: bool, has_lost: Callable[[TopicImage], bool]
     ) -> None:
-        """`wanted`: by topic and partition, the newest leader epoch in this broker's log, where metadata is behind."""
+        """`wanted`: by topic and partition, the newest leader epoch in this broker's log, where it is above the
+        metadata's.
+        """
 
         def decide(wishes: Mapping[str, Mapping[int, int]]) -> Mapping[str, Decision[int] | RequestError]:
             condition = BrokerLiveness({self._node_id}) if alone else replication_control.condition_of(self._image)
@@ -121,7 +133,7 @@ class ReplicationControl:
         _raise_first((await self._facts.write_each(list(wanted.items()), decide)).values())
 
     async def lead_above(self, wanted: Mapping[str, Mapping[int, int]]) -> None:
-        """Lead these partitions in a leader epoch above the given one, as far as this broker still leads them."""
+        """Starts a leader epoch above the given one in those partitions that this broker still leads."""
         rows = await self._facts.write_each(
             list(wanted.items()), lambda wishes: replication_control.lead_above(wishes, self._image, self._node_id)
         )
@@ -135,10 +147,11 @@ class ReplicationControl:
         alone: bool,
         acked_unsynced: Callable[[UUID], bool | None] = lambda _: None,
     ) -> None:
-        """After an unclean stop: hand over what this broker leads, and be in sync only where nothing can be lost.
+        """After an unclean shutdown: resigns leadership, and stays in ISRs only where no acknowledged record can be
+        lost.
 
-        `acked_unsynced`: whether the last process acknowledged records of a topic before they were synced. If that was
-        not recorded (None), the flush policy of now decides.
+        `acked_unsynced`: whether the previous process acknowledged records of a topic before they were synced. If
+        that was not recorded (None), the current flush policy decides.
         """
         node_id = self._node_id
         condition = (
@@ -162,7 +175,7 @@ class ReplicationControl:
         return replication_control.rules_of(topic, self._broker_configs())
 
     def acked_unsynced(self, topic: TopicImage, recorded: bool | None) -> bool:
-        """Whether the last process acknowledged records before they were synced; `recorded` is as in
+        """Returns whether the previous process acknowledged records before they were synced; `recorded` is as in
         `handle_unclean_restart`.
         """
         if recorded is not None:

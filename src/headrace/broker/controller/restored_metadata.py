@@ -1,5 +1,6 @@
-"""Commits higher leader epochs and producer ids where logs are newer than metadata; see
-`core/controller/restored_metadata.py`.
+"""Commits higher leader epochs and producer ids where logs are newer than the metadata, as after a restore.
+
+The rules are in `core/controller/restored_metadata.py`.
 """
 
 import asyncio
@@ -18,13 +19,14 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-RETRY_S = 0.2  # as for the session: the store is back after an election
+RETRY_S = 0.2  # as for the session: the metadata store is available again after an election
 
 
 async def raise_leader_epochs(broker: "Broker") -> None:
-    """Returns when no log of this broker has a leader epoch above the metadata's, however long the store is away.
+    """Returns when no log of this broker has a leader epoch above the metadata's. Retries while the store is
+    unavailable.
 
-    Late replicas are left as they are: they neither lead nor follow.
+    Late replicas are left unchanged: they neither lead nor follow.
     """
     is_alone = broker.membership is None
     while wanted := _behind_their_logs(broker):
@@ -39,14 +41,16 @@ async def raise_leader_epochs(broker: "Broker") -> None:
 def _behind_their_logs(broker: "Broker") -> dict[str, dict[int, int]]:
     wanted: dict[str, dict[int, int]] = {}
     for partition in broker.partitions.all():
-        state = broker.image.state_of(partition.topic_id, partition.index)  # None: the image is ahead of partitions
+        state = broker.image.state_of(partition.topic_id, partition.index)  # None: the image is ahead of the partitions
         if partition.failure is None and state is not None and _is_to_be_raised(broker, partition, state):
             wanted.setdefault(partition.topic, {})[partition.index] = partition.newest_log_epoch
     return wanted
 
 
 def late_replicas(broker: "Broker") -> list["Partition"]:
-    """Partitions whose log here is newer than the metadata, while a live leader may have committed without it."""
+    """Returns partitions whose log is newer than the metadata, while a live leader may have committed records
+    without it.
+    """
     condition = condition_of(broker.image)
     return [
         partition
@@ -69,14 +73,16 @@ def _is_to_be_raised(broker: "Broker", partition: "Partition", state: PartitionR
 
 
 def _has_lost(broker: "Broker", topic: TopicImage) -> bool:
-    """Whether the last stop may have lost acknowledged records, as in `ReplicationControl.handle_unclean_restart`."""
+    """Whether acknowledged records may have been lost at the last stop, as in
+    `ReplicationControl.handle_unclean_restart`.
+    """
     keeps_all = broker.log_dir.was_clean or broker.log_dir.same_boot_as_last_run
     recorded = broker.log_dir.acked_unsynced_before(topic.topic_id)
     return not keeps_all and broker.controller.states.acked_unsynced(topic, recorded)
 
 
 async def raise_producer_ids(broker: "Broker") -> None:
-    """Returns when no producer id that a log of this broker knows is given out again."""
+    """Returns when no producer id in a log of this broker can be allocated again."""
     used = max((one.log.producers.highest_id(PRODUCER_ID_MAX) for one in broker.partitions.all()), default=-1)
     while used >= broker.image.next_producer_id:
         log.warning("Metadata is older than the producer id %d in a log; raising the next producer id", used)
@@ -84,7 +90,7 @@ async def raise_producer_ids(broker: "Broker") -> None:
 
 
 async def _committed(broker: "Broker", commit: Awaitable[None]) -> None:
-    """Runs a commit of a broker that starts; one that failed is left to the caller's next round."""
+    """Awaits a commit. In a cluster, a failure is logged, and the caller's loop retries."""
     try:
         await commit
     except (Conflict, Unavailable, OutcomeUnknown) as error:
