@@ -1,1 +1,1 @@
-"""broker.log: background work on local logs: retention, compaction, scrubbing, free space."""
+"""Background work on local logs: retention, compaction, scrubbing, free disk space."""

@@ -1,7 +1,6 @@
-"""Keeping some room on the disk: producers are refused before the disk is full, so that what heals it still works.
+"""Disk space reserve: rejects produce requests before the disk is full, so that space can still be freed.
 
-Deleting records, retention and checkpoints need a little space themselves; a disk that is full to the last byte
-cannot even be cleaned.
+Deleting records, retention and checkpoints need some disk space themselves, and would fail on a full disk.
 """
 
 import logging
@@ -11,16 +10,16 @@ from headrace.storage.io.file_system import FileSystem
 
 log = logging.getLogger(__name__)
 
-# Checkpoints, indexes and snapshots of thousands of partitions fit in this many times over.
+# Many times the size of the checkpoints, indexes and snapshots of thousands of partitions.
 RESERVE_BYTES = 64 * 1024 * 1024
 # On a small file system the reserve is a tenth of its size, which leaves nine tenths for records. The size does not
-# depend on how full the disk was at startup: a broker that starts on a full disk must still know that it is full.
+# depend on the free space at startup: a broker that starts on a full disk must still detect that it is full.
 RESERVE_SHARE = 0.1
-# Asking the file system costs a system call: once in so many written bytes is enough to stop in time.
+# Checking the free space costs a system call. Once in this many written bytes is enough to stop in time.
 CHECK_EVERY_BYTES = 4 * 1024 * 1024
-# Preallocation alone must not have producers rejected: it stops well before the reserve.
+# Preallocation stops well before the reserve, so that it alone never causes produce requests to be rejected.
 PREALLOCATION_SHARE = 1.5
-# Who has given up leading for want of room takes it up again when there is half as much again.
+# A broker that has resigned for lack of disk space leads again when 1.5 times the reserve is free.
 AGAIN_SHARE = 1.5
 
 
@@ -29,7 +28,7 @@ class DiskSpaceGuard:
         self._files = files
         self._path = path
         self.reserve_bytes = min(RESERVE_BYTES, int(files.total_bytes(path) * RESERVE_SHARE))
-        self._unchecked = 0  # bytes since the last look at the disk, which found `_free` bytes
+        self._unchecked = 0  # bytes since the last check of the disk, which found `_free` bytes
         self._free = 0
         self._unchecked_max = min(CHECK_EVERY_BYTES, self.reserve_bytes // 2)
         self._is_full = False
@@ -49,12 +48,12 @@ class DiskSpaceGuard:
             log.info("%s has enough free space; accepting produce requests again", self._path)
 
     def is_short(self, was_short: bool) -> bool:
-        """Whether room is short, for those who decide by it and not by a single write: not in turns at the brink."""
+        """Returns whether disk space is short; with hysteresis, so that the state does not alternate at the limit."""
         enough = self.reserve_bytes * (AGAIN_SHARE if was_short else 1)
         return self._files.free_bytes(self._path) < enough
 
     def may_preallocate(self, size: int) -> bool:
-        """Whether `size` more bytes leave half as much again as the reserve. If so, they count as written."""
+        """Returns whether 1.5 times the reserve stays free after `size` more bytes. If so, they count as written."""
         if self._unchecked + size >= self._unchecked_max:
             self._look()
         if self._free - self._unchecked - size < self.reserve_bytes * PREALLOCATION_SHARE:
@@ -63,7 +62,7 @@ class DiskSpaceGuard:
         return True
 
     def check(self, size: int) -> None:
-        """Raise DiskFull when writing `size` more bytes would touch the reserve."""
+        """Raises DiskFull if writing `size` more bytes would use the reserve."""
         self._unchecked += size
         if self._is_full or self._unchecked >= self._unchecked_max:
             self._look()

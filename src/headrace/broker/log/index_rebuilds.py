@@ -1,4 +1,4 @@
-"""Rebuilds the indexes of large segments in a thread, one after the other."""
+"""Rebuilds the indexes of large segments in a thread, one at a time."""
 
 import asyncio
 import logging
@@ -14,7 +14,8 @@ log = logging.getLogger(__name__)
 class IndexRebuilds:
     def __init__(self) -> None:
         self._tasks: dict[LogSegment, asyncio.Task[None]] = {}
-        # Each reads a whole segment: more at once would take threads and the disk from others.
+        # Each rebuild reads a whole segment. Several at once would occupy the disk and the threads of the default
+        # executor.
         self._one_at_a_time = asyncio.Lock()
         self._is_stopped = False
 
@@ -25,7 +26,7 @@ class IndexRebuilds:
         try:
             loop = asyncio.get_running_loop()
         except RuntimeError:
-            return  # a thread, which may take its time
+            return  # on a thread, where the caller may rebuild the index itself
         if self._is_stopped:
             return
         task = self._tasks.get(segment)
@@ -62,7 +63,9 @@ class IndexRebuilds:
             log.error("%s: its indexes could not be rebuilt, or not written: %s", segment.path, error)
 
     async def stop(self) -> None:
-        """Drops what is in progress. Call before the logs are closed; from here on, who needs an index builds it."""
+        """Cancels the rebuilds in progress. Call before the logs are closed; afterwards, callers rebuild indexes
+        themselves.
+        """
         self._is_stopped = True
         tasks = list(self._tasks.values())
         for task in tasks:

@@ -1,7 +1,7 @@
-"""Care for the logs: old segments go, compacted topics are cleaned, cold bytes are checked against their checksums.
+"""Log manager: retention, compaction and scrubbing of this broker's logs.
 
-Decisions are storage's (`retention.py`, `cleanable.py`); this file looks at one partition after the other and sees to
-it that the work is done in slices.
+The rules are in `storage/log_retention.py` and `storage/cleaner/log_to_clean.py`. This module visits one partition
+at a time, and runs the work in slices.
 """
 
 import asyncio
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-# Bytes that the scrubber checks in one visit to its thread: short enough to stop soon, long enough to pay.
+# Bytes that the scrubber checks per call of its thread: short enough to stop soon, long enough to amortize the call.
 SCRUB_STEP_BYTES = 1024 * 1024
 
 
@@ -54,7 +54,8 @@ class LogManager:
             partition_log.segments,
             log_start_offset=partition_log.log_start_offset,
             log_end_offset=partition_log.log_end_offset,
-            # What is not decided stays: its marker would otherwise end a transaction whose records are gone.
+            # Records of open transactions are kept: otherwise their marker would end a transaction whose records are
+            # deleted.
             high_watermark=partition.last_stable_offset,
             config=partition_log.config,
             now_ms=now_ms,
@@ -71,7 +72,9 @@ class LogManager:
 
     @staticmethod
     def _roll(partition: Partition, now_ms: int) -> bool:
-        """False when there is no room for another segment: then the oldest go first, and the active one next time."""
+        """Returns False if there is no disk space for another segment. Retention then deletes the older segments
+        first, and the active one at its next run.
+        """
         try:
             partition.log.roll(now_ms)
         except PassingStorageError as error:
@@ -85,16 +88,16 @@ class LogManager:
     # Compaction
 
     async def compact(self) -> None:
-        """Clean the logs that are worth it, the dirtiest first."""
+        """Compacts the logs that are due, the one with the most overdue or dirtiest records first."""
         while (due := await self._dirtiest()) is not None:
             await self._clean(*due)
 
     async def _dirtiest(self) -> tuple[Partition, "LogToClean"] | None:
         compacted = [one for one in self._broker.partitions.all() if one.log.config.compacts]
-        self._uncleanable.intersection_update(compacted)  # not those of deleted topics
+        self._uncleanable.intersection_update(compacted)  # drops partitions of deleted topics
         if not compacted:
             return None
-        # Not needed before the first compacted topic; starting without it saves a dozen modules.
+        # Imported before the first compaction only: a start without compacted topics saves a dozen modules.
         await asyncio.to_thread(import_module, "headrace.storage.cleaner.cleaner")
         due: list[tuple[Partition, LogToClean]] = []
         await run_in_slices(self._look_for_dirt(compacted, due))
@@ -120,7 +123,7 @@ class LogManager:
             partition.log.segments,
             cleaned_to=self._broker.log_dir.cleaned_to(TopicPartition(partition.topic, partition.index)),
             log_start_offset=partition.log.log_start_offset,
-            # What is not on disk yet still has its files in the hands of group commit.
+            # Files of unflushed records are still used by group commit.
             stable_offset=min(partition.last_stable_offset, partition.log.recovery_point, archived_to),
             config=partition.log.config,
             now_ms=self._clock.wall_ms(),
@@ -138,12 +141,12 @@ class LogManager:
             self._exclude(partition, damage)
             return
         except IndexRebuilding as wait:
-            await wait.rebuilt()  # nothing has changed; the next round tries again
+            await wait.rebuilt()  # nothing has changed; the next run retries
             return
         except PassingStorageError:
-            raise  # nothing has changed: copies are given up before they count; the next round tries again
+            raise  # nothing has changed, because incomplete cleaned segments are discarded; the next run retries
         except StorageError as error:
-            # Half a swap may be on disk; the next start completes it.
+            # A half-completed swap of segment files may be on disk; the next start completes it.
             partition.go_offline(error)
             return
         except HeadraceError as error:
@@ -157,17 +160,18 @@ class LogManager:
             self._remove_replaced_later(partition, cleaner.cleaned)
         log.info("%s: compacted %d bytes to %d", partition, cleaned.bytes_before, cleaned.bytes_after)
         if partition.term != term or partition.log_end_offset < cleaned.cleaned_to:
-            return  # dropped or truncated meanwhile: the offset describes records that the name no longer has
+            # The partition was dropped or truncated in the meantime: the offset refers to records that no longer exist.
+            return
         self._broker.log_dir.note_cleaned(TopicPartition(partition.topic, partition.index), cleaned.cleaned_to)
         await asyncio.to_thread(self._broker.log_dir.write_cleaned)
 
     def _exclude(self, partition: Partition, cause: Exception) -> None:
-        """Excludes the partition from compaction until the next start: it would be chosen first every time."""
+        """Excludes the partition from compaction until the next start. It would be selected first every time."""
         log.error("%s is excluded from compaction until this broker restarts: %s", partition, cause)
         self._uncleanable.add(partition)
 
     def _remove_replaced_later(self, partition: Partition, cleaned: "Cleaned") -> None:
-        """Replies on their way may still read them."""
+        """Removes replaced files after file.delete.delay.ms: responses in flight may still read them."""
         for replaced in cleaned.replaced:
             self._broker.partitions.removals.remove_in_background_after(
                 partition.log.config.file_delete_delay_ms / 1000, replaced.remove, self._broker.files
@@ -176,10 +180,12 @@ class LogManager:
     # Scrubbing
 
     async def scrub(self) -> None:
-        """Look once at every sealed byte, slowly. What has rotted is found before a reader or a failover finds it."""
+        """Verifies the checksums of all inactive segments, at a limited rate, to find corruption before a consumer
+        or a failover reads it.
+        """
         bytes_per_s = self._broker.settings.integer("log.scrub.bytes.per.second")
         for partition in list(self._broker.partitions.all()):
-            # By offset: a reference to each segment would keep those open that retention removes meanwhile.
+            # By offset: references to the segments would keep files open that retention removes in the meantime.
             for base_offset in [segment.base_offset for segment in partition.log.segments[:-1]]:
                 await self._scrub_segment_at(partition, base_offset, SCRUB_STEP_BYTES / bytes_per_s)
 
@@ -195,7 +201,7 @@ class LogManager:
             truncations = partition.log.truncations
             position, damage = await asyncio.to_thread(segment.inspect, position, SCRUB_STEP_BYTES)
             if partition.log.truncations != truncations:
-                return  # the bytes that it read may have been truncated meanwhile
+                return  # the bytes may have been truncated while they were read
             if damage is not None:
                 log.error("%s: offsets %d to %d are corrupt: %s", segment.path, *damage[2:4], damage.reason)
                 segment.note_hole(damage)
@@ -203,7 +209,7 @@ class LogManager:
         await self._scrub_index(partition, segment)
 
     async def _scrub_index(self, partition: Partition, segment: LogSegment) -> None:
-        """The index of aborted transactions, which decides what readers of committed data see."""
+        """Verifies the index of aborted transactions, which determines what read_committed consumers receive."""
         try:
             await asyncio.to_thread(segment.aborted.check)
         except CorruptLog as damage:

@@ -1,8 +1,8 @@
 """Retries partitions that could not be opened or created because disk space, descriptors or memory were short.
 
-No other error is retried. Such a failed open or create writes nothing that a second one does not check again. Other
-errors last until the next start: a failed sync must not be followed by a read of the same pages, which succeeds from
-the page cache and proves nothing about the disk.
+No other error is retried. After such an error, nothing has been written that a second attempt does not verify. Other
+errors last until the next start: after a failed sync, a read of the same pages would succeed from the page cache,
+which proves nothing about the disk.
 """
 
 from typing import TYPE_CHECKING
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from headrace.broker.server import Broker
 
 LOOK_S = 1.0
-# While the disk is still short of space: an attempt may check a whole segment before it fails.
+# Rate while disk space is still short: an attempt may verify a whole segment before it fails.
 SHORT_LOOKS_PER_ATTEMPT = 30
 
 
@@ -23,10 +23,10 @@ class Reopening:
         self._looks = 0
 
     async def look(self) -> None:
-        """Called every LOOK_S. Opens what waits for disk space, at a slower pace while the disk is full.
+        """Opens partitions that wait for disk space. Called every LOOK_S; attempts are rarer while the disk is full.
 
-        The attempt is delivered as an event of the topic: in order with changes of its metadata, in a thread, and
-        followed by everyone who uses the partition.
+        The attempt is delivered as a metadata event of the topic. It is thereby ordered with changes of the topic's
+        metadata, runs its disk operations in a thread, and is processed by every component that uses the partition.
         """
         waiting = self._broker.partitions.waiting_for_space()
         if not waiting:

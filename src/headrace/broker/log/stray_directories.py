@@ -1,7 +1,7 @@
-"""Removes the directories that belong to no replica of this broker, when that is safe; counts the others.
+"""Removes stray directories, which belong to no replica of this broker, when that is safe, and counts the others.
 
-A directory becomes a stray when the broker starts, or when its name is needed: the replica was moved away, or its topic
-deleted, while the broker was away. The rules are in `core/controller/stray_replicas.py`.
+A directory becomes a stray at the start of the broker or when its name is needed: the replica was moved away or its
+topic deleted while the broker was not running. The rules are in `core/controller/stray_replicas.py`.
 """
 
 import asyncio
@@ -21,10 +21,10 @@ log = logging.getLogger(__name__)
 class Strays:
     def __init__(self, broker: "Broker") -> None:
         self._broker = broker
-        self._one_at_a_time = asyncio.Lock()  # a look writes files as well
+        self._one_at_a_time = asyncio.Lock()  # finding strays writes files as well
 
     async def look(self) -> None:
-        """Counts the stray directories for the metrics."""
+        """Counts the stray directories, for the metrics."""
         async with self._one_at_a_time:
             await self._find()
 
@@ -36,7 +36,7 @@ class Strays:
         return found
 
     async def remove(self) -> None:
-        """Removes those that may go by now."""
+        """Removes the stray directories whose removal is due."""
         async with self._one_at_a_time:
             due = [one for one in await self._find() if self._is_due(one)]
             if due:
@@ -53,7 +53,7 @@ class Strays:
         return verdict is Verdict.REMOVE or (verdict is Verdict.EXPIRE and 0 <= retention_ms <= age_ms)
 
     def _remove(self, strays: list[Stray]) -> None:
-        """Renamed first: a removal that is interrupted is completed by the next start."""
+        """Renames a directory before it removes it, so that the next start completes an interrupted removal."""
         files = self._broker.log_dir.files
         for stray in strays:
             aside = f"{self._broker.log_dir.path}/{stray.name._replace(suffix=DELETE_SUFFIX)}"
