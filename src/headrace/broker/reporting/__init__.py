@@ -1,1 +1,1 @@
-"""broker.reporting: what /metrics and health checks report of a broker."""
+"""Metrics and health checks of a broker."""

@@ -1,6 +1,6 @@
-"""What a broker tells of itself when it is scraped: the figures that it counted, and what can be looked up.
+"""Metrics of a broker, collected at a scrape: its counters, and values computed from its current state.
 
-Runs on the loop, in slices: ten thousand partitions take 20 ms to look at, and requests do not wait for that.
+Runs on the event loop in slices: visiting 10,000 partitions takes 20 ms, and requests do not wait for that.
 """
 
 from collections.abc import Iterable, Iterator
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 
 async def families_of(broker: "Broker") -> list[MetricFamily]:
-    """Everything that `telemetry/broker_metrics.py` names."""
+    """Returns all metrics of `telemetry/broker_metrics.py`."""
     logs = LogTotals(broker.node_id, unopened=len(broker.partitions.unopened()))
     await run_in_slices(logs.look_at(broker.partitions.all()))
     groups = await group_families(broker)
@@ -46,7 +46,7 @@ ERROR_NAMES = {int(code): code.name for code in ErrorCode}
 
 
 def _request_families(figures: BrokerMetrics) -> Iterator[MetricFamily]:
-    """APIs that nobody has asked for are left out: a series for each would be most of the page."""
+    """APIs without requests are omitted: a series for each would be most of the page."""
     asked = [(api.label, one.value()) for api, one in figures.requests.items() if any(one.counts)]
     yield by_label(metrics.REQUESTS, asked)
     errors = [
@@ -82,7 +82,7 @@ def _record_families(figures: BrokerMetrics) -> Iterator[MetricFamily]:
 
 def _disk_families(broker: "Broker") -> Iterator[MetricFamily]:
     commits = broker.group_commit
-    if commits is not None:  # else everything is in memory, and there is no disk to tell of
+    if commits is not None:  # in memory mode there is no disk
         yield one(metrics.SYNCS, commits.durations.value())
         yield one(metrics.DISK_FREE, broker.files.free_bytes(broker.settings.data_dir))
         yield one(metrics.DISK_RESERVE, broker.reserve.reserve_bytes)
@@ -99,7 +99,7 @@ def _change_families(broker: "Broker") -> Iterator[MetricFamily]:
 
 
 class LogTotals:
-    """One look at every partition: sums, and the largest ones by name."""
+    """Totals over all partitions, and the largest partitions by name."""
 
     def __init__(self, node_id: int, *, unopened: int) -> None:
         self._node_id = node_id
@@ -191,7 +191,7 @@ def _store_families(broker: "Broker") -> Iterator[MetricFamily]:
     ups = [(SESSION, has_session and figures.session_failure is None), (WRITE, figures.write_failure is None)]
     yield by_label(metrics.STORE_UP, [(operation, int(is_up)) for operation, is_up in ups])
     yield by_label(metrics.STORE_ERRORS, [(name, figures.errors[name]) for name in (SESSION, WRITE, READ, WATCH)])
-    age = MetricFamily(metrics.SESSION_AGE, [])  # without a sample on a single node, which has no session
+    age = MetricFamily(metrics.SESSION_AGE, [])  # no sample on a single node, which has no session
     if membership is not None:
         age.samples.append(((), membership.session_age_ms / 1000))
     yield age

@@ -1,7 +1,7 @@
-"""What a broker tells of the groups that it coordinates: their states, and how far each is behind.
+"""Metrics of the groups that this broker coordinates: states and consumer lag.
 
-Lag is taken from the logs that lie here, led or copied: a partition that this broker holds no replica of is counted as
-unknown, and its lag is asked for by REST (`/api/v1/groups/{group}/lag`), which goes to its leader.
+Lag is computed from the replicas on this broker. A partition without a replica here is counted as unknown; REST
+(`/api/v1/groups/{group}/lag`) requests its lag from the leader.
 """
 
 from collections import Counter
@@ -45,7 +45,7 @@ class GroupReport:
                 yield
 
     def _add(self, machine: GroupCoordinatorShard, group_id: str) -> None:
-        from headrace.storage.timestamp_lookup import time_of_batch_at  # only where there are groups
+        from headrace.storage.timestamp_lookup import time_of_batch_at  # imported only if there are groups
 
         for (topic, index), committed in machine.offsets.of_group(group_id).items():
             partition = self._broker.partitions.held(topic, index)

@@ -1,7 +1,4 @@
-"""Health checks of a broker.
-
-Each check looks at one thing; all of them together take no longer than a scrape.
-"""
+"""Health checks of a broker. All checks together take no longer than a scrape."""
 
 from typing import TYPE_CHECKING
 
@@ -14,7 +11,7 @@ if TYPE_CHECKING:
 
 
 def store_problem(broker: "Broker") -> str | None:
-    """Why cluster metadata cannot change through this broker; None if it can."""
+    """Returns why cluster metadata cannot change through this broker; None if it can."""
     figures, membership = broker.store_figures, broker.membership
     if membership is not None and (membership.may_be_fenced or figures.session_failure is not None):
         cause = figures.session_failure or "no response"
@@ -26,12 +23,14 @@ def store_problem(broker: "Broker") -> str | None:
 
 
 def is_active_controller(broker: "Broker") -> bool:
-    """Whether this broker is the controller and can commit: without a session another one may be, or none."""
+    """Whether this broker is the active controller and can commit. Without a session, another broker may have
+    replaced it.
+    """
     is_controller = broker.membership is None or broker.image.controller == broker.node_id
     return is_controller and store_problem(broker) is None
 
 
-# Room for this many more reserves before producers are refused: a warning that comes in time.
+# The check warns while less than this many times the reserve is free above the reserve, before producers are rejected.
 RESERVES_WANTED = 4
 
 
@@ -94,7 +93,7 @@ def _coordinators(broker: "Broker") -> Check:
 
 
 def _store(broker: "Broker") -> Check:
-    """Produce and fetch work without the store; only a broker that is also cut off from the others is down."""
+    """Produce and fetch work without the metadata store. Only a broker that is also isolated is down."""
     problem, membership = store_problem(broker), broker.membership
     if membership is not None and membership.is_isolated and membership.may_be_fenced:
         return Check(Status.DOWN, f"{problem}, and the other brokers do not count this one: check its network")
