@@ -1,1 +1,1 @@
-"""broker.runtime: event loop, cooperative work, timers, shutdown steps."""
+"""Runtime of a broker: event loop, cooperative work, timers, request threads, shutdown steps."""

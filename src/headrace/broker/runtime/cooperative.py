@@ -1,4 +1,4 @@
-"""Long work on the loop, a slice at a time, so that no request waits for it."""
+"""Runs long work on the event loop in slices, so that requests do not wait for it."""
 
 import asyncio
 from collections.abc import Iterator
@@ -8,12 +8,12 @@ from headrace.storage.io.stepwise import Task
 
 Result = TypeVar("Result")
 
-# Work between two looks at the sockets. A quarter of the 5 ms that a request may be held up.
+# Work between two polls of the sockets: a quarter of the 5 ms by which a request may be delayed.
 SLICE_S = 0.00125
 
 
 async def run_in_slices(steps: Iterator[None]) -> None:
-    """Run the steps, letting the loop serve its clients after every slice."""
+    """Runs the steps, and yields to the event loop after every slice."""
     now = asyncio.get_running_loop().time
     until = now() + SLICE_S
     for _ in steps:
@@ -23,7 +23,9 @@ async def run_in_slices(steps: Iterator[None]) -> None:
 
 
 async def drive(task: Task[Result]) -> Result:
-    """Run a task of storage to its end: each step is a slice, and what waits for the disk waits in a thread."""
+    """Runs a task of the storage layer to its end. Each step is a slice; steps that wait for the disk run in a
+    thread.
+    """
     while True:
         try:
             step = next(task)

@@ -1,8 +1,8 @@
-"""Requests that wait for something on a connection, and one timer for all of them.
+"""Delayed operations of one connection, which share one timer.
 
-A consumer that gets its records as they come parks and is woken a thousand times a second. A timer for each wait would
-be made only to be cancelled: so there is one a connection, which nobody cancels when a wait ends well. When it fires,
-it looks who has waited long enough, and is set anew for whoever is next.
+A consumer that receives records as they are produced waits and is completed a thousand times per second. A timer per
+wait would be created only to be cancelled, so each connection has one timer, which stays set when a wait is
+completed. When it fires, it expires the operations that are due and is set for the next one.
 """
 
 import asyncio
@@ -11,24 +11,24 @@ from typing import Protocol
 
 
 class DelayedOperation(Protocol):
-    """A request that waits for something; pointless once its client is gone."""
+    """A request that waits for an event, and is cancelled when its client disconnects."""
 
     def give_up(self) -> None:
-        """It has waited long enough: it is to be answered with what there is."""
+        """Called when the wait has expired: sends the response with what is available."""
 
     def cancel(self) -> None:
-        """Nobody wants an answer any more. Also leaves the place where it is parked."""
+        """Called when the connection is closed: sends no response, and removes the operation from where it waits."""
 
 
 class DelayedOperations:
-    """In the order of their coming, which is the same in every run of a simulation."""
+    """In order of arrival, so that every run of a simulation has the same order."""
 
     __slots__ = ("_due", "_loop", "_timer")
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self._loop = loop
-        self._due: dict[DelayedOperation, float] = {}  # until when each waits, on the loop's clock
-        self._timer: asyncio.TimerHandle | None = None  # fires when the first of them is due, or before
+        self._due: dict[DelayedOperation, float] = {}  # expiration of each, in event-loop time
+        self._timer: asyncio.TimerHandle | None = None  # fires when the first operation is due, or earlier
 
     def __len__(self) -> int:
         return len(self._due)
@@ -60,7 +60,7 @@ class DelayedOperations:
     def _fire(self) -> None:
         fired, self._timer = self._timer, None
         assert fired is not None, "it is what calls"
-        now = max(self._loop.time(), fired.when())  # the loop may call a moment early
+        now = max(self._loop.time(), fired.when())  # the loop may call slightly early
         for one in [one for one, due in self._due.items() if due <= now]:
             one.give_up()
         if self._due and self._timer is None:

@@ -1,8 +1,8 @@
-"""A loop whose turns have an end: what is left for it is done before the loop sleeps, not a turn later.
+"""Event loop with end-of-iteration callbacks. They run after all ready handles and before `select()`.
 
-What several requests of a turn share, as a sync or a look at a partition, is done once, when all of them have been
-handled. asyncio has only `call_soon` for that, and it costs a turn of its own: another look at all sockets, with all
-that goes with it, before anybody is answered. So the selector does what is left before it waits.
+Work that several requests of an iteration share, such as a flush or a check of a partition, is done once, when all
+of them have been handled. asyncio offers only `call_soon` for that, which costs an iteration of its own, including
+another poll of all sockets, before any response is sent. Therefore the selector runs the callbacks before it waits.
 """
 
 import asyncio
@@ -17,19 +17,24 @@ Callback = Callable[[], object]
 
 
 class IterationEndLoop(asyncio.BaseEventLoop):
-    """A loop whose selector calls `end_turn` before it waits."""
+    """Event loop whose selector calls `end_turn` before it waits."""
 
     def __init__(self, *arguments: Any) -> None:
         super().__init__(*arguments)
-        self._left: list[Callback] = []  # for the end of this turn
-        self._is_asked = False  # since the end of the turn began: there is something to do before any sleep
+        self._left: list[Callback] = []  # for the end of this iteration
+        # a callback was scheduled since the end of the iteration began, so the loop must not wait
+        self._is_asked = False
 
     def call_at_turn_end(self, callback: Callback) -> None:
-        """Once, when everything that is ready now has been called. From the loop's own thread only."""
+        """Calls the callback once, after everything that is ready now has been called. From the loop's own thread
+        only.
+        """
         self._left.append(callback)
 
     def end_turn(self, timeout: float | None) -> float | None:
-        """Do what was left; returns how long to wait then. What is left meanwhile is for the end of the next turn."""
+        """Runs the callbacks. Returns how long to wait then. Callbacks added during it run at the end of the next
+        iteration.
+        """
         if not self._left:
             return timeout
         left, self._left = self._left, []
@@ -41,7 +46,8 @@ class IterationEndLoop(asyncio.BaseEventLoop):
                 self.call_exception_handler({"message": f"{callback!r} failed", "exception": error, "loop": self})
         return 0 if self._is_asked or self._left else timeout
 
-    # When a turn ends, asyncio has decided how long to wait: these two tell us that it decided too early.
+    # At the end of an iteration, asyncio has already computed its timeout. These two methods detect that it is too
+    # long.
 
     def call_soon(
         self, callback: Callable[[*Ts], object], *args: *Ts, context: Context | None = None
@@ -57,7 +63,7 @@ class IterationEndLoop(asyncio.BaseEventLoop):
 
 
 class BrokerEventLoop(IterationEndLoop, asyncio.SelectorEventLoop):
-    """For a broker that serves."""
+    """Event loop of a running broker."""
 
     def __init__(self) -> None:
         super().__init__(_Selector(self))
@@ -73,11 +79,13 @@ class _Selector(selectors.DefaultSelector):
 
 
 def iteration_end_scheduler(loop: asyncio.AbstractEventLoop) -> Callable[[Callback], object]:
-    """What to leave things with for the end of a turn. On a loop that has none, it is the next turn."""
+    """Returns a function that schedules an end-of-iteration callback, or `call_soon` on a loop without such
+    callbacks.
+    """
     return loop.call_at_turn_end if isinstance(loop, IterationEndLoop) else loop.call_soon
 
 
 def run_with_turn_ends(serving: Coroutine[Any, Any, T]) -> T:
-    """As `asyncio.run`."""
+    """As `asyncio.run`, on a `BrokerEventLoop`."""
     with asyncio.Runner(loop_factory=BrokerEventLoop) as runner:
         return runner.run(serving)

@@ -7,7 +7,7 @@ log = logging.getLogger(__name__)
 
 
 class StopSteps:
-    """A step that fails is logged, and the others still run: each of them releases something of its own."""
+    """Runs steps, each of which releases its own resources. A failed step is logged, and the others still run."""
 
     def __init__(self) -> None:
         self._failures: list[Exception] = []
