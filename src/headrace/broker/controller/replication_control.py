@@ -147,8 +147,8 @@ class ReplicationControl:
         alone: bool,
         acked_unsynced: Callable[[UUID], bool | None] = lambda _: None,
     ) -> None:
-        """After an unclean shutdown: resigns leadership, and stays in ISRs only where no acknowledged record can be
-        lost.
+        """After an unclean shutdown: leaves the ISR and ELR of partitions whose acknowledged records may be lost,
+        and starts a new leader epoch in the other partitions that this broker leads.
 
         `acked_unsynced`: whether the previous process acknowledged records of a topic before they were synced. If
         that was not recorded (None), the current flush policy decides.
