@@ -1,1 +1,1 @@
-"""broker: the shell around the pure parts: sockets, dispatch, handlers, partitions, background work."""
+"""Broker: sockets, request pipeline, handlers, partitions and background work around the pure modules of core."""

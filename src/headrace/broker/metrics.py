@@ -1,8 +1,7 @@
-"""What the broker counts while it works: plain numbers, added to in passing and read when somebody scrapes.
+"""Counters of a broker. They are incremented during requests and read at a scrape.
 
-Everything that can be looked up when it is asked for (sizes, offsets, who waits) is not counted here:
-`broker/reporting/broker_report.py` looks. Written by the event loop alone; the figures of the disk by the thread that
-syncs.
+Values that can be computed at a scrape (sizes, offsets, delayed operations) are not counted here, see
+`broker/reporting/broker_report.py`. Only the event loop writes the counters.
 """
 
 from collections import Counter
@@ -18,7 +17,7 @@ if TYPE_CHECKING:
 
 
 class NetworkMetrics:
-    """Of all connections together."""
+    """Totals of all connections."""
 
     __slots__ = ("accepted", "bytes_in", "bytes_out", "refused", "waits_for_answers", "waits_for_memory")
 
@@ -29,7 +28,7 @@ class NetworkMetrics:
 
 
 class RecordMetrics:
-    """What went into the logs for clients, and out of them."""
+    """Records appended for producers, and bytes sent to consumers and followers."""
 
     __slots__ = ("batches_in", "bytes_in", "bytes_out", "records_in", "replica_bytes_out")
 
@@ -38,14 +37,14 @@ class RecordMetrics:
         self.bytes_out = self.replica_bytes_out = 0
 
     def took_in(self, records: int, size: int, batches: int = 1) -> None:
-        """From a producer."""
+        """Counts batches of a producer."""
         self.batches_in += batches
         self.records_in += records
         self.bytes_in += size
 
 
 class ReplicationMetrics:
-    """Changes of who is in sync and who leads, as the facts brought them."""
+    """Changes of ISRs and leaders, from metadata events."""
 
     __slots__ = ("expanded", "gained", "lost", "shrunk")
 
@@ -53,7 +52,9 @@ class ReplicationMetrics:
         self.expanded = self.shrunk = self.gained = self.lost = 0
 
     def follow(self, event: MetadataDelta, partitions: "ReplicaManager", node_id: int) -> None:
-        """Before the partitions have heard of it: they still know what was."""
+        """Counts the changes of an event. Call before the partitions apply it, while they still have the former
+        state.
+        """
         if not isinstance(event, PartitionsChanged):
             return
         for index in event.indexes:
@@ -70,11 +71,11 @@ class ReplicationMetrics:
 
 
 class BrokerMetrics:
-    """What handlers count. What connections count is the server's (`NetworkMetrics`)."""
+    """Counters of request handlers. Connections are counted by the server (`NetworkMetrics`)."""
 
     def __init__(self) -> None:
         self.requests = {api: Histogram(REQUESTS.bounds) for api in ApiKey}
-        # Of every response: how often each error code stood in it. Only codes of `ErrorCode` are ever sent.
+        # Occurrences of each error code in responses. Only codes of `ErrorCode` are ever sent.
         self.errors: dict[ApiKey, Counter[int]] = {api: Counter() for api in ApiKey}
         self.records = RecordMetrics()
         self.replication = ReplicationMetrics()

@@ -1,7 +1,7 @@
-"""What happens in the background: timeouts, checkpoints, expiry, and the care for the logs.
+"""Scheduler of background work: timeouts, checkpoints, expiration, retention, compaction and scrubbing.
 
-Work is written as generators of small steps. They run on the loop a slice at a time, so that no request waits for
-them; where the disk is what takes the time, a thread waits for it instead.
+Work is written as generators of small steps, which run on the event loop in slices, so that requests do not wait for
+it. Work that waits for the disk runs in a thread.
 """
 
 import asyncio
@@ -22,9 +22,9 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-# Produce timeouts are seconds long; looking once a second is precise enough and costs nothing.
+# Produce timeouts are seconds long. A check every second is precise enough, and its cost is negligible.
 TIMEOUT_CHECK_S = 1.0
-# One system call. Producers are rejected below the reserve, so preallocated bytes are freed within about a second.
+# One system call. Producers are rejected below the reserve, so preallocated bytes are freed within about 1 s.
 SPACE_CHECK_S = 1.0
 
 
@@ -47,13 +47,13 @@ class Scheduler:
             self._every(SPACE_CHECK_S, self._give_back_room)
         self._every(settings.integer("log.flush.offset.checkpoint.interval.ms") / 1000, self._checkpoint)
         if self._broker.membership is not None and not settings.in_memory:
-            # Alone, every record that recovery keeps is committed: there is nothing to remember.
+            # A single broker needs no checkpoint: every record that recovery keeps is committed.
             watermarks_ms = settings.integer("replica.high.watermark.checkpoint.interval.ms")
             self._every(watermarks_ms / 1000, self._checkpoint_high_watermarks)
         self._every(settings.integer("log.retention.check.interval.ms") / 1000, self._keeper.apply_retention)
         self._every(settings.integer("log.scrub.interval.ms") / 1000, self._keeper.scrub)
         if not settings.in_memory:
-            self._once(self.strays.look)  # the metrics show them at once
+            self._once(self.strays.look)  # so that the metrics contain them from the start
             self._every(settings.integer("log.retention.check.interval.ms") / 1000, self.strays.remove)
         if settings.flag("log.cleaner.enable"):
             self._every(settings.integer("log.cleaner.backoff.ms") / 1000, self._keeper.compact)
@@ -72,11 +72,13 @@ class Scheduler:
             last_error = await self._attempt(work, last_error)
 
     async def _attempt(self, work: Callable[[], Awaitable[None]], last_error: str = "") -> str:
-        """Returns what went wrong with the disk or the store; that is logged unless it did so the last time."""
+        """Runs the work. Returns the error of the disk or the metadata store, which is logged if it differs from the
+        last one.
+        """
         try:
             await work()
         except (HeadraceError, FileNotFoundError) as error:
-            if str(error) != last_error:  # a full disk fails every checkpoint: one line, not one every 5 s
+            if str(error) != last_error:  # a full disk fails every checkpoint: logged once, not every 5 s
                 log.error("%s: %s", work.__name__, error)
             return str(error)
         except Exception:
@@ -93,7 +95,7 @@ class Scheduler:
         self._produce.expire(self._broker.clock.monotonic_ms())
 
     async def _give_back_room(self) -> None:
-        """While the disk is short of space, no log keeps preallocated bytes."""
+        """Frees the preallocated bytes of all logs while disk space is short."""
         if self._broker.reserve.is_short(was_short=False):
             await run_in_slices(self._give_back_room_of_logs())
 
@@ -110,14 +112,16 @@ class Scheduler:
         await self._reopening.look()
 
     async def _checkpoint(self) -> None:
-        """Write down up to where the logs are on disk, so that a crash costs little reading."""
+        """Writes the recovery checkpoints, which limit what recovery reads after a crash."""
         self._broker.partitions.write_topic_ids()
         await run_in_slices(self._note_recovery_points())
         await asyncio.to_thread(self._broker.log_dir.write_recovery_points)
         await self._broker.partitions.flush_policies.forget_synced()
 
     async def _checkpoint_high_watermarks(self) -> None:
-        """After a crash a new leader starts from these; without them it would have to report offset 0."""
+        """Writes the high watermarks, from which a new leader starts after a crash. Without them it would report
+        offset 0.
+        """
         await run_in_slices(self._note_high_watermarks())
         rows = self._broker.log_dir.high_watermarks()
         if rows != self._watermarks:
@@ -127,7 +131,7 @@ class Scheduler:
     def _note_high_watermarks(self) -> Iterator[None]:
         for partition in self._broker.partitions.all():
             if partition.failure is not None:
-                continue  # dropped since this round began: its name may be another topic's by now
+                continue  # dropped since this run began: its name may belong to another topic now
             self._broker.log_dir.note_high_watermark(
                 TopicPartition(partition.topic, partition.index), partition.high_watermark
             )
@@ -136,7 +140,7 @@ class Scheduler:
     def _note_recovery_points(self) -> Iterator[None]:
         for partition in self._broker.partitions.all():
             if partition.failure is not None:
-                continue  # dropped since this round began: no checkpoint names it any more
+                continue  # dropped since this run began: no checkpoint contains it any more
             partition.request_flush()
             self._broker.log_dir.note(TopicPartition(partition.topic, partition.index), partition.log)
             yield
@@ -147,7 +151,7 @@ class Scheduler:
     def _forget_silent_producers(self) -> Iterator[None]:
         expiration_ms = self._broker.settings.integer("producer.id.expiration.ms")
         for partition in self._broker.partitions.all():
-            # The wall clock may jump by days, when a host has started with a wrong date and is corrected: a producer
-            # that is removed early has its next retry written a second time.
+            # Monotonic, because the wall clock may jump by days when a host's wrong date is corrected. If a producer's
+            # state is removed early, its next retry is appended a second time.
             partition.log.producers.expire(self._broker.clock.monotonic_ms(), expiration_ms)
             yield

@@ -1,4 +1,4 @@
-"""The broker: everything that one node is made of, started and stopped in order."""
+"""Broker: creates the components of one node, and starts and stops them in order."""
 
 import asyncio
 import logging
@@ -50,15 +50,15 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-# A session that ends at all has ended by then, also in a store that rounds up.
+# Added to the session timeout: every expired session has ended by then, also in a metadata store that rounds up.
 DUPLICATE_GRACE_S = 2.0
 REGISTER_AGAIN_S = 0.1
-# A stop does not wait longer for a metadata store that is away: etcd elects a leader within it.
+# A stop waits no longer than this for an unavailable metadata store; etcd elects a leader within it.
 COUNT_STOP_S_MAX = 3.0
 
 
 class Broker:
-    """`shares_store` says that other brokers come to the same facts: then this one is a member of a cluster."""
+    """`shares_store`: other brokers use the same metadata store, so this one is a member of a cluster."""
 
     def __init__(
         self, settings: Settings, clock: Clock, files: FileSystem, store: Store, *, shares_store: bool = False
@@ -103,13 +103,15 @@ class Broker:
         return LogFlusher(loop, open_ring() if wanted else None)
 
     def coordinator_load_errors(self) -> dict[str, HeadraceError]:
-        """By internal partition that this broker leads and cannot read, the error of the last attempt."""
+        """Returns the internal partitions that this broker leads and cannot load, with the error of the last
+        attempt.
+        """
         coordinators = [one.runtime for one in (self._groups, self._transactions) if one is not None]
         shards = [shard for runtime in coordinators for shard in runtime.led()]
         return {str(shard.partition): shard.load_error for shard in shards if shard.load_error is not None}
 
     async def connect(self, node_id: int) -> "Peer":
-        """A connection to another broker, on the listener that is for brokers."""
+        """Connects to another broker, on its inter-broker listener."""
         from headrace.client.aio.broker_connection import ConnectionLost, TcpPeer
 
         known = self.image.brokers.get(node_id)
@@ -129,7 +131,7 @@ class Broker:
 
     @property
     def groups(self) -> "GroupCoordinatorService":
-        """Made when it is first needed: a broker that only takes records starts without it."""
+        """Created when first needed: a broker that only receives records starts without it."""
         return self._groups or self._start_groups()
 
     def _start_groups(self) -> "GroupCoordinatorService":
@@ -141,7 +143,7 @@ class Broker:
 
     @property
     def transactions(self) -> "TransactionCoordinator":
-        """Made when it is first needed, or at once where transactions may have been left open."""
+        """Created when first needed, or at the start if transactions may have been left open."""
         return self._transactions or self._start_transactions()
 
     def _start_transactions(self) -> "TransactionCoordinator":
@@ -152,18 +154,18 @@ class Broker:
         return self._transactions
 
     def known_group_machines(self) -> "list[GroupCoordinatorShard]":
-        """Of the groups that are looked after here; starts no coordinator for the question's sake."""
+        """Returns the state machines of the groups that this broker coordinates. Does not start the coordinator."""
         return [] if self._groups is None else [shard.machine for shard in self._groups.runtime.shards()]
 
     def known_transactions(self) -> "Iterable[TransactionMetadata]":
         return () if self._transactions is None else self._transactions.all()
 
     def size_of_cluster(self) -> int:
-        """How many brokers there are, or are to be: also those that have not come yet, or are away."""
+        """Returns the number of brokers, including those that have not registered yet or are unavailable."""
         return max(len(self.image.brokers), len(self.settings.cluster.initial_members), 1)
 
     def check_free_space(self, size: int) -> None:
-        """Raise DiskFull when `size` more bytes would leave too little room on the disk."""
+        """Raises DiskFull if writing `size` more bytes would use the disk space reserve."""
         self.reserve.check(size)
 
     async def start(self) -> None:
@@ -172,8 +174,9 @@ class Broker:
         await self._register()
         self.partitions.load(self.image, self.controller.broker_configs(), self.controller.deleted_topic_ids())
         for follow in (self._follow, self._follow_in_cluster, self._follow_in_groups, self._follow_in_transactions):
-            self.controller.on_change(follow)  # each by itself: one that fails does not keep the event from the others
-        await raise_leader_epochs(self)  # before a session begins: no replica leads in an epoch that its log knows
+            self.controller.on_change(follow)  # Separate listeners: if one fails, the others still receive the event.
+        # before a session begins: no replica may lead in an epoch that its log already contains
+        await raise_leader_epochs(self)
         await raise_producer_ids(self)
         self.partitions.end_recovery()
         if self.membership is not None:
@@ -207,10 +210,10 @@ class Broker:
             except DuplicateBroker:
                 if loop.time() > give_up_s:
                     raise
-                await asyncio.sleep(REGISTER_AGAIN_S)  # perhaps it is gone, and its session not over yet
+                await asyncio.sleep(REGISTER_AGAIN_S)  # the former process may be gone with its session not expired yet
             except (Unavailable, OutcomeUnknown) as error:
                 if self.membership is None:
-                    raise  # nobody else can bring our own store back
+                    raise  # no other node can make this node's own store available
                 log.warning("waiting for the cluster's store: %s", error)
                 await asyncio.sleep(REGISTER_AGAIN_S)
         self.log_dir.claim(self.image.cluster_id, self.node_id, directory)
@@ -223,7 +226,8 @@ class Broker:
             await check_clock(self)
 
     async def _follow(self, event: MetadataDelta) -> None:
-        # First of all: the image is ahead of the events, and a state with this broker's id may be meant for another.
+        # Checked first: the image is ahead of the events, and a state with this broker's id may be meant for the other
+        # process.
         if self.membership is not None and self.controller.is_superseded and not self.membership.superseded.is_set():
             log.critical("Another process has registered with broker id %d; shutting down", self.node_id)
             self.partitions.fence()
@@ -245,7 +249,7 @@ class Broker:
             self._transactions.follow(event)
 
     def advertised(self) -> tuple[Listener, ...]:
-        """What clients are told to connect to: as configured, or where we listen, with the real ports."""
+        """Returns the addresses for clients: the advertised listeners, or the bound ones with their actual ports."""
         if self.settings.advertised:
             return self.settings.advertised
         return tuple(
@@ -264,9 +268,9 @@ class Broker:
             )
 
     async def stop(self) -> None:
-        """Send no more responses, then leave every file as the next start likes it; after a failed start, too.
+        """Sends no more responses, and closes all files for the next start. Also callable after a failed start.
 
-        Every step runs, also after one that failed. The first failure is raised at the end.
+        Every step runs even if an earlier one failed. The first failure is raised at the end.
         """
         steps = StopSteps()
         membership = self.membership
