@@ -52,9 +52,7 @@ class ReplicationMetrics:
         self.expanded = self.shrunk = self.gained = self.lost = 0
 
     def follow(self, event: MetadataDelta, partitions: "ReplicaManager", node_id: int) -> None:
-        """Counts the changes of an event. Call before the partitions apply it, while they still have the former
-        state.
-        """
+        """Counts the changes of an event. Call before the partitions apply it, while they have the former state."""
         if not isinstance(event, PartitionsChanged):
             return
         for index in event.indexes:

@@ -72,9 +72,7 @@ class Scheduler:
             last_error = await self._attempt(work, last_error)
 
     async def _attempt(self, work: Callable[[], Awaitable[None]], last_error: str = "") -> str:
-        """Runs the work. Returns the error of the disk or the metadata store, which is logged if it differs from the
-        last one.
-        """
+        """Runs the work. Returns the error of disk or metadata store, which is logged if it is not the last one."""
         try:
             await work()
         except (HeadraceError, FileNotFoundError) as error:
@@ -119,9 +117,7 @@ class Scheduler:
         await self._broker.partitions.flush_policies.forget_synced()
 
     async def _checkpoint_high_watermarks(self) -> None:
-        """Writes the high watermarks, from which a new leader starts after a crash. Without them it would report
-        offset 0.
-        """
+        """Writes the high watermarks, from which a new leader starts after a crash. Otherwise it would report 0."""
         await run_in_slices(self._note_high_watermarks())
         rows = self._broker.log_dir.high_watermarks()
         if rows != self._watermarks:

@@ -103,9 +103,7 @@ class Broker:
         return LogFlusher(loop, open_ring() if wanted else None)
 
     def coordinator_load_errors(self) -> dict[str, HeadraceError]:
-        """Returns the internal partitions that this broker leads and cannot load, with the error of the last
-        attempt.
-        """
+        """Returns the internal partitions that this broker leads and cannot load, with the error of the last try."""
         coordinators = [one.runtime for one in (self._groups, self._transactions) if one is not None]
         shards = [shard for runtime in coordinators for shard in runtime.led()]
         return {str(shard.partition): shard.load_error for shard in shards if shard.load_error is not None}

@@ -95,8 +95,9 @@ class BrokerLifecycleManager:
             await self._commit(self.lease)
 
     async def _commit(self, lease: LeaseId) -> None:
-        """Commits the session with its flags, and again if they change during the commit: `_say` commits nothing
-        during `begin`.
+        """Commits the session with its flags.
+
+        Repeats the commit if the flags change during it, because `_say` commits nothing during `begin`.
         """
         committed = None
         while committed != (self._is_stopping, self._is_full):

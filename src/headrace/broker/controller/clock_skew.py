@@ -32,10 +32,10 @@ async def check_clock(broker: "Broker") -> None:
 
 
 def check_ahead(ahead_ms: Mapping[int, int], limit_ms: int) -> None:
-    """Raises if the median of `ahead_ms` exceeds the limit. `ahead_ms`: by how much this host's clock is ahead of
-    each other broker's.
+    """Raises InvalidConfig if the median of `ahead_ms` exceeds the limit.
 
-    The median tolerates one wrong clock among the others.
+    `ahead_ms`: by how much this host's clock is ahead of each other broker's. The median tolerates one wrong clock
+    among the others.
     """
     if not ahead_ms:
         return
@@ -49,9 +49,7 @@ def check_ahead(ahead_ms: Mapping[int, int], limit_ms: int) -> None:
 
 
 async def _ahead_of(broker: "Broker", peers: Peers, node_id: int) -> int | None:
-    """Returns by how many milliseconds this host's clock is ahead of another broker's; None if that broker does not
-    report it.
-    """
+    """Returns by how many ms this host's clock is ahead of another broker's; None if that one does not report it."""
     from kio.schema.describe_quorum.v1 import request as asked
     from kio.schema.describe_quorum.v1.response import DescribeQuorumResponse
     from kio.schema.types import TopicName

@@ -231,9 +231,7 @@ class Controller:
         return log_levels()
 
     def deleted_topic_ids(self) -> set[UUID]:
-        """Returns topics whose directories a broker may still have because it was not running when they were
-        deleted.
-        """
+        """Returns topics whose directories a broker may have kept because it was not running at their deletion."""
         return deleted_topic_ids(self.image)
 
     async def unregister(self, node_id: int) -> None:
@@ -313,9 +311,7 @@ class Controller:
         return await self._facts.write_one(lambda: cluster_control.next_producer_ids(self.image))
 
     async def raise_producer_ids(self, used: int) -> None:
-        """After a restore of the metadata: prevents allocation of ids up to `used`, which logs contain. Otherwise
-        changes nothing.
-        """
+        """Prevents allocation of ids up to `used`, which logs contain after a restore. Does nothing otherwise."""
         await self._facts.write_one(lambda: restored_metadata.raise_producer_ids(self.image, used))
 
     async def claim_controller(self, lease: LeaseId) -> bool:

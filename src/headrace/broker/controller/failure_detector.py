@@ -67,9 +67,7 @@ class BrokenConnections:
                 self.remove(node_id)
 
     async def wait_until_replaced(self, image: MetadataImage, topics: Iterable[str] | None) -> None:
-        """Returns when lost brokers lead no partition of these topics, or of any topic if None, or after
-        `RESPONSE_S_MAX`.
-        """
+        """Returns when lost brokers lead no partition of these topics (None: any topic), or after `RESPONSE_S_MAX`."""
         names = image.topics if topics is None else topics
         found = [image.topics[name] for name in names if name in image.topics]
         leaders = self._lost.keys() & {state.leader for topic in found for state in topic.partitions}
@@ -132,9 +130,7 @@ class BrokerFailureDetector:
             await asyncio.sleep(LOOK_S)
 
     async def _watch(self, neighbour: BrokerRegistration) -> None:
-        """Watches a broker until its session has ended. Returns early if it was never reached: its state is unknown
-        then.
-        """
+        """Watches a broker until its session has ended. Returns early if it was never reached."""
         name = self._broker.settings.internal_listener
         address = next(((one.host, one.port) for one in neighbour.endpoints if one.name == name), None)
         if address is None:
@@ -187,9 +183,7 @@ class BrokerFailureDetector:
             log.info("Connected to peer brokers: %s", ", ".join(str(one) for one in sorted(self._known)))
 
     async def _session_ended(self, neighbour: BrokerRegistration) -> bool:
-        """Revokes the lease. Returns False if the metadata store is unavailable: etcd's leader may have died with
-        the broker.
-        """
+        """Revokes the lease. Returns False if the store is unavailable: etcd's leader may have died with the broker."""
         image = self._broker.image
         lease = image.session_leases.get(neighbour.node_id)
         if not lease or image.brokers.get(neighbour.node_id, neighbour).epoch != neighbour.epoch:

@@ -1,5 +1,4 @@
-"""Closes client connections while this broker is isolated from the cluster, so that clients refresh metadata
-elsewhere.
+"""Closes client connections while this broker is isolated from the cluster, so that clients connect to another one.
 
 A broker that is partitioned from the metadata store still assumes that it leads and coordinates as before. Nothing
 that it receives can be committed, but a client that is connected only to this broker also gets its metadata here,
@@ -96,7 +95,8 @@ class IsolationMonitor:
 
 
 def is_left_out(told: Sequence[bool | None]) -> bool:
-    """`told`: for each other broker, whether it has a session of this one; None if unreachable. False without other
-    brokers.
+    """Returns whether another broker lacks a session of this one, or all others are unreachable (None).
+
+    False in a cluster without other brokers.
     """
     return False in told or (bool(told) and set(told) == {None})

@@ -1,5 +1,4 @@
-"""Metadata publisher: delivers metadata events to listeners, in the order of the commits and outside of the commit
-lock.
+"""Metadata publisher: delivers metadata events to listeners in commit order, outside of the commit lock.
 
 A listener may take long, for example to create the directories of thousands of partitions. Other changes are
 committed and applied to the image during that time, and their events are queued here. Therefore the image may be

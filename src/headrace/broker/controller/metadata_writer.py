@@ -101,9 +101,7 @@ class MetadataWriter:
             await followed(delivery)
 
     async def deliver_again(self, events: Sequence[MetadataDelta]) -> None:
-        """Delivers events without a change, in order with those of changes. Returns when the listeners have
-        processed them.
-        """
+        """Delivers events without a change, in order with those of changes. Returns when they are processed."""
         await followed(self._delivery.deliver(events))
 
     async def confirm(self) -> None:
@@ -120,9 +118,7 @@ class MetadataWriter:
         await self._delivery.settled()
 
     async def follow(self) -> None:
-        """Applies the changes that other brokers commit, until it is cancelled: for a metadata store shared with
-        other brokers.
-        """
+        """Applies the changes of other brokers that share the metadata store, until it is cancelled."""
         while True:
             try:
                 async with aclosing(follow(self._store, records.ROOT, self._image.revision)) as news:
@@ -277,9 +273,7 @@ class MetadataWriter:
         return all(self._image.version_of(key) == version for _, one in plan for key, version in one.expect.items())
 
     async def _commit(self, decisions: Sequence[Pinned[Any]], lease: LeaseId | None) -> asyncio.Task[None] | None:
-        """Commits and applies the decisions. The returned task ends when the listeners have processed them; None
-        without writes.
-        """
+        """Commits and applies the decisions. Returns a task that ends when the listeners are done, or None."""
         writes = {key: value for decision in decisions for key, value in decision.writes.items()}
         if not writes:
             return None

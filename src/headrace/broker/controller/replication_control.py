@@ -32,8 +32,9 @@ class ReplicationControl:
         self._broker_configs = broker_configs
 
     async def elect_where_needed(self) -> None:
-        """On the active controller: elects leaders for partitions without an available one, and removes unavailable
-        replicas from ISRs.
+        """Elects leaders where none is available, and removes unavailable replicas from ISRs.
+
+        Called on the active controller.
         """
         names = replication_control.topics_with_offline_leader(
             self._image, replication_control.condition_of(self._image)
@@ -67,9 +68,7 @@ class ReplicationControl:
         _raise_first((await self._facts.write_each(list(wanted.items()), decide)).values())
 
     async def maybe_balance_partition_leaders(self) -> int:
-        """Runs the preferred leader election. Returns the number of partitions whose preferred leader was to be
-        elected.
-        """
+        """Runs the preferred leader election. Returns the number of partitions that were imbalanced before."""
         wanted = replication_control.imbalanced_partitions(self._image, replication_control.condition_of(self._image))
         if wanted:
             await self.elect_leaders(wanted, unclean=False)
@@ -100,9 +99,7 @@ class ReplicationControl:
         holds_nothing: bool = False,
         unless_last: bool = False,
     ) -> None:
-        """Removes this broker, which cannot use its replicas, from leadership, ISR and ELR where other replicas can
-        take over.
-        """
+        """Removes this broker, whose replicas are unusable, from leadership, ISR and ELR where others can take over."""
 
         def decide(wishes: Mapping[str, Collection[int]]) -> Mapping[str, Decision[int] | RequestError]:
             condition = replication_control.condition_of(self._image)
@@ -122,7 +119,9 @@ class ReplicationControl:
     async def raise_leader_epochs(
         self, wanted: Mapping[str, Mapping[int, int]], *, alone: bool, has_lost: Callable[[TopicImage], bool]
     ) -> None:
-        """`wanted`: by topic and partition, the newest leader epoch in this broker's log, where it is above the
+        """Raises leader epochs that are below the logs'.
+
+        `wanted`: by topic and partition, the newest leader epoch in this broker's log, where it is above the
         metadata's.
         """
 
@@ -147,11 +146,11 @@ class ReplicationControl:
         alone: bool,
         acked_unsynced: Callable[[UUID], bool | None] = lambda _: None,
     ) -> None:
-        """After an unclean shutdown: leaves the ISR and ELR of partitions whose acknowledged records may be lost,
-        and starts a new leader epoch in the other partitions that this broker leads.
+        """Commits the effect of an unclean shutdown on the partitions of this broker.
 
-        `acked_unsynced`: whether the previous process acknowledged records of a topic before they were synced. If
-        that was not recorded (None), the current flush policy decides.
+        It leaves the ISR and ELR of partitions whose acknowledged records may be lost, and starts a new leader epoch
+        in the other partitions that it leads. `acked_unsynced`: whether the previous process acknowledged records of
+        a topic before they were synced. If that was not recorded (None), the current flush policy decides.
         """
         node_id = self._node_id
         condition = (
@@ -175,8 +174,9 @@ class ReplicationControl:
         return replication_control.rules_of(topic, self._broker_configs())
 
     def acked_unsynced(self, topic: TopicImage, recorded: bool | None) -> bool:
-        """Returns whether the previous process acknowledged records before they were synced; `recorded` is as in
-        `handle_unclean_restart`.
+        """Returns whether the previous process acknowledged records before they were synced.
+
+        `recorded` is what the data directory recorded; None if nothing, and the current flush policy decides.
         """
         if recorded is not None:
             return recorded

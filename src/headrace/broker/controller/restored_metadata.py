@@ -23,10 +23,9 @@ RETRY_S = 0.2  # as for the session: the metadata store is available again after
 
 
 async def raise_leader_epochs(broker: "Broker") -> None:
-    """Returns when no log of this broker has a leader epoch above the metadata's. Retries while the store is
-    unavailable.
+    """Returns when no log of this broker has a leader epoch above the metadata's.
 
-    Late replicas are left unchanged: they neither lead nor follow.
+    Retries while the metadata store is unavailable. Late replicas are left unchanged: they neither lead nor follow.
     """
     is_alone = broker.membership is None
     while wanted := _behind_their_logs(broker):
@@ -48,9 +47,7 @@ def _behind_their_logs(broker: "Broker") -> dict[str, dict[int, int]]:
 
 
 def late_replicas(broker: "Broker") -> list["Partition"]:
-    """Returns partitions whose log is newer than the metadata, while a live leader may have committed records
-    without it.
-    """
+    """Returns partitions whose log is newer than the metadata, while a live leader may have committed more records."""
     condition = condition_of(broker.image)
     return [
         partition
@@ -73,9 +70,7 @@ def _is_to_be_raised(broker: "Broker", partition: "Partition", state: PartitionR
 
 
 def _has_lost(broker: "Broker", topic: TopicImage) -> bool:
-    """Whether acknowledged records may have been lost at the last stop, as in
-    `ReplicationControl.handle_unclean_restart`.
-    """
+    """Whether acknowledged records may be lost since the last stop; see `ReplicationControl.handle_unclean_restart`."""
     keeps_all = broker.log_dir.was_clean or broker.log_dir.same_boot_as_last_run
     recorded = broker.log_dir.acked_unsynced_before(topic.topic_id)
     return not keeps_all and broker.controller.states.acked_unsynced(topic, recorded)

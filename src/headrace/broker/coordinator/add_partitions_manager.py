@@ -51,9 +51,7 @@ Unknown = list[tuple[ProducerIdentity, TopicPartition]]
 
 
 class Answered(NamedTuple):
-    """A remote coordinator's result for a partition, and the producer's state in the partition at the time of the
-    call.
-    """
+    """A remote coordinator's result for a partition, and the producer's state in the partition at that time."""
 
     code: ErrorCode
     seen: tuple[int, int] | None
@@ -114,8 +112,7 @@ class AddPartitionsToTxnManager:
             return None  # the append returns the error for this partition
 
     async def add(self, request: ProduceRequest, unknown: Unknown, version: int) -> Answers:
-        """Adds the partitions to their transactions. Returns the results of a remote coordinator; `check` evaluates
-        them.
+        """Adds the partitions to their transactions. Returns the results of a remote coordinator, for `check`.
 
         Errors of a coordinator on this broker are dropped here, because `check` calls it again.
         """

@@ -31,8 +31,9 @@ def as_answer(error: Exception, shard: CoordinatorContext[Any]) -> HeadraceError
 
 
 def to_coordinator_error(error: HeadraceError) -> HeadraceError:
-    """Replaces NotLeader by NotCoordinator: clients of a coordinator treat the former as fatal, and look up the
-    coordinator after the latter.
+    """Replaces NotLeader by NotCoordinator.
+
+    Clients of a coordinator treat the former as fatal; after the latter they look up the coordinator.
     """
     return NotCoordinator(str(error)) if isinstance(error, NotLeader) else error
 
@@ -72,9 +73,7 @@ class CommitCallback:
 
 
 def expire(partition: Partition, now_ms: int, error: HeadraceError) -> bool:
-    """Fails the responses that have waited too long for a commit of the partition. Returns whether others still wait
-    for it.
-    """
+    """Fails the responses that have waited too long for a commit. Returns whether others of the partition wait."""
     waiting = [one for _, one in partition.waiters.appends if isinstance(one, CommitCallback)]
     expired = {one for one in waiting if one.deadline_ms is not None and one.deadline_ms <= now_ms}
     if expired:

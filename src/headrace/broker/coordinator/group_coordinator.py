@@ -50,9 +50,7 @@ class GroupRuntime(CoordinatorRuntime[GroupCoordinatorShard]):
         super().__init__(broker, OFFSETS_TOPIC, new_machine, commit_timeout_ms=commit_timeout_ms, skips_corruption=True)
 
     async def _load(self, shard: CoordinatorContext[GroupCoordinatorShard]) -> None:
-        """Loads a partition, then removes outdated offsets: a topic may have been recreated while it had no
-        coordinator.
-        """
+        """Loads a partition, then removes offsets of topics that were recreated while it had no coordinator."""
         await super()._load(shard)
         if shard.is_loaded:
             self._remove(shard.partition.index, GroupCoordinatorShard.remove_outdated, REMOVAL_RETRY_S)
@@ -62,8 +60,9 @@ class GroupRuntime(CoordinatorRuntime[GroupCoordinatorShard]):
             self._remove(shard.partition.index, decide, REMOVAL_RETRY_S if retries else None)
 
     def topic_created(self, topic: str) -> None:
-        """Removes offsets of a former topic of this name. Partitions that are loading remove outdated offsets
-        afterwards.
+        """Removes offsets of a former topic of this name.
+
+        Skips partitions that are loading; they remove outdated offsets afterwards.
         """
         for shard in self.shards():
             self._remove(shard.partition.index, lambda machine: machine.topic_created(topic), REMOVAL_RETRY_S)
@@ -158,10 +157,10 @@ class GroupCoordinatorService:
         *,
         confirm: bool = False,
     ) -> None:
-        """Runs a read and calls the waiter when its state is committed, unless another broker may have become the
-        coordinator.
+        """Runs a read and calls the waiter when its state is committed.
 
-        Leadership is confirmed with the followers if `confirm` is set or this broker's session may have expired.
+        Fails if another broker may have become the coordinator. That is checked with the followers if `confirm` is
+        set or this broker's session may have expired.
         """
         may_be_fenced = self._may_be_fenced()
         if (
@@ -193,9 +192,7 @@ class GroupCoordinatorService:
         return membership is not None and membership.may_be_fenced
 
     def machines(self) -> Iterable[GroupCoordinatorShard]:
-        """Returns the state machines of all partitions led here. Raises while one is loading: the result would be
-        incomplete.
-        """
+        """Returns the state machines of all partitions led here. Raises while one is loading."""
         return [shard.machine for shard in self.runtime.all_shards()]
 
     def shard(self, index: int) -> CoordinatorContext[GroupCoordinatorShard]:

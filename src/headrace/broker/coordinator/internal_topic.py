@@ -72,9 +72,7 @@ class InternalTopicManager:
                     self._resign(index)
 
     def lead(self) -> None:
-        """Starts coordinators for the partitions that this broker leads, and stops those of partitions that it no
-        longer leads.
-        """
+        """Starts coordinators for the partitions that this broker leads, and stops those of all others."""
         topic = self._broker.partitions.followed(self.name)
         if topic is None:
             return
@@ -86,9 +84,7 @@ class InternalTopicManager:
                 self._lead(index, state.leader_epoch)
 
     def _lead(self, index: int, leader_epoch: int) -> None:
-        """Starts the coordinator of a partition. One that cannot be opened has none; other partitions are not
-        affected.
-        """
+        """Starts the coordinator of a partition. One that cannot be opened gets none; the others are not affected."""
         try:
             partition = self._broker.partitions.get(self.name, index)
         except HeadraceError as error:

@@ -28,10 +28,10 @@ def can_be_replaced(partition: Partition, *, may_be_fenced: bool) -> bool:
 
 
 async def confirm_leadership(partition: Partition, may_be_fenced: Callable[[], bool]) -> bool:
-    """Returns whether this broker was still the leader after `FETCHES` fetches of each electable follower; False
-    after `WAIT_S_MAX`.
+    """Returns whether this broker is still the leader, confirmed by `FETCHES` fetches of each electable follower.
 
-    `may_be_fenced` is called repeatedly, because the session may expire during the wait.
+    Returns False after `WAIT_S_MAX`. `may_be_fenced` is called repeatedly, because the session may expire during the
+    wait.
     """
     leadership = partition.leadership
     if leadership is None:

@@ -55,9 +55,7 @@ async def add_partitions_at(
     *,
     verify_only: bool,
 ) -> dict[TopicPartition, ErrorCode]:
-    """Sends AddPartitionsToTxn to the coordinator. With `verify_only`, it only checks that the transaction has the
-    partitions.
-    """
+    """Sends AddPartitionsToTxn to the coordinator; with `verify_only`, to check the partitions only."""
     from kio.schema.add_partitions_to_txn.v5 import request as kio_request
     from kio.schema.add_partitions_to_txn.v5.response import AddPartitionsToTxnResponse
 

@@ -133,8 +133,9 @@ class CoordinatorRuntime(Generic[AnyMachine]):
     # Decide, append, respond
 
     def submit(self, name: str, decide: "Decide[AnyMachine]", waiter: Waiter) -> RequestId:
-        """Runs a decision of the state machine of `name`. The waiter gets the reply to the returned request id, which
-        a later decision may produce.
+        """Runs a decision of the state machine of `name`. Returns a request id.
+
+        The waiter gets the reply to this id, which a later decision may produce.
         """
         shard = self.shard_for(name)
         if shard.queue:
@@ -151,16 +152,17 @@ class CoordinatorRuntime(Generic[AnyMachine]):
         return ticket
 
     def _ticket(self, shard: CoordinatorContext[AnyMachine]) -> RequestId:
-        """Returns a new request id. It contains the partition, so that the waiting requests of a partition can be
-        found when this broker resigns.
+        """Returns a new request id, which contains the partition.
+
+        When this broker resigns, the partition's waiting requests are found by their ids.
         """
         return next(self._tickets) << TICKET_PARTITION_BITS | shard.partition.index
 
     def schedule_batched_write(self, name: str, decide: "Decide[AnyMachine]", waiter: Waiter) -> None:
-        """As `submit`, for decisions that do not depend on each other's records: those of one iteration share an
-        append.
+        """As `submit`, for decisions that do not depend on each other's records.
 
-        Any other decision of the state machine runs the queued ones first, so it observes their records.
+        Those of one event-loop iteration share an append. Any other decision of the state machine runs the queued
+        ones first, so it observes their records.
         """
         shard = self.shard_for(name)
         shard.queue.append(QueuedWrite(decide, waiter))
@@ -228,9 +230,7 @@ class CoordinatorRuntime(Generic[AnyMachine]):
         return CoordinatorTime(self._clock.monotonic_ms(), self._clock.wall_ms())
 
     def carry_out(self, shard: CoordinatorContext[AnyMachine], decision: Decision[Any]) -> None:
-        """Appends and applies the records, sets the timers, and responds once everything that the decision has read
-        is committed.
-        """
+        """Appends and applies the records, sets the timers, and responds when everything that was read is committed."""
         partition = shard.partition
         if not shard.is_loaded:
             raise CoordinatorLoading(f"{partition} is being read again")
@@ -259,8 +259,9 @@ class CoordinatorRuntime(Generic[AnyMachine]):
         self._expiry = asyncio.get_running_loop().call_later(delay_s, self._expire_waits, delay_ms)
 
     def _expire_waits(self, delay_ms: int) -> None:
-        """Fails requests whose commit has timed out. As in Kafka, the records may be committed later; clients retry
-        and find them applied.
+        """Fails requests whose commit has timed out.
+
+        As in Kafka, the records may be committed later; clients retry and find them applied.
         """
         self._expiry = None
         late = CoordinatorNotAvailable(f"not committed within {self._commit_timeout_ms} ms")
@@ -330,10 +331,10 @@ class CoordinatorRuntime(Generic[AnyMachine]):
             raise NotCoordinator(str(error)) from error
 
     def committed(self, answers: Sequence[Answer]) -> None:
-        """Called when the records behind these responses are committed. They are sent in the next event-loop
-        iteration.
+        """Called when the records behind these responses are committed.
 
-        A response could trigger the client's next request before the state machine has applied the appended records.
+        The responses are sent in the next event-loop iteration. Sent earlier, one could trigger the client's next
+        request before the state machine has applied the appended records.
         """
         if not self._committed:
             asyncio.get_running_loop().call_soon(self._answer_committed)
@@ -407,9 +408,7 @@ class CoordinatorRuntime(Generic[AnyMachine]):
         """Awaited after the replay, before the first decision. After an error the partition is replayed again."""
 
     def _set_timers(self, shard: CoordinatorContext[AnyMachine], delay_s: float = LOADED_RETRY_S) -> None:
-        """Runs the first decision of a loaded state machine. Without its timers, members and transactions never
-        expire.
-        """
+        """Runs the first decision of a loaded state machine: without timers, members and transactions never expire."""
         if not self.leads(shard) or not shard.is_loaded:
             return
         try:

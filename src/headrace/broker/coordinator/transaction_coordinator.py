@@ -83,9 +83,7 @@ class TransactionCoordinator:
         return topic.partitions[partition_for(transactional_id, len(topic.partitions))].leader
 
     def elsewhere(self, transactional_id: str) -> int | None:
-        """Returns the broker that coordinates the transactional id if it is another one; None also if it has no
-        leader.
-        """
+        """Returns the coordinator of the transactional id if it is another broker; None also if it has no leader."""
         topic = self._broker.image.topics.get(TRANSACTIONS_TOPIC)
         if topic is None:
             return None

@@ -132,9 +132,7 @@ def _append(broker: "Broker", place: TopicPartition, outcome: Outcome) -> Commit
 
 
 def _append_marker(broker: "Broker", place: TopicPartition, outcome: Outcome) -> tuple[Partition, int]:
-    """Appends the marker. In `__consumer_offsets`, also ends the transaction in the group coordinator's state
-    machine.
-    """
+    """Appends the marker. In `__consumer_offsets`, also ends the transaction in the group coordinator."""
     partition = broker.partitions.leader(place.topic, place.partition)
     partition.check_leader()
     offsets = broker.groups.runtime.shard(place.partition) if place.topic == OFFSETS_TOPIC else None
@@ -201,8 +199,9 @@ class MarkerSender:
         self._slow.discard(place)
 
     def _leader_of(self, place: TopicPartition) -> int | None:
-        """Returns the leader if it is another broker; None if this broker leads, or if the append here is to return
-        the error.
+        """Returns the leader if it is another broker.
+
+        None if this broker leads, or if an append here is to return the error.
         """
         known = self._broker.partitions.current_leader(place.topic, place.partition)
         return None if known is None or known[0] in (NO_LEADER, self._broker.node_id) else known[0]

@@ -62,9 +62,7 @@ class TransactionRuntime(CoordinatorRuntime[TransactionCoordinatorShard]):
             self.carry_out(shard, shard.machine.loaded(self.now()))
 
     async def replayed(self, shard: CoordinatorContext[TransactionCoordinatorShard]) -> None:
-        """Raises the next producer id after a restore of the metadata, which could allocate ids again that are in the
-        log.
-        """
+        """Raises the next producer id above those in the log, which restored metadata could allocate again."""
         used = shard.machine.highest_producer_id()
         if self._broker.image.next_producer_id <= used <= PRODUCER_ID_MAX:
             log.warning("Metadata is older than the producer id %d of a transactional id; raising the next one", used)

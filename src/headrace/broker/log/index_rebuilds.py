@@ -63,9 +63,7 @@ class IndexRebuilds:
             log.error("%s: its indexes could not be rebuilt, or not written: %s", segment.path, error)
 
     async def stop(self) -> None:
-        """Cancels the rebuilds in progress. Call before the logs are closed; afterwards, callers rebuild indexes
-        themselves.
-        """
+        """Cancels the rebuilds in progress. Call before logs are closed; afterwards, callers rebuild indexes."""
         self._is_stopped = True
         tasks = list(self._tasks.values())
         for task in tasks:

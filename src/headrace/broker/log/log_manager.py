@@ -72,8 +72,9 @@ class LogManager:
 
     @staticmethod
     def _roll(partition: Partition, now_ms: int) -> bool:
-        """Returns False if there is no disk space for another segment. Retention then deletes the older segments
-        first, and the active one at its next run.
+        """Starts a new active segment. Returns False on an error, for example without disk space for it.
+
+        Retention then deletes the older segments first, and the active one at its next run.
         """
         try:
             partition.log.roll(now_ms)
@@ -180,8 +181,9 @@ class LogManager:
     # Scrubbing
 
     async def scrub(self) -> None:
-        """Verifies the checksums of all inactive segments, at a limited rate, to find corruption before a consumer
-        or a failover reads it.
+        """Verifies the checksums of all inactive segments, at a limited rate.
+
+        Corruption is found before a consumer or a failover reads it.
         """
         bytes_per_s = self._broker.settings.integer("log.scrub.bytes.per.second")
         for partition in list(self._broker.partitions.all()):

@@ -62,9 +62,7 @@ class FileDeleter:
             await self.finish()
 
     def leave_over(self, paths: Iterable[str]) -> None:
-        """Adds directories that are removed once the broker serves requests, so that the start does not wait for
-        them.
-        """
+        """Adds directories to be removed once the broker serves requests, so that the start does not wait."""
         self._left_over += paths
 
     def remove_left_over(self) -> None:
@@ -97,9 +95,7 @@ class FileDeleter:
             self.remove_in_background(self.remove, paths)
 
     def let_go_truncated(self, files: FileSystem, segment: LogSegment) -> None:
-        """Renames the files of a segment above the new log end, so that its name is free, and unlinks them in the
-        background.
-        """
+        """Renames the files of a segment above the new log end, to free its name. Unlinks them in the background."""
         self.remove_in_background(self.remove, set_aside_segment_files(files, segment))
 
     async def settle_log_starts(self) -> None:
@@ -117,9 +113,7 @@ class FileDeleter:
             self.remove_in_background(self.remove, paths)
 
     def take_let_go(self) -> list[str]:
-        """Returns, and clears, the files of logs that were moved with `at_once`. The caller removes them after the
-        write.
-        """
+        """Returns and clears the files of logs that were moved with `at_once`, to be removed after the write."""
         paths, self._let_go = self._let_go, []
         return paths
 

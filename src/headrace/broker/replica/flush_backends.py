@@ -110,9 +110,7 @@ class ThreadFlushBackend:
 
 
 def _do(sync: FlushRequest, *, may_retry: bool) -> bool:
-    """Runs a flush. Returns False if the rest must be retried because a file could not be opened: no sync has failed
-    then.
-    """
+    """Runs a flush. Returns False if the rest must be retried: a file could not be opened, and no sync has failed."""
     began = perf_counter()
     try:
         while sync.work:

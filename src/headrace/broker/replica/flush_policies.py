@@ -23,9 +23,7 @@ log = logging.getLogger(__name__)
 
 
 def syncs_before_ack(config: LogConfig) -> bool:
-    """Returns whether records are acknowledged only after they are synced. Kafka's `flush.messages=1` requests the
-    same.
-    """
+    """Returns whether records are synced before they are acknowledged. Kafka's `flush.messages=1` implies it."""
     return config.flush_policy == "fsync" or config.flush_messages <= 1
 
 
@@ -39,9 +37,7 @@ class FlushPolicies:
         self._synced_before: frozenset[UUID] = frozenset()  # topics that were fully synced at the last `forget_synced`
 
     def config_of(self, topic: TopicImage, broker_configs: Mapping[str, str]) -> LogConfig:
-        """Returns the topic's configs. Until `record` has succeeded, its records are synced before they are
-        acknowledged.
-        """
+        """Returns the topic's configs, with flush.policy=fsync until `record` has succeeded."""
         config = log_config(topic.configs, broker_configs)
         if self._is_durable and not syncs_before_ack(config) and topic.topic_id not in self._topics:
             return replace(config, flush_policy="fsync")

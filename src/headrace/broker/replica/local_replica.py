@@ -173,8 +173,9 @@ class LocalReplica(ABC):
     # Reading
 
     def divergence(self, offset: int, last_fetched_epoch: int) -> EpochEndOffset | None:
-        """Returns the largest common epoch and its end offset if a log that ends at `offset`, in that epoch, is no
-        prefix of this log; else None.
+        """Returns None if a log that ends at `offset`, in this epoch, is a prefix of this log.
+
+        Otherwise returns this log's largest epoch at or below `last_fetched_epoch`, and its end offset.
         """
         return divergence(self.log.epochs, self.log.log_end_offset, offset, last_fetched_epoch)
 
@@ -197,8 +198,9 @@ class LocalReplica(ABC):
         return tuple(AbortedTransaction(txn.producer_id, txn.first_offset) for txn in aborted)
 
     def offset_for_timestamp(self, timestamp: int) -> Task[TimestampAndOffset | None]:
-        """Returns the first committed record whose timestamp is not older. A task; the caller checks leadership
-        afterwards.
+        """Returns the first committed record with this timestamp or a later one.
+
+        A task; the caller checks leadership afterwards.
         """
         # Imported on use: without timestamp lookups, this module and the record readers are never loaded.
         from headrace.storage.timestamp_lookup import offset_at_or_after

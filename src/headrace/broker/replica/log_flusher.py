@@ -73,9 +73,7 @@ class LogFlusher:
             sync.partition.sync_failed(sync.error)
 
     def close(self) -> None:
-        """Starts no more flushes. Returns when the last result is reported: a failed flush must prevent a clean
-        shutdown.
-        """
+        """Starts no more flushes. Returns when all results are reported: a failed one prevents a clean shutdown."""
         if self._is_closed:
             return
         self._is_closed = True

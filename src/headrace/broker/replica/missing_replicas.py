@@ -83,16 +83,16 @@ class MissingReplicas:
         return self._log_dir.same_boot_as_last_run or (missing.acked_unsynced and not self._log_dir.was_clean)
 
     def _never_acked(self, missing: Missing) -> bool:
-        """Whether the replica is new: all its acknowledged records would have been synced, and the first one
-        recorded.
+        """Whether the replica is new: its acknowledged records would have been synced, and the first one recorded.
 
         The previous process may have crashed before it created the directory.
         """
         return self._held.was_recorded and not missing.acked_unsynced
 
     def settle(self, partitions: Iterable[Partition], image: MetadataImage) -> None:
-        """Marks lost replicas with an unreadable offset range and records those that have records. Call when the logs
-        are open.
+        """Marks lost replicas with an unreadable offset range, and records which replicas have records.
+
+        Call when the logs are open.
         """
         for partition in partitions:
             replica, opened = _id_of(partition), partition.log
@@ -117,10 +117,10 @@ class MissingReplicas:
         return partition in self._doubtful
 
     def end_doubts(self, image: MetadataImage) -> None:
-        """Clears the mark of doubtful replicas that are still electable: no other replica could take over, so they
-        are complete.
+        """Clears the mark of doubtful replicas that are still electable.
 
-        Call when the replicas in doubt have left the ISR and ELR.
+        No other replica could take over, so they are complete. Call when the replicas in doubt have left the ISR and
+        ELR.
         """
         for partition in self._doubtful:
             topic = image.topics.get(partition.topic)
@@ -140,9 +140,7 @@ class MissingReplicas:
         return is_replicated and partition.log_end_offset == 0 and self._held.is_held(_id_of(partition))
 
     def _is_doubtful(self, partition: Partition) -> bool:
-        """Whether the replica has no files and another one in the ISR or ELR can replace it, which may hold more
-        records.
-        """
+        """Whether the replica has no files, and another one in the ISR or ELR may hold more records."""
         missing = self._missing.get(_id_of(partition))
         if missing is None or not partition.counts:
             return False

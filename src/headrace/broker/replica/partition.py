@@ -229,9 +229,7 @@ class Partition(LocalReplica):
         self._check_epoch(current_leader_epoch)
 
     def check_follower_read(self, current_leader_epoch: int) -> None:
-        """Raises unless this broker follows a leader and the partition is online. Consumers read up to the high
-        watermark.
-        """
+        """Raises unless this broker follows a leader and is online. Consumers read up to the high watermark."""
         if self.leader in (NO_LEADER, self._node_id):
             raise NotLeader(f"{self} is not a follower on this broker")
         if self.failure is not None:
@@ -262,9 +260,7 @@ class Partition(LocalReplica):
         return AppendResult(base_offset, next_offset, append_time_ms, next_offset <= self.high_watermark)
 
     def append_run(self, run: Sequence[memoryview], acks: int, now_ms: int) -> AppendedRun | None:
-        """Appends consecutive batches of one producer with one write. Returns None if they must be appended one by
-        one.
-        """
+        """Appends consecutive batches of one producer with one write. Returns None if it must append them singly."""
         self._check_takes(acks)
         config = self.log.config
         batches, headers, append_times = zip(*[admit(records, config, now_ms) for records in run], strict=True)
@@ -337,8 +333,9 @@ class Partition(LocalReplica):
     # Failure
 
     def append_failed(self, error: StorageError) -> None:
-        """Takes the partition offline, unless the disk is full or descriptors are exhausted. Any other error leaves
-        the log in an unknown state.
+        """Takes the partition offline unless the error is retriable.
+
+        A full disk and exhausted descriptors are retriable. Any other error leaves the log in an unknown state.
         """
         if not isinstance(error, PassingStorageError):
             self.go_offline(error)
@@ -379,9 +376,7 @@ class Partition(LocalReplica):
             self._end(error)
 
     def fence(self) -> None:
-        """Stops serving the partition: another process has this broker's id, and its log may lack what was appended
-        here.
-        """
+        """Stops serving the partition: another process has this broker's id, and may lack what was appended here."""
         if self.failure is None:
             self._end(NotLeader(f"Broker {self._node_id} is another process now; it may lead {self}"))
 
@@ -460,7 +455,7 @@ class Partition(LocalReplica):
         return self.log.log_start_offset
 
     async def deleted_everywhere(self, offset: int) -> int:
-        """Returns the low watermark once no electable replica's log starts below `offset`.
+        """Returns the low watermark once the log of no replica that may be in the ISR starts below `offset`.
 
         Raises when this broker stops leading: the next leader may not have received the deletion.
         """
@@ -475,8 +470,9 @@ class Partition(LocalReplica):
             await self.waiters.until_log_start_moves()
 
     def move_log_start(self, offset: int, *, at_once: bool = False) -> None:
-        """Moves the log start offset forward. With `at_once`, the caller makes it durable: see
-        `FileDeleter.settle_log_starts`.
+        """Moves the log start offset forward.
+
+        With `at_once`, the caller makes it durable: see `FileDeleter.settle_log_starts`.
         """
         if offset > self.log.log_start_offset:
             self._let_go(self, self.log.advance_log_start(offset), at_once)

@@ -34,9 +34,7 @@ class PartitionDirectories:
         self._unwritten_ids: dict[TopicPartition, UUID] = {}  # topic ids that could not be rewritten
 
     def exists(self, name: TopicPartition) -> bool:
-        """Returns whether the directory exists; True if the disk returns an error, so that the next operation reports
-        it.
-        """
+        """Returns whether the directory exists; True on a disk error, so that the next operation reports it."""
         try:
             return self._log_dir.files.exists(f"{self._log_dir.path}/{name}")
         except StorageError as error:
@@ -64,11 +62,10 @@ class PartitionDirectories:
         return True
 
     def write_topic_ids(self) -> None:
-        """Retries the topic ids that could not be written. Call on the event loop, where no directory is renamed in
-        between.
+        """Retries the topic ids that could not be written.
 
-        Does not wait for the disk. After a power loss, an id may be as unreadable as before; the next start corrects
-        it.
+        Call on the event loop, where no directory is renamed in between. Does not wait for the disk: after a power
+        loss, an id may be as unreadable as before; the next start corrects it.
         """
         for name, topic_id in list(self._unwritten_ids.items()):
             try:
@@ -121,9 +118,7 @@ class PartitionDirectories:
             self._removals.remove_in_background(self._log_dir.files.remove_tree, path)
 
     def set_aside_unclaimed(self, name: TopicPartition, was_deleted: bool) -> None:
-        """Renames a directory that no replica uses. A failure is logged: the name is not used until a rename
-        succeeds.
-        """
+        """Renames a directory that no replica uses. A failure is logged; the name stays unused until it succeeds."""
         path = self._renamed(name, DELETE_SUFFIX if was_deleted else STRAY_SUFFIX)
         if path is not None and was_deleted:
             self._removals.leave_over([path])

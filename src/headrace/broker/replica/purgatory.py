@@ -138,9 +138,7 @@ class PartitionWatchers:
                 future.set_result(None)
 
     def cut_syncs(self, end: int, synced: int) -> None:
-        """Lowers the offsets that waiters for a flush wait for: the log was truncated to `end`, and records above it
-        are gone.
-        """
+        """Lowers the offsets that waiters for a flush wait for: records above `end` were truncated."""
         self._syncs = [(min(wanted, end), future) for wanted, future in self._syncs]
         self.on_flush_advanced(synced)
 
@@ -167,9 +165,7 @@ class PartitionWatchers:
             self.appends = deque(one for one in self.appends if one[1] not in expired)
 
     def dismiss(self, partition: "Partition", error: HeadraceError) -> None:
-        """Completes all waiters, with `error` where they take one: this broker no longer leads, or the partition has
-        ended.
-        """
+        """Completes all waiters, with `error` where they take one: leadership or the partition has ended."""
         self._reached = NOWHERE  # later waiters wait for commits of another leader epoch
         appends, self.appends = self.appends, deque()
         for _, waiter in appends:
@@ -185,9 +181,7 @@ class PartitionWatchers:
 
 
 def _call(notify: Callable[[], None]) -> None:
-    """Calls a waiter and logs its exception, which must affect neither the other waiters nor the append that notifies
-    them.
-    """
+    """Calls a waiter. Its exception is logged, and affects neither the other waiters nor the append."""
     try:
         notify()
     except Exception:

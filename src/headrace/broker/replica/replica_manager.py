@@ -85,9 +85,7 @@ class ReplicaManager:
     # Lookup
 
     def leader(self, topic: str | UUID, index: int) -> Partition:
-        """Returns the partition if this broker holds it. Otherwise raises the error that makes the client refresh its
-        metadata.
-        """
+        """Returns the partition if this broker holds it. Otherwise raises the error that redirects the client."""
         partition = self._held.get((topic, index))
         if partition is None:
             raise self._absent(topic, index)
@@ -176,8 +174,9 @@ class ReplicaManager:
     # Applying cluster metadata
 
     def load(self, image: MetadataImage, broker_configs: Mapping[str, str], deleted: Iterable[UUID]) -> None:
-        """Opens the directories of this broker's replicas, removes those of deleted topics and renames all others
-        (`broker/log/stray_directories.py`).
+        """Opens the directories of this broker's replicas. Removes those of deleted topics and renames all others.
+
+        See `broker/log/stray_directories.py` for the renamed ones.
         """
         self._broker_configs = broker_configs
         self.log_dir.begin_writing()
@@ -223,9 +222,7 @@ class ReplicaManager:
             log.error("Checkpoint rows of deleted partitions not removed; retrying with the next change: %s", error)
 
     async def follow(self, event: MetadataDelta, image: MetadataImage, broker_configs: Mapping[str, str]) -> None:
-        """Applies a change of the cluster metadata to this broker's partitions, before the change is published to
-        others.
-        """
+        """Applies a metadata change to this broker's partitions, before the other listeners receive it."""
         match event:
             case TopicCreated(topic) | PartitionsAdded(topic, _) | PartitionsChanged(topic, _):
                 await self._follow_topic(topic)
@@ -263,9 +260,7 @@ class ReplicaManager:
                 log.error("Boot id not written; retrying with the next change: %s", error)
 
     async def _prepare_to_hold(self, topic: TopicImage) -> None:
-        """Removes the checkpoint rows of partitions that are about to be created, and opens existing directories in a
-        thread.
-        """
+        """Removes checkpoint rows of partitions to be created, and opens existing directories in a thread."""
         for index in range(len(topic.partitions)):
             self._drop_former(topic, index)
         missing = [
@@ -337,9 +332,7 @@ class ReplicaManager:
         return error is not None and not isinstance(error, PassingStorageError)
 
     def _hold(self, topic: TopicImage, index: int, config: LogConfig) -> None:
-        """Opens or creates a partition. One that cannot be opened is offline; the other partitions, and the broker,
-        are not.
-        """
+        """Opens or creates a partition. One that cannot be opened is offline; others are not affected."""
         name = TopicPartition(topic.name, index)
         keys = ((topic.name, index), (topic.topic_id, index))
         if self._is_offline_until_restart(topic, index):
@@ -407,9 +400,7 @@ class ReplicaManager:
         )
 
     def delete_topic_logs(self, topic: TopicImage) -> Iterator[None]:
-        """Renames the directories of a deleted topic now and removes them in the background. Yields after each
-        partition.
-        """
+        """Renames the directories of a deleted topic and removes them in the background. Yields per partition."""
         self._topics.pop(topic.name, None)
         self._names.pop(topic.topic_id, None)
         for index in range(len(topic.partitions)):
@@ -462,9 +453,7 @@ class ReplicaManager:
         return await self._lower_checkpoints(partition, partition.log.log_end_offset)
 
     async def _finish_truncation(self, partition: Partition, end_offset: int) -> bool:
-        """Truncates the last remaining segment once the removal of whole segments is on disk. Returns False as
-        `truncate`.
-        """
+        """Truncates the last segment when the removal of whole segments is on disk. Returns False as `truncate`."""
         term, is_over = partition.term, False
         while not is_over:
             try:

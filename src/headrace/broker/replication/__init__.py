@@ -1,3 +1,1 @@
-"""Replication: followers fetch from leaders, leaders maintain the ISR, and brokers report their liveness to the
-controller.
-"""
+"""Replication: followers fetch from leaders, leaders maintain the ISR, and brokers report their liveness."""

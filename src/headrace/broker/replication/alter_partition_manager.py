@@ -49,9 +49,7 @@ class AlterPartitionManager:
             self._wake.set()
 
     def follow(self, event: MetadataDelta) -> None:
-        """Schedules checks: after a change of partition states or sessions, more replicas may be eligible for the
-        ISR.
-        """
+        """Schedules checks: after a change of states or sessions, more replicas may be eligible for the ISR."""
         if isinstance(event, SessionChanged):
             self._look_at_all()
         elif isinstance(event, PartitionsChanged):

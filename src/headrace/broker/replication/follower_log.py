@@ -96,11 +96,10 @@ def verified_batches(records: memoryview, expected: Expected) -> Iterator[Verifi
 
 
 def _checked(records: memoryview, expected: Expected) -> Iterator[tuple[int, BatchHeader]]:
-    """Yields position and header of each batch that can be appended. A partial batch at the end is left for the next
-    fetch.
+    """Yields position and header of each batch that can be appended.
 
-    Checksums are verified before a batch is yielded, so that corruption by the leader's disk or by the network does
-    not spread.
+    A partial batch at the end is left for the next fetch. Checksums are verified before a batch is yielded, so that
+    corruption by the leader's disk or by the network does not spread.
     """
     offset, epoch = expected.offset, expected.epoch
     for position, header in walk(records):

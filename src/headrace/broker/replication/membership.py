@@ -1,5 +1,4 @@
-"""Membership of this broker in a cluster: session, metadata watch, replica fetchers, ISR changes and controller
-lease.
+"""Membership of this broker in a cluster: session, metadata watch, fetchers, ISR changes and controller lease.
 
 Started after the logs are open and before client listeners; stopped in the opposite order.
 """
@@ -109,9 +108,7 @@ class Membership:
         return self._session.age_ms
 
     async def leave(self) -> None:
-        """Ends the session. The last step of a shutdown: the logs are closed, and other brokers may observe that this
-        one is gone.
-        """
+        """Ends the session. The last step of a shutdown, after the logs are closed."""
         await self._session.end()
         if self._watch is not None:
             self._watch.cancel()

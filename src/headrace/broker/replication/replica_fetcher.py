@@ -217,9 +217,7 @@ class ReplicaFetcher:
         await self._take(fetched)
 
     async def _cut_damage(self, partition: Partition, due_epoch: int) -> None:
-        """Truncates the corrupt part of the log. Call while no response is in flight that would be appended
-        afterwards.
-        """
+        """Truncates the corrupt part of the log. Call while no response is in flight that would be appended."""
         if partition.leader_epoch < due_epoch or partition.counts:
             return
         if not await self._broker.partitions.truncate_corruption(partition):
@@ -228,9 +226,7 @@ class ReplicaFetcher:
         log.warning("Re-replicating %s from offset %d", partition, partition.log_end_offset)
 
     async def _settle(self) -> None:
-        """Flushes records that this broker appended in an earlier role. A fetch offset must not acknowledge them
-        before.
-        """
+        """Flushes records of an earlier role, because a fetch offset must not acknowledge unflushed records."""
         for followed in list(self._followed.values()):
             partition = followed.partition
             if partition.refetch_from_epoch is not None:
@@ -338,8 +334,7 @@ class ReplicaFetcher:
         followed.pause_s, followed.error = 0.0, None
 
     async def _append(self, followed: PartitionFetchState, records: memoryview) -> bool:
-        """Appends run by run, and yields to other requests in between. Returns False if the partition has changed
-        since.
+        """Appends run by run, and yields in between. Returns False if the partition has changed since.
 
         A batch that the leader must confirm first, and the batches behind it, are left to the next fetch.
         """

@@ -1,11 +1,10 @@
-"""Monitors this broker's replicas: offline or corrupt logs, insufficient disk space, and logs newer than the
-metadata.
+"""Monitors this broker's replicas: offline or corrupt logs, low disk space, and logs newer than the metadata.
 
 Offline replicas: a partition whose files cannot be used is left to other replicas. This broker neither leads it nor
 stays in its ISR or ELR.
 
-Corrupt replicas: the same, until the replica has been re-replicated from the first corrupt offset. First a new leader
-epoch begins in which this replica is not electable; then its fetcher truncates the log at the corruption and
+Corrupt replicas: the same, until the replica has been re-replicated from the first corrupt offset. First a new
+leader epoch begins in which this replica is not electable; then its fetcher truncates the log at the corruption and
 continues from there. If no other replica has every committed record, the replica stays leader and serves the records
 around the corruption.
 
@@ -50,8 +49,9 @@ class LateReplicas:
         self._since_s: dict[Partition, float] = {}
 
     async def look(self) -> None:
-        """Sets aside replicas that stay late. Called repeatedly; has no effect without a session, when the metadata
-        may be old.
+        """Sets aside replicas that stay late. Called repeatedly.
+
+        Has no effect without a session, when the metadata may be old.
         """
         now_s = asyncio.get_running_loop().time()
         membership = self._broker.membership

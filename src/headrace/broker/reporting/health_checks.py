@@ -23,9 +23,7 @@ def store_problem(broker: "Broker") -> str | None:
 
 
 def is_active_controller(broker: "Broker") -> bool:
-    """Whether this broker is the active controller and can commit. Without a session, another broker may have
-    replaced it.
-    """
+    """Whether this broker is the active controller and can commit. Without a session it may have been replaced."""
     is_controller = broker.membership is None or broker.image.controller == broker.node_id
     return is_controller and store_problem(broker) is None
 

@@ -23,9 +23,7 @@ async def run_in_slices(steps: Iterator[None]) -> None:
 
 
 async def drive(task: Task[Result]) -> Result:
-    """Runs a task of the storage layer to its end. Each step is a slice; steps that wait for the disk run in a
-    thread.
-    """
+    """Runs a storage task to its end. Each step is a slice; steps that wait for the disk run in a thread."""
     while True:
         try:
             step = next(task)

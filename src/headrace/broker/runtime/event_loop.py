@@ -26,15 +26,11 @@ class IterationEndLoop(asyncio.BaseEventLoop):
         self._is_asked = False
 
     def call_at_turn_end(self, callback: Callback) -> None:
-        """Calls the callback once, after everything that is ready now has been called. From the loop's own thread
-        only.
-        """
+        """Calls the callback once, after everything that is ready now. From the loop's own thread only."""
         self._left.append(callback)
 
     def end_turn(self, timeout: float | None) -> float | None:
-        """Runs the callbacks. Returns how long to wait then. Callbacks added during it run at the end of the next
-        iteration.
-        """
+        """Runs the callbacks. Returns how long to wait then. Callbacks added during it run one iteration later."""
         if not self._left:
             return timeout
         left, self._left = self._left, []
@@ -79,9 +75,7 @@ class _Selector(selectors.DefaultSelector):
 
 
 def iteration_end_scheduler(loop: asyncio.AbstractEventLoop) -> Callable[[Callback], object]:
-    """Returns a function that schedules an end-of-iteration callback, or `call_soon` on a loop without such
-    callbacks.
-    """
+    """Returns a function that schedules an end-of-iteration callback; `call_soon` on loops without them."""
     return loop.call_at_turn_end if isinstance(loop, IterationEndLoop) else loop.call_soon
 
 
