@@ -172,8 +172,8 @@ class Broker:
         await self._register()
         self.partitions.load(self.image, self.controller.broker_configs(), self.controller.deleted_topic_ids())
         for follow in (self._follow, self._follow_in_cluster, self._follow_in_groups, self._follow_in_transactions):
-            self.controller.on_change(follow)  # Separate listeners: if one fails, the others still receive the event.
-        # before a session begins: no replica may lead in an epoch that its log already contains
+            self.controller.on_change(follow)  # separate listeners: if one fails, the others still receive the event
+        # Before a session begins: no replica may lead in an epoch that its log already contains.
         await raise_leader_epochs(self)
         await raise_producer_ids(self)
         self.partitions.end_recovery()

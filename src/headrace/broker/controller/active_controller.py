@@ -1,8 +1,9 @@
 """Controller loop: acquires the controller lease when it is free, and elects leaders while this broker holds it.
 
 Runs on every broker; only the active controller elects. Decisions are pure
-(`core/controller/replication_control.py`). Each commit compares the controller record, so a broker that has lost the
-lease changes nothing.
+(`core/controller/replication_control.py`). Elections for unavailable leaders compare the controller record at the
+commit, so a broker that has lost the lease changes nothing. Preferred leader elections compare only the partition
+states.
 """
 
 import asyncio

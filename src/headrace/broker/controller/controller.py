@@ -95,7 +95,7 @@ class Controller:
                 alone=alone,
             )
 
-        # validated first: a node that may not register must not change the metadata of the registered one either
+        # Validated first: a node that may not register must not change the metadata of the registered one either.
         registration()
         if not alone:
             # The loaded image may be stale; after a commit it is current. From this commit on, fetches of this broker's
@@ -168,8 +168,7 @@ class Controller:
         try:
             await self._facts.write_one(lambda: cluster_control.count_stop(self.image, self._settings.node_id, count))
         except DuplicateBroker:
-            # otherwise the outcome of the commit was unknown, and it has succeeded
-            if self._registrations_before() < count:
+            if self._registrations_before() < count:  # otherwise the commit's outcome was unknown, and it has succeeded
                 raise
 
     @property

@@ -71,8 +71,7 @@ class MetadataWriter:
         self._store = store
         self._image = image
         self._delivery = EventDelivery()
-        # held from a decision until the image has the change; not while listeners run
-        self._one_at_a_time = asyncio.Lock()
+        self._one_at_a_time = asyncio.Lock()  # held until the image has the change; not while listeners run
         self._under_way: set[asyncio.Task[Any]] = set()
         self._registration: tuple[str, int] | None = None  # key and version
 

@@ -87,7 +87,7 @@ class ReplicationControl:
             lambda wanted: alter_partition(wanted, self._image, self._node_id, self._rules_of),
             awaits_listeners=False,
         )
-        # a deleted topic is published as a metadata event
+        # Errors of deleted topics are ignored: the deletion arrives as a metadata event.
         _raise_first(row for row in rows.values() if not isinstance(row, RequestError))
         return [one for row in rows.values() if isinstance(row, IsrOutcome) for one in row.refused]
 

@@ -45,7 +45,7 @@ class TransactionRuntime(CoordinatorRuntime[TransactionCoordinatorShard]):
     def __init__(self, broker: "Broker", new_machine: Callable[[], TransactionCoordinatorShard]) -> None:
         super().__init__(broker, TRANSACTIONS_TOPIC, new_machine)
         self._completions: dict[str, asyncio.Task[None]] = {}  # the newest task of each transactional id
-        # including tasks of earlier leader epochs, which end by themselves
+        # Including those of earlier leader epochs, which end by themselves.
         self._running: set[asyncio.Task[None]] = set()
         self.markers = MarkerSender(broker)
 

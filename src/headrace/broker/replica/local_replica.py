@@ -91,7 +91,7 @@ class LocalReplica(ABC):
         unstable = self.log.producers.first_unstable_offset
         if unstable is None:
             return self.high_watermark
-        # DeleteRecords may move the log start past it
+        # DeleteRecords may have moved the log start offset past it.
         return max(min(unstable, self.high_watermark), self.log.log_start_offset)
 
     @property

@@ -213,8 +213,7 @@ class Partition(LocalReplica):
             return super().read(offset, bytes_max, read_committed=read_committed)
         except CorruptLog as damage:
             if self.isr == (self._node_id,):
-                # the only replica in the ISR: the consumer gets the error, and may continue behind the corruption
-                raise
+                raise  # no other replica is in the ISR: the consumer gets the error and may skip the corruption
             # Another replica is about to lead. The error is retriable: the client refreshes its metadata and retries.
             raise StorageError(f"{damage}; other replicas have it") from damage
 

@@ -27,7 +27,7 @@ class PartitionDirectories:
         self._log_dir = log_dir
         self._clock = clock
         self._removals = removals
-        # claimed at the start and not opened yet: their topic ids are checked
+        # Claimed at the start and not opened yet; their topic ids are checked.
         self._claimed: set[TopicPartition] = set()
         # Directories that could not be renamed, with the suffix they are to get. Their names are not free.
         self._unrenamed: dict[TopicPartition, str] = {}

@@ -62,8 +62,7 @@ class PartitionWatchers:
         self._is_telling = False  # the next event-loop iteration notifies more of them
         self._syncs: list[tuple[int, asyncio.Future[None]]] = []
         self.awaits_fetch: list[asyncio.Future[None]] = []  # wait for the next fetch of a follower
-        # wait for a log start offset to move, of this replica or a follower
-        self._starts: list[asyncio.Future[None]] = []
+        self._starts: list[asyncio.Future[None]] = []  # wait for a log start offset to move, here or on a follower
         self.fetches: dict[DelayedFetch, None] = {}  # wait for the high watermark; in order of arrival
         self.replica_fetches: dict[DelayedFetch, None] = {}  # wait for the log end offset
 

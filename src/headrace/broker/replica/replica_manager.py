@@ -69,7 +69,7 @@ class ReplicaManager:
         self._unopened: dict[tuple[str | UUID, int], StorageError] = {}
         self._opened: dict[TopicPartition, Log | StorageError] = {}  # opened in a thread, for `_hold`
         self._topics: dict[str, TopicImage] = {}
-        # names of `_topics`: looked up for every partition of a Fetch or Produce request
+        # Topic names of `_topics` by id, looked up for every partition of a Fetch or Produce request.
         self._names: dict[UUID, str] = {}
         self._broker_configs: Mapping[str, str] = {}
         self._is_loaded = self._may_end_recovery = False

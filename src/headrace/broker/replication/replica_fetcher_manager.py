@@ -55,7 +55,7 @@ class ReplicaFetcherManager:
 
     def _drop(self, partition: Partition) -> None:
         leader = self._leader_of.pop(partition, None)
-        # otherwise the fetcher has a newer partition of this name
+        # Otherwise the fetcher has a newer partition of this name.
         if leader is not None and self._by_leader[leader].holds(partition):
             self._by_leader[leader].drop((partition.topic_id, partition.index))
 

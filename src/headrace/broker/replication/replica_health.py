@@ -131,7 +131,7 @@ class ReplicaHealthMonitor:
             await self._broker.controller.states.resign(wanted)
 
     def _failed_of(self, topic: TopicImage) -> list[int]:
-        """Returns the partitions in whose ISR or ELR this broker is although its log is offline."""
+        """Returns the partitions that this broker leads or may be elected for although their logs here are offline."""
         me = self._broker.node_id
         return [
             index

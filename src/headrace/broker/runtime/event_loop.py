@@ -22,7 +22,7 @@ class IterationEndLoop(asyncio.BaseEventLoop):
     def __init__(self, *arguments: Any) -> None:
         super().__init__(*arguments)
         self._left: list[Callback] = []  # for the end of this iteration
-        # a callback was scheduled since the end of the iteration began, so the loop must not wait
+        # Set if anything was scheduled since the end of the iteration began: the loop must not wait then.
         self._is_asked = False
 
     def call_at_turn_end(self, callback: Callback) -> None:
