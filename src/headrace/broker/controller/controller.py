@@ -173,7 +173,7 @@ class Controller:
 
     @property
     def is_superseded(self) -> bool:
-        """Whether another process has registered with this broker's id."""
+        """Whether the metadata's registration of this broker id is no longer the one of this process."""
         if self._is_leaving:
             return False  # its last commit replaces the registration
         return self.image.version_of(broker_key(self._settings.node_id)) != self.broker_epoch
@@ -208,7 +208,7 @@ class Controller:
         await self._facts.finish()
 
     def on_change(self, listener: MetadataPublisher) -> None:
-        """`listener` is awaited for every event, in order, before the change returns.
+        """`listener` is awaited for every event, in order, before the call that made the change returns.
 
         The image may be ahead of the event. The listener must not await another change: that change would wait for
         the listener.

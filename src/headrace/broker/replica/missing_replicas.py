@@ -78,8 +78,8 @@ class MissingReplicas:
             return True
         if not (state.is_electable(self._node_id) or state.last_leader == self._node_id) or self._never_acked(missing):
             return False
-        # Directories survive a stopped or crashed process. A host crash removes those that were never synced. They held
-        # records only if records were acknowledged before they were synced.
+        # Directories survive a stopped or crashed process. A host crash removes those that were never synced. Such a
+        # directory can have held acknowledged records only if they were acknowledged before they were synced.
         return self._log_dir.same_boot_as_last_run or (missing.acked_unsynced and not self._log_dir.was_clean)
 
     def _never_acked(self, missing: Missing) -> bool:

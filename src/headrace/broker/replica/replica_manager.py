@@ -218,7 +218,7 @@ class ReplicaManager:
         try:
             self.log_dir.flush_forgotten_checkpoints()
         except StorageError as error:
-            # `open_or_create` retries before a new partition could inherit these rows.
+            # `LogDirectory.create` retries before a new partition could inherit these rows.
             log.error("Checkpoint rows of deleted partitions not removed; retrying with the next change: %s", error)
 
     async def follow(self, event: MetadataDelta, image: MetadataImage, broker_configs: Mapping[str, str]) -> None:
@@ -470,7 +470,7 @@ class ReplicaManager:
         return True
 
     async def _prepared_truncation(self, partition: Partition, end_offset: int) -> Truncation | None:
-        """Returns the next step, which fits the log as it is now; None if the partition's leader epoch has ended.
+        """Returns the next step, which fits the log as it is now; None if the partition's term has changed (`Term`).
 
         Producer state at the new log end is read in a thread. For a segment of 1 GiB that takes seconds, longer than
         the session of a broker whose event loop is blocked and does not renew it.
@@ -508,7 +508,7 @@ class ReplicaManager:
         partition.on_truncated()
 
     async def _lower_checkpoints(self, partition: Partition, offset: int) -> bool:
-        """Returns when no checkpoint on disk is above the offset; False if the partition's leader epoch has ended."""
+        """Returns when no checkpoint on disk is above the offset; False if the partition's term has changed."""
         term, partition_log = partition.term, partition.log
         name = TopicPartition(partition.topic, partition.index)
         while True:
