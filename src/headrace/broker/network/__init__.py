@@ -1,1 +1,1 @@
-"""broker.network: sockets, framing, response order, receive memory."""
+"""broker.network: sockets, framing, response order and receive memory."""

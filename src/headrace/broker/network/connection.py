@@ -1,11 +1,11 @@
-"""One client connection: frames in, replies out in the order of their requests.
+"""One client connection: parses received frames and sends responses in request order.
 
-The socket is ours, without a transport in between, because three things need it bare: receiving straight into a
-buffer that is parsed in place (`frame_reader.py`), `sendfile` from a segment (`response_queue.py`), and stopping to
-read when the client does not keep up.
+The connection uses the socket directly, without an asyncio transport, for three reasons: it receives into a buffer
+that is parsed in place (`frame_reader.py`), it sends segment bytes with `sendfile` (`response_queue.py`), and it
+stops reading while the client does not read its responses.
 
-A frame's memory is valid only until its handler returns. Handlers that answer later keep what they decoded, never
-the frame.
+A frame's memory is valid only until its handler returns. Handlers with deferred responses keep what they decoded,
+never the frame.
 """
 
 import logging
@@ -29,11 +29,11 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-# A pipelining client gets this far ahead of its answers; Kafka's own limit is one, librdkafka's default a million.
-# Enough for every batch that can share a group commit, small enough that one client cannot fill the purgatory.
+# Maximum in-flight requests per connection. Kafka's broker processes one at a time; librdkafka allows a million by
+# default. Enough for every batch that can share a group commit, small enough that one client cannot fill the purgatory.
 REQUESTS_IN_FLIGHT_MAX = 256
-# Requests of one client that are handled before everybody else has a turn: at some 50 to 100 µs each, about 2 ms. More
-# than that pile up when the process was kept from its core.
+# Requests of one client that are handled before the event loop serves other connections. At 50 to 100 µs each, they
+# take about 2 ms. More than that accumulate when the process was not scheduled.
 REQUESTS_PER_ITERATION_MAX = 32
 
 
@@ -57,24 +57,24 @@ class Connection(FrameReader):
     def __init__(self, server: "Server", sock: socket.socket, client_host: str, listener: str) -> None:
         super().__init__(server, sock, client_host)
         self._dispatch = server.dispatch
-        # Of the request that is being handled: when it began, and who wants to know how long it takes.
+        # Start time and duration histogram of the request that is being handled.
         self.began = 0.0
         self.durations: Histogram | None = None
         self.listener = listener
         self.principal = ANONYMOUS
         self.parked = DelayedOperations(self._loop)
-        self.shortcuts: Shortcuts = {}  # for requests that say what an earlier one said
-        self.takes_runs: Coalescer | None = None  # one of them, which handles several such requests as one
+        self.shortcuts: Shortcuts = {}  # fast paths, by API key
+        self.takes_runs: Coalescer | None = None  # the fast path that can coalesce consecutive requests
         self._replies: deque[ResponseSlot] = deque()
         self._answers_soon = False
-        self._alone: ResponseSlot | None = None  # of the request that is handled with nothing else behind it
-        self._needs_quick_ack = False  # the client may be waiting to hear that its bytes have come
+        self._alone: ResponseSlot | None = None  # slot of the request that is processed exclusively
+        self._needs_quick_ack = False  # the client may wait for the TCP ACK of its bytes
         self._out = SocketWriter(self, sock, self._loop, self._figures)
 
     # Handling
 
     def _parse(self, view: memoryview, end: int) -> int:
-        """Hand whole frames to dispatch, as many as this turn allows; returns how many bytes were used."""
+        """Dispatches complete frames, at most REQUESTS_PER_ITERATION_MAX; returns the number of bytes consumed."""
         position = 0
         left = REQUESTS_PER_ITERATION_MAX
         moment = perf_counter()
@@ -92,7 +92,7 @@ class Connection(FrameReader):
                 after = position + 4 + size
                 run = self.takes_runs.run(view, position, end, left) if self.takes_runs and end - after >= 4 else None
                 parts, position, requests = run or (self._dispatch(self, view[position + 4 : after]), after, 1)
-                moment = perf_counter()  # one look at the clock for the end of this request and the start of the next
+                moment = perf_counter()  # one clock read ends this request and starts the next
                 if parts is not None:
                     if self.durations is not None:
                         self.durations.add(moment - self.began, requests)
@@ -110,12 +110,12 @@ class Connection(FrameReader):
             self._needs_quick_ack = False
             self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_QUICKACK, 1)
         if position:
-            # A request is a sign of life, a byte is not: else half a frame could be spun out for ever.
+            # Only a complete request resets the idle timer; otherwise single bytes could keep a partial frame open.
             self.last_active_ms = self._server.now_ms
         return position
 
     def _may_read_on(self) -> bool:
-        """Back-pressure: a client that does not read its answers is not read from."""
+        """Applies back-pressure: returns False and stops reading while the client does not read its responses."""
         out = self._out
         if len(self._replies) < REQUESTS_IN_FLIGHT_MAX and not out.is_writing and len(out) < CORKED_PARTS_MAX:
             return True
@@ -130,37 +130,42 @@ class Connection(FrameReader):
         return False
 
     def _resume_soon(self) -> None:
-        """Whatever stopped the reading may be over already; the buffers are in order on the next turn of the loop."""
+        """Resumes reading in the next event-loop iteration if the condition that stopped it is already over.
+
+        Not at once: the receive buffers are consistent only after `_parse` has returned.
+        """
         if not self._out and self._alone is None and len(self._replies) < REQUESTS_IN_FLIGHT_MAX:
             self._loop.call_soon(self.resume_reading)
 
     def resume_reading(self) -> None:
-        """Go on with what was received, then with the socket; unless a request is to be answered before that."""
+        """Parses buffered frames and reads from the socket again, unless an exclusive request has no response yet."""
         if self._alone is None:
             super().resume_reading()
 
-    # Answering
+    # Responses
 
     def reserve_slot(self) -> ResponseSlot:
-        """A place for the answer to the request that is being handled right now."""
+        """Reserves the response slot of the request that is being handled."""
         reply = ResponseSlot(self, self.durations, self.began)
         self._replies.append(reply)
         return reply
 
     def reserve_slot_with_quick_ack(self) -> ResponseSlot:
-        """The same, for an answer that waits for a disk or for other brokers while the client has more to send.
+        """Reserves a response slot and sends a TCP ACK for the request at once.
 
-        Some clients, librdkafka's among them, leave Nagle's algorithm on: they hold a small request back until TCP
-        has acknowledged the one before. The kernel leaves that to the answer, so each request would wait for the
-        answer to another.
+        For responses that wait for a disk or other brokers while the client has more requests to send. Some clients,
+        among them librdkafka, leave Nagle's algorithm on and hold a small request back until TCP has acknowledged the
+        previous one. The kernel delays that ACK until the response is sent, so each request would wait for the
+        response to another.
         """
         self._needs_quick_ack = True
         return self.reserve_slot()
 
     def reserve_last_slot(self) -> ResponseSlot:
-        """The same, and nothing more is read before that answer is on its way.
+        """Reserves a response slot and reads no further request until its response is sent.
 
-        For requests whose size, or whose answer's, has no small bound: a connection holds one of them at a time.
+        For requests with no small bound on the size of the request or the response: a connection holds one of them at
+        a time.
         """
         self._alone = self.reserve_slot()
         self._stop_reading()
@@ -175,7 +180,7 @@ class Connection(FrameReader):
             self._out.write(parts)
 
     def answered(self) -> None:
-        """An answer is there. Where more are owed, those of the same turn of the loop leave together."""
+        """Sends completed responses; those of one event-loop iteration are sent together if several are outstanding."""
         if len(self._replies) < 2:
             self._send_answers()
         elif not self._answers_soon and self._replies[0].parts is not None:
@@ -183,10 +188,10 @@ class Connection(FrameReader):
             self._server.call_at_iteration_end(self._send_answers)
 
     def _send_answers(self) -> None:
-        """All whose turn has come."""
+        """Sends the completed responses at the head of the queue."""
         self._answers_soon = False
         replies = self._replies
-        gathers = len(replies) > 1 and not self._out.is_corked  # else whoever corked it sends
+        gathers = len(replies) > 1 and not self._out.is_corked  # if already corked, `_parse` uncorks
         if gathers:
             self._out.is_corked = True
         while replies and replies[0].parts is not None:
@@ -203,8 +208,8 @@ class Connection(FrameReader):
             self.resume_reading()
 
     def writable(self) -> None:
-        """The socket takes bytes again."""
-        self.last_active_ms = self._server.now_ms  # it reads, however slowly
+        """Continues sending when the socket accepts bytes again."""
+        self.last_active_ms = self._server.now_ms  # the client reads, however slowly
         self._out.flush()
         if not self._out and not self._reading:
             self.resume_reading()
@@ -212,7 +217,7 @@ class Connection(FrameReader):
     # Closing
 
     def close(self, reason: str | None) -> None:
-        """Close at once; `reason` is None when the client went of its own accord."""
+        """Closes the connection immediately; `reason` is None when the client closed it."""
         if self.closed:
             return
         self.closed = True

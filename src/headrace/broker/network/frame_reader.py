@@ -1,7 +1,7 @@
-"""The receiving side of a connection: bytes from the socket until whole frames are there, in memory that has a budget.
+"""Receiving side of a connection: reads from the socket until complete frames are available, within a memory budget.
 
-Whole frames are parsed in a buffer that all connections share; only a frame that arrives in part gets one of its own.
-What is done with a frame, `connection.py` says.
+Complete frames are parsed in a buffer that all connections share. Only a partial frame gets a buffer of its own.
+`connection.py` handles the frames.
 """
 
 import logging
@@ -17,8 +17,8 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-# A first read while memory is short: ordinary small requests still arrive whole, and what a stranger's half frame
-# makes us hold beyond the budget is this much.
+# Size of the first read while memory is short. Ordinary small requests still arrive whole, and a partial frame of an
+# untrusted client takes at most this much beyond the budget.
 SHORT_READ_BYTES = 4 * 1024
 
 
@@ -45,18 +45,18 @@ class FrameReader(ABC):
         self.client_host = client_host
         self.closed = False
         self.last_active_ms = 0
-        # A frame that arrived in part; whole frames are parsed in the server's shared buffer.
+        # Holds a partial frame; complete frames are parsed in the server's shared buffer.
         self._buffer: ReceiveBuffer | None = None
         self._reading = True
         self._loop.add_reader(self._fd, self._readable)
 
     @abstractmethod
     def _parse(self, view: memoryview, end: int) -> int:
-        """Take whole frames from what was received; returns how many bytes were used."""
+        """Handles complete frames at the start of the received bytes; returns the number of bytes consumed."""
 
     @abstractmethod
     def close(self, reason: str | None) -> None:
-        """Close at once; `reason` is None when the client went of its own accord."""
+        """Closes the connection immediately; `reason` is None when the client closed it."""
 
     def _readable(self) -> None:
         try:
@@ -74,7 +74,7 @@ class FrameReader(ABC):
             self._failed()
 
     def _failed(self) -> None:
-        # A bug of ours. What became of the request is unknown, and no code says that; a closed connection does.
+        # Unexpected exception: the result of the request is unknown and has no error code, so the connection is closed.
         log.exception("a request of %s failed", self.client_host)
         self.close("A request failed")
 
@@ -105,7 +105,7 @@ class FrameReader(ABC):
         self._parse_own_buffer(buffer)
 
     def _grow(self, buffer: ReceiveBuffer) -> bool:
-        """False when the broker's memory is spoken for."""
+        """Returns False and stops reading when the memory budget is exhausted."""
         size = buffer.next_size()
         if not self._server.budget.take(self, size - len(buffer)):
             self._figures.waits_for_memory += 1
@@ -127,7 +127,7 @@ class FrameReader(ABC):
             self._release_buffer()
 
     def _keep(self, rest: memoryview) -> None:
-        """The beginning of a frame, or frames that have to wait: into a buffer of our own."""
+        """Copies a partial frame, or frames that cannot be handled yet, into a buffer of this connection."""
         budget = self._server.budget
         size = len(rest) if budget.is_short else max(FIRST_BUFFER_BYTES, len(rest))
         budget.charge(self, size)
@@ -140,12 +140,12 @@ class FrameReader(ABC):
             self._server.budget.give(self)
 
     def drop_spare_buffer(self) -> None:
-        """Forget the receive buffer, which holds nothing: the budget wants its bytes for somebody else."""
+        """Releases the receive buffer, which is empty, because the budget needs its bytes."""
         self._buffer = None
 
     @property
     def has_partial_frame(self) -> bool:
-        """Whether it holds the beginning of a frame and waits for nobody but its client."""
+        """Whether the connection holds a partial frame and waits only for its client."""
         return self._buffer is not None and self._buffer.filled > 0 and self._reading
 
     def _stop_reading(self) -> None:
@@ -154,11 +154,11 @@ class FrameReader(ABC):
             self._loop.remove_reader(self._fd)
 
     def resume_reading(self) -> None:
-        """Go on with what was received, then with the socket."""
+        """Parses buffered frames, then reads from the socket again."""
         if self._reading or self.closed:
             return
         self._reading = True
-        self.last_active_ms = self._server.now_ms  # the silence was ours
+        self.last_active_ms = self._server.now_ms  # the server stopped reading, so the client was not idle
         self._loop.add_reader(self._fd, self._readable)
         if self._buffer is not None and self._buffer.filled:
             try:

@@ -1,7 +1,8 @@
-"""Requests to other brokers, each on a connection of its own while it is in flight.
+"""Client for requests to other brokers; each request has a connection to itself while it is in flight.
 
 A broker reads the next request of a connection after the response to a slow one. So a connection carries one request
-at a time, and a slow or failed request affects no other. Connections are opened on demand, bounded for each broker.
+at a time, and a slow or failed request affects no other. Connections are opened on demand, up to CONNECTIONS_MAX per
+broker.
 """
 
 import asyncio
@@ -17,17 +18,17 @@ if TYPE_CHECKING:
 
 Response = TypeVar("Response")
 
-# As long as clients wait for an answer: what takes longer is tried again by whoever asked.
+# As long as clients wait for a response. The caller retries what takes longer.
 ANSWER_SECONDS_MAX = 10.0
-PROMPT_ANSWER_SECONDS_MAX = 1.0  # a broker on the same network answers in a millisecond
-# To one broker. Producers that begin transactions at the same moment need one each; more of them wait for a slot.
+PROMPT_ANSWER_SECONDS_MAX = 1.0  # a broker on the same network responds within a millisecond
+# Per broker. Producers that begin transactions at the same moment need one each; further requests wait for a slot.
 CONNECTIONS_MAX = 32
-IDLE_MAX = 4  # kept open for the next requests: a burst is rare
+IDLE_MAX = 4  # kept open for the next requests; bursts are rare
 CLIENT_ID = "broker"
 
 
 class Pool:
-    """The connections to one broker."""
+    """Connections to one broker."""
 
     def __init__(self, connect: Callable[[], Awaitable[Peer]]) -> None:
         self._connect = connect
@@ -37,7 +38,7 @@ class Pool:
         self._is_closed = False
 
     async def exchange(self, frame: bytes, read: Callable[[bytes], Response]) -> Response:
-        """Send a frame on a connection of its own; what `read` returns for the response."""
+        """Sends a frame on an exclusive connection; returns what `read` makes of the response."""
         async with self._slots:
             peer = await self._take()
             self._busy.add(peer)
@@ -85,7 +86,10 @@ class Peers:
     async def call(
         self, node_id: int, request: Any, response_type: type[Response], timeout_s: float = ANSWER_SECONDS_MAX
     ) -> Response:
-        """Ask a broker with one of kio's messages. ConnectionLost: whether it acted is unknown."""
+        """Sends one of kio's request messages to a broker and returns the response.
+
+        Raises ConnectionLost if no response arrives; whether the broker applied the request is then unknown.
+        """
 
         def read(answer: bytes) -> Response:
             return _read(node_id, answer, response_type)
@@ -97,7 +101,7 @@ class Peers:
             raise ConnectionLost(f"broker {node_id} does not respond: {error or 'timed out'}") from error
 
     async def ask(self, node_id: int, request: Any, response_type: type[Response]) -> Response | None:
-        """The same, for what can be done without an answer: None if there is none in a moment."""
+        """Like `call`, for requests whose response is optional: returns None if there is none within a second."""
         try:
             async with asyncio.timeout(PROMPT_ANSWER_SECONDS_MAX):
                 return await self.call(node_id, request, response_type)

@@ -1,14 +1,11 @@
-"""Memory for received requests: the shared receive buffer and the budget of all connections.
-
-Knows frames by their length; asks nobody for memory.
-"""
+"""Memory for received requests: the budget of all connections and the receive buffer of one."""
 
 from struct import Struct
 from typing import Protocol
 
 
 class PoolUser(Protocol):
-    """A connection with the beginning of a frame, or with an empty buffer that it kept for its next one."""
+    """A connection that holds a partial frame, or an empty buffer kept for its next frame."""
 
     def resume_reading(self) -> None: ...
 
@@ -16,10 +13,11 @@ class PoolUser(Protocol):
 
 
 class MemoryPool:
-    """Bytes handed out to connections; one that gets none stops reading and is resumed when some come back.
+    """Budget of receive memory.
 
-    Spare buffers go first. If every holder waits for more, none of them would ever give anything back: then one goes
-    on all the same, so the most that is ever held is the budget and one frame, and a short read for each connection.
+    A connection that is denied memory stops reading and is resumed when memory is released. Spare buffers are
+    released first. If every holder waits for more memory, none would ever release any: then one of them proceeds
+    beyond the budget. The most that is ever held is the budget, one frame, and a short read for each connection.
     """
 
     def __init__(self, bytes_max: int) -> None:
@@ -35,12 +33,12 @@ class MemoryPool:
         return bool(self._waiting)
 
     def charge(self, holder: PoolUser, size: int) -> None:
-        """Bytes that are here already: there is no choice."""
+        """Accounts for bytes that are already in memory; never fails."""
         self._taken[holder] = self._taken.get(holder, 0) + size
         self._use(size)
 
     def take(self, holder: PoolUser, size: int) -> bool:
-        """More room for a holder, who waits if there is none."""
+        """Takes memory for a holder; returns False and queues the holder if the budget is exhausted."""
         if self.used + size > self._bytes_max:
             self._drop_spare_buffers()
         if self.used + size > self._bytes_max:
@@ -52,7 +50,7 @@ class MemoryPool:
         return True
 
     def give(self, holder: PoolUser) -> None:
-        """Everything that the holder has; whoever waits gets another try."""
+        """Releases all memory of the holder and resumes every waiting connection."""
         self._waiting.pop(holder, None)
         self._spare.pop(holder, None)
         self._use(-self._taken.pop(holder, 0))
@@ -61,7 +59,7 @@ class MemoryPool:
             waiter.resume_reading()
 
     def spare(self, holder: PoolUser) -> None:
-        """The holder has an empty buffer, and keeps it for its next frame unless somebody needs the bytes."""
+        """Marks the holder's buffer as empty and spare; it is released at once if connections wait for memory."""
         self._spare[holder] = None
         if self._waiting:
             holder.drop_spare_buffer()
@@ -83,9 +81,9 @@ class MemoryPool:
 
 FRAME_SIZE = Struct(">i")
 
-# A buffer grown for a large frame is kept for the next one up to this size: the usual largest batch, twice.
+# Buffers up to this size are kept for the next large frame: twice the usual largest batch.
 KEEP_BUFFER_BYTES = 2 * 1024 * 1024
-# Growth starts here and doubles as bytes really arrive: an announced length alone costs us nothing.
+# Buffers start at this size and double as bytes arrive, so an announced frame length alone allocates nothing.
 FIRST_BUFFER_BYTES = 64 * 1024
 
 
@@ -98,7 +96,7 @@ class ReceiveBuffer:
         self.filled = len(beginning)
 
     def __len__(self) -> int:
-        """All its room, filled or not: what it weighs."""
+        """Capacity in bytes, filled or not."""
         return len(self.view)
 
     @property
@@ -107,11 +105,13 @@ class ReceiveBuffer:
 
     @property
     def is_worth_keeping(self) -> bool:
-        """Empty, and grown for a frame of a size that may well come again."""
+        """Whether the buffer was grown for a frame of a size that is likely to recur. The buffer is empty."""
         return KEEP_BUFFER_BYTES >= len(self) > FIRST_BUFFER_BYTES
 
     def room(self) -> memoryview:
-        """Where to receive: a large frame ends where its bytes end, so that none are moved afterwards."""
+        """Returns the part of the buffer to receive into; it ends with a large frame, so that no bytes are moved
+        later.
+        """
         end = len(self.view)
         if self.filled >= 4:
             frame_end = FRAME_SIZE.unpack_from(self.view)[0] + 4
@@ -120,7 +120,7 @@ class ReceiveBuffer:
         return self.view[self.filled : end]
 
     def next_size(self) -> int:
-        """Twice the room, but no more than the frame needs."""
+        """Twice the capacity, but at most what the frame needs."""
         size = len(self.view)
         frame = FRAME_SIZE.unpack_from(self.view)[0] + 4 if self.filled >= 4 else FIRST_BUFFER_BYTES
         return int(max(min(max(2 * size, FIRST_BUFFER_BYTES), frame), size + 1))
@@ -131,7 +131,7 @@ class ReceiveBuffer:
         self.view = grown
 
     def consume(self, used: int) -> None:
-        """Move what is left to the front."""
+        """Discards the first `used` bytes and moves the rest to the front."""
         left = self.filled - used
         if left:
             self.view[:left] = bytes(self.view[used : self.filled])

@@ -1,11 +1,8 @@
-"""Responses of one connection: slots in request order, and writing them to the socket.
+"""Sending side of a connection: response slots in request order, and the writer that sends responses to the socket.
 
-Answers that are not there yet: a place in a connection's queue.
-
-The sending side of a connection: parts in, bytes out, as few calls of the kernel as can be.
-
-Small parts leave together, records from a segment go by `sendfile`. What the socket does not take waits here until it
-does; the connection looks at `is_writing` and reads no more meanwhile.
+The writer uses as few system calls as possible. Small parts are sent together, and records of a segment with
+`sendfile`. Parts that the socket does not accept stay queued; while `is_writing` is true, the connection reads no
+further requests.
 """
 
 import asyncio
@@ -21,7 +18,7 @@ from headrace.telemetry.metrics import Histogram
 
 
 class SlotOwner(Protocol):
-    """What a connection does for its replies."""
+    """Callbacks of a response slot to its connection."""
 
     def answered(self) -> None: ...
 
@@ -29,38 +26,38 @@ class SlotOwner(Protocol):
 
 
 class ResponseSlot:
-    """A place in the queue of answers, for a request that is answered later."""
+    """Position in the response queue of a request with a deferred response."""
 
     __slots__ = ("_connection", "began", "durations", "parts", "requests")
 
     def __init__(self, connection: SlotOwner, durations: Histogram | None, began: float) -> None:
-        """`durations` is told how long it took since `began`; None if that has been counted."""
+        """`durations` records the time since `began`; None if it has been recorded already."""
         self._connection = connection
         self.durations, self.began = durations, began
-        self.requests = 1  # that this answers; more, if they were handled as one
+        self.requests = 1  # number of requests that this responds to; above 1 if they were coalesced
         self.parts: Parts | None = None
 
     def send(self, parts: Parts) -> None:
-        """Answer. Waits its turn behind earlier requests of the connection; does nothing once it is closed."""
+        """Completes the response. It is sent after those of earlier requests; a closed connection discards it."""
         self.parts = parts
         self._connection.answered()
 
     def abandon(self) -> None:
-        """There is no answer to give: the connection cannot go on."""
+        """Closes the connection, because the request has no response."""
         self._connection.close("A request failed")
 
 
-# Answers that may pile up while the requests of one read are handled: what one sendmsg takes.
+# Maximum parts that are queued while the requests of one read are handled; one sendmsg sends them.
 CORKED_PARTS_MAX = 64
-# Records up to this size are copied behind their header into one packet; above it sendfile is cheaper.
+# Records up to this size are copied behind their header into one packet; above it, sendfile is cheaper.
 COPY_BYTES_MAX = 16 * 1024
 
 
 class Sender(Protocol):
-    """The connection, as its outbox sees it."""
+    """Callbacks of a socket writer to its connection."""
 
     def writable(self) -> None:
-        """The socket takes bytes again."""
+        """Continues sending when the socket accepts bytes again."""
 
     def close(self, reason: str | None) -> None: ...
 
@@ -77,8 +74,8 @@ class SocketWriter:
         self._fd = sock.fileno()
         self._loop = loop
         self._parts: deque[Part] = deque()
-        self.is_corked = False  # answers to requests that came together leave together
-        self.is_writing = False  # the socket is full, and the loop tells when it is not
+        self.is_corked = False  # queue the responses to requests of one read and send them together
+        self.is_writing = False  # the socket buffer is full; the event loop calls `writable` when it is not
 
     def __len__(self) -> int:
         return len(self._parts)
@@ -110,7 +107,7 @@ class SocketWriter:
             self.flush()
 
     def flush(self) -> None:
-        """Send until everything is gone or the socket is full."""
+        """Sends queued parts until the queue is empty or the socket buffer is full."""
         try:
             while self._parts:
                 if not self._send_head():
@@ -128,7 +125,7 @@ class SocketWriter:
             self._loop.remove_writer(self._fd)
 
     def _send_head(self) -> bool:
-        """Send the first part, together with small neighbours; False when the socket took only some of it."""
+        """Sends the first part together with adjacent small ones; returns False when the socket accepted only part."""
         head = self._parts[0]
         if isinstance(head, FileRecords) and head.length > COPY_BYTES_MAX:
             return self._send_slice(head)
@@ -155,7 +152,7 @@ class SocketWriter:
         return True
 
     def _small_pieces(self) -> tuple[list[bytes | bytearray | memoryview], int]:
-        """What goes in one call, and whether the kernel shall wait for more before it makes a packet of it."""
+        """Returns the buffers for one call, and MSG_MORE if a large slice follows them in the same packet."""
         pieces: list[bytes | bytearray | memoryview] = []
         for part in self._parts:
             if isinstance(part, FileRecords):
@@ -164,7 +161,7 @@ class SocketWriter:
                 pieces.append(part.read())
             else:
                 pieces.append(part)  # type: ignore[arg-type]
-            if len(pieces) >= CORKED_PARTS_MAX:  # far below the kernel's 1,024 buffers a call
+            if len(pieces) >= CORKED_PARTS_MAX:  # far below the kernel's limit of 1,024 buffers per call
                 break
         return pieces, 0
 

@@ -1,4 +1,4 @@
-"""The listening sockets and everything that bounds what strangers can make us hold."""
+"""Listening sockets and the limits on what untrusted clients can make the broker hold."""
 
 import asyncio
 import errno
@@ -21,29 +21,30 @@ log = logging.getLogger(__name__)
 
 Dispatch = Callable[[Connection, memoryview], "Parts | None"]
 
-# One read takes at most this much: a whole default-sized batch with room to spare, shared by all connections.
+# Maximum bytes of one read, in a buffer that all connections share: a default-sized batch and some more.
 RECEIVE_BUFFER_BYTES = 1024 * 1024
-# Connections that the kernel may queue while we are busy; the kernel lowers it to its own somaxconn.
+# Connections that the kernel may queue while the broker is busy; the kernel lowers it to its own somaxconn.
 LISTEN_BACKLOG = 4096
-# Accepted in one go before the loop turns to others again.
+# Connections accepted per listener before the event loop handles other events.
 ACCEPTS_PER_ITERATION = 64
-# Out of descriptors: waiting a little lets connections end; spinning on accept would not.
+# Pause after running out of descriptors, during which connections may end. Without it, the loop would spin on accept.
 ACCEPT_PAUSE_S = 0.1
-# Descriptors that connections leave to storage. A sync thread or a checkpoint needs one or two for a moment; the rest
-# lets partitions roll and topics be created until connections end. Of a low limit, a quarter.
+# Descriptors that connections leave to storage. An fsync thread or a checkpoint needs one or two for a moment; the
+# others allow segments to roll and topics to be created until connections end. With a low limit, a quarter of it.
 DESCRIPTORS_KEPT = 256
 DESCRIPTORS_KEPT_SHARE = 0.25
-# Of those, connections of other brokers leave half: a client that takes all others must not stop replication.
+# Connections of other brokers may use half of those, so that clients that hold all others cannot stop replication.
 PEERS_LEAVE_SHARE = 0.5
 # Connections from the address of another broker that are accepted beyond `max.connections` and `max.connections.per.ip`
-# where clients use the brokers' listener, too. `inter_broker_client.py` opens up to 32; fetchers and failure detectors
-# one each.
+# where clients may use the brokers' listener, too. `inter_broker_client.py` opens up to 32; fetchers and failure
+# detectors one each.
 PEER_CONNECTIONS_MAX = 64
-# A client may connect thousands of times a second: one line for all that are closed for want of descriptors meanwhile.
+# A client may connect thousands of times a second. One log line per interval counts all connections that were closed
+# for lack of descriptors.
 SHORTAGE_LOG_MS = 10_000
-# How often silent connections are looked for, and how often the coarse clock ticks.
+# Interval of the check for idle connections and of the coarse clock.
 HOUSEKEEPING_S = 1.0
-# While others wait for memory, whoever has begun a frame gets as long for the rest as clients wait for an answer.
+# While other connections wait for memory, the rest of a partial frame must arrive within a client's usual timeout.
 HALF_FRAME_MS_MAX = 30_000
 
 
@@ -63,12 +64,12 @@ class Server:
         self._idle_ms_max = settings.integer("connections.max.idle.ms")
         self.budget = MemoryPool(_budget_bytes(settings))
         self.connections: set[Connection] = set()
-        self.peer_addresses: dict[int, str] = {}  # by broker id, as this broker reaches it
+        self.peer_addresses: dict[int, str] = {}  # by broker id, as this broker connects to it
         self._internal_listener = settings.internal_listener
-        # Unless it was named, clients may use the brokers' listener as well.
+        # If inter.broker.listener.name is not set, clients may use the brokers' listener as well.
         self._is_for_brokers = len(settings.listeners) > 1 and "inter.broker.listener.name" in settings.broker_configs
         self._by_address: Counter[str] = Counter()
-        self._of_peers: set[Connection] = set()  # those that do not count towards the limits
+        self._of_peers: set[Connection] = set()  # connections that do not count towards the limits of clients
         self._peers_by_address: Counter[str] = Counter()
         self._sockets: list[tuple[socket.socket, str]] = []
         self._timer: asyncio.TimerHandle | None = None
@@ -77,7 +78,7 @@ class Server:
         self.bound: dict[str, Listener] = {}
 
     def bind(self) -> None:
-        """Take every listener's port; a port of 0 becomes the same free port on all its addresses."""
+        """Binds every listener; port 0 becomes the same free port on all addresses of a listener."""
         for listener in self._settings.listeners:
             port = listener.port
             for family, address in _addresses(listener):
@@ -87,7 +88,7 @@ class Server:
             self.bound[listener.name] = Listener(listener.name, listener.host, port)
 
     def serve(self) -> None:
-        """Answer from now on. Whoever came since `bind` is in the kernel's queue."""
+        """Starts to accept connections. Those since `bind` wait in the kernel's queue."""
         for sock, listener in self._sockets:
             self.loop.add_reader(sock.fileno(), self._accept, sock, listener)
         self._tick()
@@ -158,7 +159,7 @@ class Server:
             self._by_address[host] += 1
 
     def _may_be_peer(self, host: str, listener: str) -> bool:
-        """Whether another broker may have opened a connection, which is then accepted beyond the limits of clients."""
+        """Whether another broker may have opened the connection; it is then accepted beyond the limits of clients."""
         if listener != self._internal_listener:
             return False
         if self._is_for_brokers:
@@ -175,7 +176,7 @@ class Server:
             del counts[connection.client_host]
 
     def _tick(self) -> None:
-        """Coarse time for the connections, and an end to those that have been silent for too long."""
+        """Updates the coarse clock; closes idle connections and, while memory is short, stalled partial frames."""
         self.now_ms = self._clock.monotonic_ms()
         if self._idle_ms_max >= 0:
             oldest = self.now_ms - self._idle_ms_max
@@ -205,9 +206,9 @@ class Server:
 
 
 def descriptors_for_connections(limit: int, *, of_peers: bool = False) -> int:
-    """A connection with this descriptor or a higher one is closed; `of_peers`: one of another broker.
+    """Returns the lowest descriptor number whose connection is closed at once; `of_peers`: for other brokers.
 
-    The kernel gives out the lowest free number, so nearly all lower ones are in use then, by files and connections.
+    The kernel assigns the lowest free number, so nearly all lower ones are then in use by files and connections.
     """
     if limit == resource.RLIM_INFINITY:
         return sys.maxsize
@@ -216,13 +217,13 @@ def descriptors_for_connections(limit: int, *, of_peers: bool = False) -> int:
 
 
 def _budget_bytes(settings: Settings) -> int:
-    """`queued.max.request.bytes`; unlimited there means a quarter of a small machine here."""
+    """`queued.max.request.bytes`; where that is unlimited, 512 MiB."""
     configured = settings.integer("queued.max.request.bytes")
     return configured if configured > 0 else 512 * 1024 * 1024
 
 
 def _addresses(listener: Listener) -> list[tuple[socket.AddressFamily, str]]:
-    """Every address of the host, once; an empty host is all interfaces of both families."""
+    """Returns every address of the host once; an empty host means all interfaces of both families."""
     if not listener.host:
         return [(socket.AF_INET, "0.0.0.0"), (socket.AF_INET6, "::")]  # noqa: S104  # asked for by name
     found = socket.getaddrinfo(listener.host, None, type=socket.SOCK_STREAM)
@@ -238,7 +239,8 @@ def _bound_socket(family: socket.AddressFamily, address: str, port: int, send_by
     try:
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         if send_bytes >= 0:
-            sock.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, send_bytes)  # of every connection that it accepts
+            # inherited by every connection that it accepts
+            sock.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, send_bytes)
         if family == socket.AF_INET6:
             sock.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
         sock.setblocking(False)
