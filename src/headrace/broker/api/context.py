@@ -1,4 +1,4 @@
-"""What a handler knows of the request that it answers, beyond the request itself."""
+"""Context of a request: what a handler needs besides the decoded request."""
 
 from dataclasses import dataclass
 from typing import TYPE_CHECKING

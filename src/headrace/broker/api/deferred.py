@@ -1,7 +1,8 @@
-"""An answer that comes later, without a task that waits for it.
+"""Deferred responses: completed by a later event, without a task that waits.
 
-A handler whose answer depends on one thing only (that a log has committed what was decided) gives that thing a
-`Later` to settle and returns it. A task and a future for each of ten thousand commits a second would be half the work.
+For a handler whose response depends on a single event, such as the commit of a coordinator record. It passes a
+`DeferredResponse` to the code that observes the event and returns it. With ten thousand commits per second, a task
+and a future for each would be half the work.
 """
 
 from collections.abc import Callable
@@ -14,7 +15,7 @@ class DeferredResponse(Generic[Response]):
     __slots__ = ("_build", "_is_settled", "_reply", "_tell")
 
     def __init__(self, build: Callable[[Any], Response]) -> None:
-        """`build` makes the response of what this is settled with; it may raise what the client is to be told."""
+        """`build` makes the response from the value that `settle` receives; it may raise the client's error."""
         self._build = build
         self._tell: Callable[[DeferredResponse[Response]], None] | None = None
         self._reply: object = None
@@ -26,7 +27,7 @@ class DeferredResponse(Generic[Response]):
             self._tell(self)
 
     def then(self, tell: Callable[["DeferredResponse[Response]"], None]) -> None:
-        """Have `tell` called once this is settled: now, if it is already."""
+        """Calls `tell` when this is settled: immediately if it already is."""
         if self._is_settled:
             tell(self)
         else:

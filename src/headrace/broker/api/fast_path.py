@@ -1,9 +1,10 @@
-"""Shortcuts: a request that says what an earlier one of its connection said need not be read again.
+"""Fast paths: handle a request that repeats an earlier one of its connection without parsing it.
 
-A handler that has answered a request may leave a shortcut with the connection, one for each API. From then on the
-shortcut is asked first. It answers as the handler would, or says FALLBACK and has done nothing.
+A handler that has responded to a request may register a fast path with the connection, one for each API. Later
+requests of that API go to the fast path first. It either responds as the handler would, or returns FALLBACK and has
+no side effect.
 
-One of them may also take several requests that came in a row as one (`Coalescer`).
+A fast path may also handle several consecutive requests as one (`Coalescer`).
 """
 
 from enum import Enum, auto
@@ -22,22 +23,22 @@ LongWay: TypeAlias = Literal[_Way.LONG]
 
 
 class FastPath(Protocol):
-    durations: Histogram  # of the API's requests
+    durations: Histogram  # of the requests of the API
 
     def __call__(self, frame: memoryview) -> Parts | LongWay | None: ...
 
 
 class CoalescedRequests(NamedTuple):
-    """Requests in a row that were handled as one."""
+    """Consecutive requests that were handled as one."""
 
-    parts: Parts | None  # their answers, or None if those come later
-    end: int  # where the next request begins
+    parts: Parts | None  # their responses, or None if those are deferred
+    end: int  # position of the next request
     requests: int
 
 
 class Coalescer(Protocol):
     def run(self, view: memoryview, position: int, end: int, most: int) -> CoalescedRequests | None:
-        """Handle the requests that begin at `position` as one; None if that cannot be, and nothing was done."""
+        """Handles the requests that begin at `position` as one; returns None, without side effects, if it cannot."""
 
 
-Shortcuts: TypeAlias = dict[int, FastPath]  # by the number of the API
+Shortcuts: TypeAlias = dict[int, FastPath]  # by API key

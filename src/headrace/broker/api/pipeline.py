@@ -1,12 +1,12 @@
-"""From a frame to its handler and back. The only place where an exception becomes an answer.
+"""Request pipeline: from a frame to its handler and back. The only module that turns exceptions into error responses.
 
-Produce and Fetch are called directly, with the reader at their body, and answer with parts. Every other API has a
-module in `broker/handlers` with a function `handle(request, call)`; its messages are read and written by
-`protocol/codec.py`. Both are loaded when they are first asked for, in a thread: that takes up to 40 ms, and
-other clients do not wait for it.
+Produce and Fetch are called directly with the reader at the request body, and return response parts. Every other API
+has a function `handle_<api>(request, call)` in a module of `broker/handlers`; `protocol/codec.py` decodes its
+requests and encodes its responses. Handler and codec are imported at the first request of the API. That takes up to
+40 ms and runs in a thread, so that other clients are not delayed.
 
-Most handlers are coroutines, each run as a task. Those that members of groups call all the time are plain functions,
-which return the response, or a `Later` that gets it.
+Most handlers are coroutines; each call runs as a task. Handlers of frequent requests of group members are plain
+functions. They return the response or a `DeferredResponse`.
 """
 
 import asyncio
@@ -40,11 +40,12 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-# Records come in a Produce; nothing else needs to be large. Ten thousand topics with the longest names, or all the
-# partitions of a large cluster, fit. Bounds the objects that one request can turn into before anybody looks at them.
+# Only Produce requests carry records; no other request needs to be large. Ten thousand topics with the longest names,
+# or all partitions of a large cluster, fit. Bounds the objects that one request can decode to before it is validated.
 OTHER_REQUEST_BYTES_MAX = 8 * 1024 * 1024
 
-# What these make the broker load besides: a client asks one of them before anything else of its coordinator.
+# Modules that are loaded together with the handler of an API: clients send one of these requests before any other
+# request to a coordinator.
 _COORDINATORS = "headrace.broker.coordinator"
 LOADED_WITH = {
     ApiKey.FIND_COORDINATOR: (
@@ -56,7 +57,7 @@ LOADED_WITH = {
     ApiKey.LIST_TRANSACTIONS: (f"{_COORDINATORS}.transaction_coordinator",),
 }
 
-# Whose requests are worth keeping in mind (`broker/api/fast_path.py`), besides Produce, which sees to it by itself.
+# APIs whose requests get a fast path (`broker/api/fast_path.py`). Produce registers its own.
 SHORTCUTS = {ApiKey.OFFSET_COMMIT: "headrace.broker.handlers.group.offset_commit_fast_path"}
 
 HotHandler = Callable[[Connection, RequestHeader, Reader], "Parts | None"]
@@ -64,8 +65,8 @@ ColdHandler = Callable[[Any, RequestContext], Awaitable[Any]]
 PromptHandler = Callable[[Any, RequestContext], Any]
 TemplateBuilder = Callable[[Connection, memoryview, RequestHeader, Any, RequestContext], None]
 
-# A request that is answered without a task holds no reader up if it is small: then what one client can have waiting
-# here is bounded by the number of its requests in flight.
+# Largest request that does not stop its connection's reading while its deferred response is pending. The memory that
+# one client can hold this way is bounded by its in-flight requests.
 SMALL_REQUEST_BYTES_MAX = 2 * 1024
 
 
@@ -77,7 +78,7 @@ class RequestPipeline:
         self._cold: dict[ApiKey, ColdHandler] = {}
         self._prompt: dict[ApiKey, PromptHandler] = {}
         self._learners: dict[ApiKey, TemplateBuilder] = {}
-        self._loaded: set[tuple[ApiKey, int]] = set()  # whose codecs and handlers are there
+        self._loaded: set[tuple[ApiKey, int]] = set()  # whose codec and handler are loaded
         self._tasks: set[asyncio.Task[None]] = set()
 
     def __call__(self, connection: Connection, frame: memoryview) -> Parts | None:
@@ -165,7 +166,10 @@ class RequestPipeline:
         self._loaded.add((api, version))
 
     def _unsupported_version(self, error: UnsupportedVersionFor) -> Parts:
-        """A client that is newer than we are asks again with a version that it finds in this list."""
+        """Returns the supported versions to a client that is newer than the broker, so that it retries with one.
+
+        Raises ProtocolError for APIs other than ApiVersions.
+        """
         if error.api is not ApiKey.API_VERSIONS:
             raise ProtocolError(f"{error} (client {error.client_id!r})")
         from headrace.protocol.messages.api_versions import unsupported_version_body
@@ -197,7 +201,7 @@ class RequestPipeline:
 def _outcome(
     handler: PromptHandler, request: Any, call: RequestContext
 ) -> tuple[DeferredResponse[Any] | None, bytes | None]:
-    """Either an answer that comes later, or the body of the answer; neither if there is none to give."""
+    """Returns a deferred response or the response body; neither if the API has no error response."""
     try:
         outcome = handler(request, call)
         if isinstance(outcome, DeferredResponse):
@@ -210,7 +214,7 @@ def _outcome(
 
 
 def _response_body(call: RequestContext, answer: Any) -> bytes:
-    """The body, with its errors counted. One that cannot be written counts as the error that is sent instead."""
+    """Encodes the response and counts its errors. If encoding fails, only the error that is sent instead is counted."""
     api, version = call.api_key, call.api_version
     body = write_response(api, version, answer)
     count_errors(api, version, answer, call.broker.figures.errors[api])
@@ -232,7 +236,7 @@ def _send(reply: ResponseSlot, call: RequestContext, body: bytes | None) -> None
 
 
 def _error_body(call: RequestContext, error: Exception) -> bytes | None:
-    """What a client is told of an error, in an API that has a place for it."""
+    """Counts the error; returns the error response, or None if the API has none."""
     code = error.code if isinstance(error, HeadraceError) else ErrorCode.UNKNOWN_SERVER_ERROR
     call.broker.figures.errors[call.api_key][code] += 1
     if isinstance(error, HeadraceError):

@@ -1,7 +1,7 @@
-"""Which module serves each API. Handlers are imported when their API is first requested.
+"""Registry of handler modules by API. A handler is imported at the first request of its API.
 
-Produce and Fetch are called directly by the request pipeline. Every other API has a function `handle_<api>(request,
-context)` in the module named here.
+The request pipeline calls Produce and Fetch directly. Every other API has a function `handle_<api>(request, context)`
+in the module named here.
 """
 
 from collections.abc import Callable
@@ -70,6 +70,6 @@ def handler_module(api: ApiKey) -> ModuleType:
 
 
 def handler_of(api: ApiKey) -> Callable[[Any, Any], Any]:
-    """The function that serves `api`."""
+    """Returns the function that serves `api`."""
     handler: Callable[[Any, Any], Any] = getattr(handler_module(api), f"handle_{api.name.lower()}")
     return handler
