@@ -1,4 +1,4 @@
-"""broker.handlers: one file per API or family of APIs; each turns a decoded request into a decoded response.
+"""broker.handlers: one module per API or group of APIs; each turns a decoded request into a decoded response.
 
-All but Produce and Fetch are imported when their API is first asked for, so they may import kio's classes.
+All but Produce and Fetch are imported at the first request of their API, so they may import kio's classes.
 """

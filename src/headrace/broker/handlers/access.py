@@ -1,4 +1,4 @@
-"""What several handlers need: verdicts, addresses, names that mean something."""
+"""Functions that several handlers share: authorization checks, broker addresses, internal names."""
 
 from collections import Counter
 from collections.abc import Hashable, Iterable, Iterator
@@ -9,7 +9,7 @@ from headrace.config.settings import Listener
 from headrace.core.image.model import BrokerRegistration
 from headrace.security.authorization import CLUSTER_NAME, Access, ResourceType, authorized_operations
 
-# What Kafka calls the log of its own facts. Tools ask about it; nobody can have a topic of that name.
+# Name of Kafka's metadata log. Tools query it by this name; no topic can have it.
 METADATA_TOPIC = "__cluster_metadata"
 
 Key = TypeVar("Key", bound=Hashable)
@@ -20,15 +20,16 @@ def allows(call: RequestContext, access: Access, name: str = CLUSTER_NAME) -> bo
 
 
 def operations_on(call: RequestContext, resource: ResourceType, name: str = CLUSTER_NAME) -> int:
-    """The bit field of everything that the caller may do to a resource."""
+    """Returns the bit field of all operations that the caller may perform on a resource."""
     return authorized_operations(call.broker.authorizer, call.principal, call.client_host, resource, name)
 
 
 def reachable_brokers(call: RequestContext) -> Iterator[tuple[BrokerRegistration, Listener]]:
-    """Brokers that are there and have the listener through which the call came, with their address on it.
+    """Yields the live brokers that have the listener of this request, with their address on it.
 
-    While no session stands, because the store was away, those that were there: they are about to come back, and
-    librdkafka from 2.10 on forgets every address with an empty list and never asks anybody again.
+    When no broker has a session because the metadata store was unavailable, yields all registered brokers: they are
+    about to open new sessions. librdkafka 2.10 and newer drops every address when it receives an empty list, and
+    never requests metadata again.
     """
     image = call.broker.image
     for broker in (image.live_brokers() or dict(sorted(image.brokers.items()))).values():
@@ -38,11 +39,14 @@ def reachable_brokers(call: RequestContext) -> Iterator[tuple[BrokerRegistration
 
 
 def controller_id(call: RequestContext) -> int:
-    """Whom clients ask for changes. Any broker carries them out, so ours does while no other is known."""
+    """Returns the broker to which clients send changes: the active controller.
+
+    Any broker executes them, so this broker returns itself while no controller is live.
+    """
     image = call.broker.image
     return image.controller if image.controller in image.live_brokers() else call.broker.node_id
 
 
 def repeated(keys: Iterable[Key]) -> set[Key]:
-    """Those that are named more than once: clients get an error for them instead of an arbitrary choice."""
+    """Returns the keys that occur more than once: clients get an error for them instead of an arbitrary choice."""
     return {key for key, count in Counter(keys).items() if count > 1}

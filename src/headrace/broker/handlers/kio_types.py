@@ -1,7 +1,7 @@
-"""The number types of kio's message classes, for the type checker only: at run time a number is a number.
+"""Number types of kio's message classes, for the type checker only; at run time they are plain ints.
 
-kio checks a range whenever one of its numbers is made, which would cost more than writing the whole message;
-whatever is out of range fails in the writer anyway.
+kio validates the range whenever it constructs one of its numbers, which would cost more than encoding the whole
+message. Numbers out of range fail in the encoder anyway.
 """
 
 from datetime import timedelta
@@ -42,12 +42,12 @@ NO_THROTTLE = cast("i32Timedelta", timedelta(0))
 
 
 def milliseconds(duration: timedelta) -> int:
-    """kio reads durations as what they mean; we count."""
+    """Converts a duration of kio's messages to milliseconds."""
     return duration // _MILLISECOND
 
 
 def wire_error(code: int) -> "WireError":
-    """A code where kio's classes want one; the writer takes any whole number."""
+    """Types an error code as kio's error type; the encoder accepts any int."""
     return cast("WireError", code)
 
 
@@ -55,5 +55,5 @@ NO_ERROR = wire_error(ErrorCode.NONE)
 
 
 def error_of(outcome: HeadraceError) -> tuple["WireError", str]:
-    """Code and message of a row that failed."""
+    """Returns the error code and message of a failed row."""
     return wire_error(outcome.code), str(outcome)

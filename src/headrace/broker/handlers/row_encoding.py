@@ -1,4 +1,4 @@
-"""Answers made of topics that are made of partitions: encoded a slice at a time, since tools name all there are."""
+"""Encodes responses of topics with partitions in slices, because tools request all partitions of a cluster at once."""
 
 from collections.abc import Callable, Iterable, Iterator
 from typing import NamedTuple, TypeVar, cast
@@ -14,7 +14,7 @@ PartitionRow = TypeVar("PartitionRow")
 
 
 class Outcome(NamedTuple):
-    """What becomes of a wish; its message is for people."""
+    """Result of one row of a request; the message is for operators."""
 
     code: ErrorCode
     message: str | None = None
@@ -29,10 +29,9 @@ async def encoded_topics(
     arrays: str,
     call: RequestContext,
 ) -> tuple[TopicRow, ...]:
-    """The topics as the answer holds them; `arrays` names where, as in "topics.partitions".
+    """Returns the encoded topics; `arrays` is the path of the partitions in the response, as in "topics.partitions".
 
-    None is a partition that was looked at and of which nothing is to be said. Encoded rows may stand wherever rows
-    may: `kafka_messages.encode_element` says how.
+    A row of None is omitted. Encoded rows may stand wherever rows may (see `kafka_messages.encode_element`).
     """
     api, version = call.api_key, call.api_version
     encoded: list[bytes] = []
@@ -53,6 +52,6 @@ async def encoded_topics(
 
 
 def partition_state(image: MetadataImage, topic: str, index: int) -> PartitionRegistration | None:
-    """What the facts say of a partition; None if there is no such topic or partition."""
+    """Returns the partition's registration; None if the topic or partition does not exist."""
     known = image.topics.get(topic)
     return known.partitions[index] if known is not None and 0 <= index < len(known.partitions) else None

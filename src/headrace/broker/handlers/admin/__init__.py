@@ -1,1 +1,1 @@
-"""broker.handlers.admin: topics, configs, ACLs, reassignments, log directories."""
+"""broker.handlers.admin: topics, configs, ACLs, reassignments and log directories."""

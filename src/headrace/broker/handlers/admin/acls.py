@@ -1,12 +1,7 @@
-"""CreateAcls, DeleteAcls and DescribeAcls.
+"""CreateAcls, DeleteAcls and DescribeAcls: every authorized request is rejected with SECURITY_DISABLED.
 
-What every ACL request is told by a broker that keeps no ACLs: that there is nothing to keep them in.
-
-CreateAcls: every creation is refused, rather than accepted and never enforced.
-
-DeleteAcls: no filter can match anything, and each is told why.
-
-DescribeAcls: there are none, and none can be.
+The broker stores no ACLs. Creations are rejected instead of accepted and never enforced; each filter of DeleteAcls
+gets the error, and DescribeAcls returns no ACL.
 """
 
 from kio.schema.create_acls.v3.request import CreateAclsRequest

@@ -1,10 +1,7 @@
-"""AlterConfigs and IncrementalAlterConfigs.
+"""AlterConfigs and IncrementalAlterConfigs: one result for each requested resource, in request order.
 
-What AlterConfigs and IncrementalAlterConfigs share: one answer for each resource asked for, in their order.
-
-AlterConfigs: a resource's configs become exactly those given; what is not named goes back to its default.
-
-IncrementalAlterConfigs: set, delete, append, subtract; keys that are not named stay as they are.
+- AlterConfigs replaces all configs of a resource; keys that are not named revert to their default.
+- IncrementalAlterConfigs sets, deletes, appends to and subtracts from the named keys; other keys are unchanged.
 """
 
 from collections.abc import Awaitable, Callable, Mapping, Sequence
@@ -40,7 +37,7 @@ from headrace.security.authorization import Operation, ResourceType, access_for
 
 
 class AskedResource(Protocol):
-    """What both requests have of a resource."""
+    """What the resources of both requests have in common."""
 
     @property
     def resource_type(self) -> int: ...
@@ -59,7 +56,7 @@ async def _change_outcomes(
     apply: Apply[Change],
     call: RequestContext,
 ) -> list[tuple[Asked, HeadraceError | None]]:
-    """Check every resource, have the good ones changed, and answer for all of them."""
+    """Validates every resource, applies the valid changes, and returns a result for every resource."""
     twice = repeated(_key(resource) for resource in asked)
     failed: dict[int, HeadraceError] = {}
     wishes: list[tuple[ConfigResource, Change]] = []
@@ -95,7 +92,7 @@ def check_access(resource: AskedResource, call: RequestContext) -> None:
 
 
 def _check_keys(names: Sequence[str], without_value: Sequence[str]) -> None:
-    """Refuse what is ambiguous: a key that is named twice, or one that is set to nothing."""
+    """Raises RequestError for ambiguous changes: a key that is named twice, or a key without a value."""
     if repeated(names):
         raise RequestError("Error due to duplicate config keys")
     if without_value:

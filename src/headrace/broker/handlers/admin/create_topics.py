@@ -1,4 +1,4 @@
-"""CreateTopics: what the controller makes of each wish. The reply comes when the partitions take writes."""
+"""CreateTopics: the controller's result for each topic. The response is sent when the partitions accept writes."""
 
 from headrace.broker.api.context import RequestContext
 from headrace.broker.handlers.access import METADATA_TOPIC, allows, repeated
@@ -58,7 +58,7 @@ def _row(
 ) -> CreatedTopic:
     if isinstance(outcome, HeadraceError):
         return CreatedTopic(name, outcome.code, str(outcome))
-    # Nothing has the id that a mere validation came up with.
+    # A validated topic does not exist, so its id is not returned.
     made = CreatedTopic(name, topic_id=ZERO_UUID if request.validate_only else outcome.topic_id)
     if not allows(call, DESCRIBE_CONFIGS, name):
         return made._replace(config_error=ErrorCode.TOPIC_AUTHORIZATION_FAILED)

@@ -1,11 +1,10 @@
 """DescribeConfigs and ListConfigResources.
 
-DescribeConfigs: every config of a resource, who set it, what else it could have been, and what it means.
+DescribeConfigs returns every config of a resource with its source, synonyms and documentation. A tool that requests a
+thousand topics gets forty thousand rows. They are built and encoded one resource at a time, so that other clients are
+served in between.
 
-A tool that asks about a thousand topics gets forty thousand rows. They are made and encoded a resource at a time,
-so that other clients are served in between.
-
-ListConfigResources: what configs can be described on, by type.
+ListConfigResources returns the resources that have configs, by type.
 """
 
 from collections.abc import Iterable, Iterator
@@ -161,7 +160,7 @@ def _of_loggers(name: str, call: RequestContext) -> Iterable[ConfigRow]:
 
 
 def _check_is_us(name: str, call: RequestContext) -> None:
-    """A broker knows only its own configs; tools ask each broker about itself."""
+    """Raises RequestError unless `name` is this broker: tools request each broker's configs from that broker."""
     ours = str(call.broker.node_id)
     if name != ours:
         raise RequestError(f"this is broker {ours}; it cannot describe {name!r}")
@@ -192,7 +191,7 @@ ALL_TYPES = (ConfigType.TOPIC, ConfigType.BROKER, ConfigType.BROKER_LOGGER, CLIE
 async def handle_list_config_resources(
     request: ListConfigResourcesRequest, call: RequestContext
 ) -> ListConfigResourcesResponse:
-    # Version 0 knew nothing but client metrics, and its name was another one.
+    # Version 0 has another name (ListClientMetricsResources) and lists client metrics only.
     types = dict.fromkeys(request.resource_types or ALL_TYPES) if call.api_version else {CLIENT_METRICS: None}
     error = NO_ERROR
     if not allows(call, DESCRIBE_CONFIGS):
@@ -220,4 +219,4 @@ def _names(kind: int, image: MetadataImage) -> Iterable[str]:
         case ConfigType.GROUP:
             return sorted(image.group_configs)
         case _:
-            return ()  # client metrics have no configs here
+            return ()  # client metrics have no configs in headrace

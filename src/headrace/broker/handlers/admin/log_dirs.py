@@ -1,8 +1,7 @@
-"""AlterReplicaLogDirs and DescribeLogDirs.
+"""AlterReplicaLogDirs and DescribeLogDirs, for a broker with a single data directory.
 
-AlterReplicaLogDirs, truthfully for one data directory: a replica may stay where it is, and go nowhere else.
-
-DescribeLogDirs: what lies in our data directory, and how much room is left.
+AlterReplicaLogDirs succeeds for the directory that a replica is in and fails for every other. DescribeLogDirs returns
+the replicas in the data directory and the free disk space.
 """
 
 import os
@@ -55,12 +54,12 @@ async def handle_alter_replica_log_dirs(
 
 
 def _alter_replica_log_dirs_absolute(path: str) -> str:
-    """The name under which DescribeLogDirs shows a directory."""
+    """Returns the path by which DescribeLogDirs names the directory."""
     return os.path.abspath(path)
 
 
 def _wishes(request: AlterReplicaLogDirsRequest) -> dict[str, dict[int, str]]:
-    """Topic → partition → directory. The request goes by directories; the last that names a partition counts."""
+    """Returns topic → partition → directory. The request is keyed by directory; the last one with a partition wins."""
     wishes: dict[str, dict[int, str]] = {}
     for directory in request.dirs:
         for topic in directory.topics:
@@ -76,7 +75,7 @@ def _move(topic: str, index: int, is_ours: bool, call: RequestContext) -> ErrorC
     except UnknownTopic as error:
         return error.code
     except NotLeader:
-        return ErrorCode.REPLICA_NOT_AVAILABLE  # another broker holds it
+        return ErrorCode.REPLICA_NOT_AVAILABLE  # another broker has its replica
     return ErrorCode.NONE if partition.failure is None else ErrorCode.KAFKA_STORAGE_ERROR
 
 
@@ -113,7 +112,7 @@ def _asked(request: DescribeLogDirsRequest, call: RequestContext) -> Iterable[Pa
 
 
 async def _topics(partitions: Iterable[Partition], call: RequestContext) -> tuple[DescribeLogDirsTopic, ...]:
-    """Encoded a topic at a time: tools ask about ten thousand partitions every half minute."""
+    """Builds and encodes one topic at a time: tools request ten thousand partitions every half minute."""
     held: dict[str, list[Partition]] = {}
     for partition in partitions:
         held.setdefault(partition.topic, []).append(partition)
@@ -133,7 +132,7 @@ def _row(partition: Partition) -> DescribeLogDirsPartition:
     return DescribeLogDirsPartition(
         partition_index=i32(partition.index),
         partition_size=i64(partition.size_bytes),
-        # How far a replica is behind the high watermark: ours never is, since it sets it.
+        # Lag behind the high watermark; always 0 on the leader.
         offset_lag=i64(max(0, partition.high_watermark - partition.log_end_offset)),
         is_future_key=False,
     )
@@ -144,7 +143,7 @@ def _describe_log_dirs_absolute(path: str) -> str:
 
 
 def _room(call: RequestContext) -> tuple[int, int]:
-    """All bytes of the disk, and those that are free."""
+    """Returns the disk's total and free bytes."""
     if call.broker.settings.in_memory:
         return UNKNOWN_SIZE, UNKNOWN_SIZE
     disk = os.statvfs(call.broker.log_dir.path)

@@ -1,10 +1,9 @@
 """AlterPartitionReassignments, ListPartitionReassignments and ElectLeaders.
 
-AlterPartitionReassignments: replicas on the way to other brokers. It is done when they are in sync there.
-
-ListPartitionReassignments: which replicas are on the way, of all topics or of those that are asked about.
-
-ElectLeaders: the first replica takes over, or anybody where nobody leads; where that is needed, and possible.
+- AlterPartitionReassignments starts moves of replicas. A move is complete when the new replicas are in the ISR.
+- ListPartitionReassignments returns the moves in progress, of all topics or of the requested ones.
+- ElectLeaders elects the preferred leader, or any replica for a partition without a leader, where needed and
+  possible.
 """
 
 from collections.abc import Iterable, Sequence
@@ -126,7 +125,7 @@ def _impossible(wanted: tuple[int, ...], image: MetadataImage) -> str | None:
     live = image.live_brokers()
     unknown = [broker for broker in wanted if broker not in live]
     if unknown:
-        # Also one that is known but away: whoever was promised a move there might wait for it forever.
+        # Includes registered brokers without a session: a move to one of them might wait forever.
         return f"no broker that is there has the id {unknown[0]}"
     return "a broker cannot hold two replicas of one partition" if repeated(wanted) else None
 
@@ -187,7 +186,7 @@ ELECT_LEADERS_ALTER_CLUSTER = access_for(ApiKey.ELECT_LEADERS, ResourceType.CLUS
 
 
 class ElectionType(IntEnum):
-    PREFERRED = 0  # the first replica takes over
+    PREFERRED = 0  # the preferred leader is elected
     UNCLEAN = 1  # a partition without a leader gets one, even one that lacks records
 
 
@@ -224,13 +223,13 @@ def _whole_outcome(request: ElectLeadersRequest, call: RequestContext) -> Outcom
 
 
 def _elect_leaders_refused(request: ElectLeadersRequest, refusal: Outcome) -> ElectLeadersTopics:
-    """The refusal in every row too: the first version has no other place for it."""
+    """Returns the error in every row as well: version 0 has no top-level error code."""
     for topic in request.topic_partitions or ():
         yield topic.topic, (_elect_leaders_row(index, refusal) for index in topic.partitions)
 
 
 async def _elected(request: ElectLeadersRequest, call: RequestContext) -> ElectLeadersTopics:
-    """Rows are made one by one when they are sent: the states from before the election are kept for them."""
+    """Runs the elections. Rows are built one by one while they are encoded, from the states before the election."""
     wanted = ElectionType(request.election_type)
     image = call.broker.image
     asked = _asked(request, image)
@@ -280,7 +279,7 @@ def _is_content(state: PartitionRegistration, wanted: ElectionType) -> bool:
 
 
 def _unless_not_needed(index: int, outcome: Outcome) -> PartitionResult | None:
-    """Who asks about everything hears only of partitions that do not have the wanted leader."""
+    """Returns None for NOT_NEEDED: a request for all partitions lists only those without the requested leader."""
     return None if outcome is NOT_NEEDED else _elect_leaders_row(index, outcome)
 
 

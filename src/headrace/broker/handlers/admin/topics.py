@@ -1,8 +1,7 @@
 """DeleteTopics and CreatePartitions.
 
-What a caller may not see is answered as denied, whether it exists or not.
-
-CreatePartitions: more partitions for topics that exist.
+A topic that the caller may not describe is reported as denied, whether it exists or not. CreatePartitions adds
+partitions to existing topics.
 """
 
 from uuid import UUID
@@ -23,7 +22,7 @@ from headrace.security.authorization import Operation, ResourceType, access_for
 DESCRIBE_TOPIC = access_for(ApiKey.DELETE_TOPICS, ResourceType.TOPIC, Operation.DESCRIBE)
 DELETE_TOPIC = access_for(ApiKey.DELETE_TOPICS, ResourceType.TOPIC, Operation.DELETE)
 
-DELETION_DISABLED_FROM = 3  # older clients do not know the code that says so
+DELETION_DISABLED_FROM = 3  # older clients do not support TOPIC_DELETION_DISABLED
 
 Target = str | UUID
 

@@ -1,1 +1,1 @@
-"""broker.handlers.cluster: what clients ask of the cluster: versions, metadata, coordinators, quorum."""
+"""broker.handlers.cluster: API versions, metadata, coordinators and quorum."""

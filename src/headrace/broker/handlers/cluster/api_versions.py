@@ -1,9 +1,7 @@
-"""ApiVersions, and the features that it lists.
+"""ApiVersions and the features that it lists.
 
-A level says how a feature works, and a release works in one way: so the levels cannot be changed apart from it, and the
-range that is supported is that one level. A client that does not know a feature keeps to older ways.
-
-ApiVersions: what we speak, to anybody who asks.
+ApiVersions requires no authorization. A release implements exactly one level of each feature, so the supported range
+is that level and it changes only with the release. Clients that do not support a feature use the older protocol.
 """
 
 from headrace.broker.api.context import RequestContext
@@ -11,8 +9,9 @@ from headrace.model.errors import ErrorCode
 from headrace.protocol.messages.api_versions import ApiVersionsRequest, ApiVersionsResponse, Feature
 
 FEATURES = (
-    Feature("group.version", lowest=1, highest=1, level=1),  # KIP-848: groups whose assignment the broker decides
-    Feature("transaction.version", lowest=2, highest=2, level=2),  # KIP-890: epochs bumped at every end
+    Feature("group.version", lowest=1, highest=1, level=1),  # KIP-848: consumer protocol
+    # KIP-890: epoch bumped at the end of every transaction
+    Feature("transaction.version", lowest=2, highest=2, level=2),
 )
 
 

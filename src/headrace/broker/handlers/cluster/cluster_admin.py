@@ -1,17 +1,14 @@
 """DescribeCluster, DescribeQuorum, UnregisterBroker and UpdateFeatures.
 
-DescribeCluster: who is there, and who takes changes.
+DescribeCluster returns the live brokers and the active controller. UnregisterBroker removes the registration of a
+broker that will not return. UpdateFeatures changes nothing: levels belong to the release, so it succeeds only for the
+level that is in effect.
 
-DescribeQuorum, as far as there is something to say: who controls the cluster, who could, how new the facts are.
-
-There is no metadata topic behind it, and the votes are the store's: the leader is the broker that holds the seat of the
-controller, the voters are those that are there and may take it. Offsets are revisions of the facts, the epoch is the
-revision with which the seat was taken. How far the other brokers have read the facts, nobody here knows: that is -1.
-A broker that cannot use the store knows no leader: the leader is -1, and the message says why.
-
-UnregisterBroker: a broker that is gone for good is struck from the list.
-
-UpdateFeatures: levels belong to the release, so a client learns whether what it wants is so already.
+DescribeQuorum maps the metadata store to Kafka's quorum. There is no metadata topic, and the metadata store does the
+voting. The leader is the broker that holds the controller lease; the voters are the live brokers, each of which may
+take it. Offsets are revisions of the metadata; the leader epoch is the revision at which the lease was taken. This
+broker does not know how far other brokers have read the metadata, so their offsets are -1. While this broker cannot
+use the store, the leader is -1 and the error message states the cause.
 """
 
 from kio.schema.describe_cluster.v2.request import DescribeClusterRequest
@@ -82,7 +79,7 @@ async def handle_describe_cluster(request: DescribeClusterRequest, call: Request
 
 
 def _refusal(endpoint_type: int, call: RequestContext) -> DescribeClusterResponse:
-    """Controllers have no addresses of their own here: clients reach them through any broker."""
+    """Rejects endpoint types other than brokers: controllers have no endpoints; any broker serves their requests."""
     code = ErrorCode.MISMATCHED_ENDPOINT_TYPE if endpoint_type == CONTROLLERS else ErrorCode.UNSUPPORTED_ENDPOINT_TYPE
     if call.api_version < ENDPOINT_ERRORS_FROM:
         code = ErrorCode.INVALID_REQUEST

@@ -1,6 +1,7 @@
-"""How a client sees a partition: who leads it, as far as the client can reach anybody.
+"""A client's view of a partition: its leader, ISR and offline replicas, given the brokers that the client can reach.
 
-Decides what a missing broker or listener looks like in Metadata and DescribeTopicPartitions. Nothing is cached here.
+Maps an unavailable broker or a missing listener to error codes for Metadata and DescribeTopicPartitions. Pure; caches
+nothing.
 """
 
 from collections.abc import Iterable, Iterator
@@ -12,14 +13,14 @@ from headrace.protocol.messages.metadata import LISTENER_NOT_FOUND_FROM, Partiti
 
 
 class View(NamedTuple):
-    """What decides how partitions look to a client, besides their own state."""
+    """What determines how partitions appear to a client, besides their own state."""
 
-    known: frozenset[int]  # brokers that are registered
-    reachable: frozenset[int]  # are there, and have the listener through which the client came
+    known: frozenset[int]  # registered brokers
+    reachable: frozenset[int]  # live brokers that have the listener of the request
 
 
 def partition_rows(version: int, states: Iterable[PartitionRegistration], view: View) -> Iterator[PartitionRow]:
-    """The rows of Metadata in the given version."""
+    """Yields the partition rows of a Metadata response in the given version."""
     for number, state in enumerate(states):
         row = PartitionRow(
             partition=number,
@@ -47,7 +48,7 @@ def _no_leader(version: int, state: PartitionRegistration, view: View) -> ErrorC
 
 
 def _as_version_0(row: PartitionRow, view: View) -> PartitionRow:
-    """The first version lists living replicas only, and says so when one is missing."""
+    """Version 0 lists live replicas only, with REPLICA_NOT_AVAILABLE if any is missing."""
     replicas = tuple(replica for replica in row.replicas if replica in view.reachable)
     isr = tuple(replica for replica in row.isr if replica in view.reachable)
     complete = len(replicas) == len(row.replicas) and len(isr) == len(row.isr)

@@ -1,4 +1,4 @@
-"""DescribeTopicPartitions: like Metadata, page by page; the Java admin client asks it first."""
+"""DescribeTopicPartitions: paged metadata. The Java admin client sends it in preference to Metadata."""
 
 from collections.abc import Iterator
 
@@ -57,7 +57,7 @@ async def handle_describe_topic_partitions(
 
 
 def _page(request: DescribeTopicPartitionsRequest, call: RequestContext) -> tuple[Iterator[str], list[str]]:
-    """The names from the cursor on, in order, that the caller may see; and those asked for that it may not."""
+    """Returns the names from the cursor on, sorted, that the caller may describe; and the denied requested ones."""
     asked = {topic.name for topic in request.topics}
     cursor = request.cursor
     if cursor is not None:

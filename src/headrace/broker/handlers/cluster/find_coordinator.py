@@ -1,4 +1,4 @@
-"""FindCoordinator: which broker looks after a group or a transactional id."""
+"""FindCoordinator: returns the coordinator of a group or a transactional id."""
 
 from headrace.broker.api.context import RequestContext
 from headrace.broker.coordinator.errors import CoordinatorNotAvailable

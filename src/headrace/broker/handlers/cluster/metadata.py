@@ -1,11 +1,10 @@
-"""Metadata: topics, partitions and brokers, from cached blocks.
+"""Metadata: topics, partitions and brokers, encoded per topic and cached.
 
-The image replaces a TopicImage whenever it changes it, so a block is good while its topic is the same object.
+Creates missing topics if both the client and the broker allow it. A topic that the caller may not describe is
+reported as denied, whether it exists or not; a list of all topics omits it.
 
-Metadata: where everything is. Creates topics on the way, if both the client and the broker want that.
-
-Topics that a caller may not describe are answered as denied, whether they exist or not; a list of all topics leaves
-them out.
+The metadata image replaces a TopicImage on every change, so a cached block is valid while its topic is the same
+object.
 """
 
 from collections import Counter
@@ -36,12 +35,12 @@ from headrace.protocol.messages.metadata import (
 )
 from headrace.security.authorization import Operation, ResourceType, access_for
 
-# Blocks of deleted topics are dropped when this many more are kept than there are topics.
+# Blocks of deleted topics are dropped when the cache has this many more blocks than there are topics.
 SPARE_BLOCKS_MAX = 1000
 
 
 class TopicBlock(NamedTuple):
-    """One encoded topic, and how often each error code stands in it."""
+    """One encoded topic and the number of partition rows with each error code."""
 
     encoded: bytes
     errors: Mapping[int, int] = NO_ERRORS
@@ -60,9 +59,9 @@ class Joined(NamedTuple):
 
 
 class TopicBlocks:
-    """All blocks of one version, one listener and one bit field of authorized operations.
+    """Cached blocks for one version, one listener and one bit field of authorized operations.
 
-    The image is handed in and not kept, so that blocks never outlive it.
+    The image is passed to each call and not stored, so the blocks never outlive it.
     """
 
     def __init__(self, version: int, listener: str, operations: int) -> None:
@@ -82,14 +81,14 @@ class TopicBlocks:
         return kept.block
 
     def all(self, image: MetadataImage) -> Joined:
-        """Every topic there is, already joined."""
+        """Returns the joined blocks of all topics."""
         if self._all is None or self._all.revision != image.revision:
             blocks = [self.of(topic) for topic in image.topics.values()]
             self._all = Joined(image.revision, len(blocks), *_joined_blocks(blocks))
         return self._all
 
     def follow_brokers(self, image: MetadataImage, lost: frozenset[int] = frozenset()) -> None:
-        """Forget everything that was said about other brokers than there are now."""
+        """Drops all blocks if the registered or the lost brokers have changed, or if too many topics were deleted."""
         brokers = tuple(image.brokers.values())
         if brokers != self._brokers or lost != self._lost:
             self._brokers, self._lost = brokers, lost
@@ -113,7 +112,7 @@ class TopicBlocks:
 
 
 def _joined_blocks(blocks: Collection[TopicBlock]) -> tuple[bytes, Mapping[int, int]]:
-    """The blocks as a reply has them, and the errors in all of them."""
+    """Returns the concatenated blocks and the sum of their error counts."""
     errors: Counter[int] = Counter()
     for block in blocks:
         if block.errors:
@@ -122,7 +121,7 @@ def _joined_blocks(blocks: Collection[TopicBlock]) -> tuple[bytes, Mapping[int, 
 
 
 def view_of(brokers: tuple[BrokerRegistration, ...], listener: str, lost: frozenset[int] = frozenset()) -> View:
-    """`lost`: brokers that are probably dead, although their sessions last."""
+    """`lost`: brokers that the failure detector considers dead although their sessions have not expired."""
     return View(
         frozenset(broker.node_id for broker in brokers),
         frozenset(
@@ -138,7 +137,7 @@ CREATE_TOPIC = access_for(ApiKey.METADATA, ResourceType.TOPIC, Operation.CREATE)
 CREATE_ON_CLUSTER = access_for(ApiKey.METADATA, ResourceType.CLUSTER, Operation.CREATE)
 DESCRIBE_CLUSTER = access_for(ApiKey.METADATA, ResourceType.CLUSTER, Operation.DESCRIBE)
 
-# A principal's set of operations selects its blocks; more different sets than this at a time are encoded anew.
+# A principal's set of operations selects its blocks. When more different sets than this are cached, all are dropped.
 BLOCK_SETS_MAX = 64
 
 BlockSets = dict[tuple[int, str, int], TopicBlocks]
@@ -190,7 +189,7 @@ def _every_topic(request: MetadataRequest, call: RequestContext) -> tuple[int, b
 def _topic(
     asked: str | UUID, request: MetadataRequest, failures: dict[str, ErrorCode], call: RequestContext
 ) -> TopicBlock:
-    """The block of one topic that was asked for, or of the reason why it is not shown."""
+    """Returns the block of a requested topic, or a block with the error code that applies."""
     image, version = call.broker.image, call.api_version
     if isinstance(asked, UUID):
         known = image.topic_ids.get(asked)
@@ -219,7 +218,7 @@ def _failed(
 async def _create_missing(
     request: MetadataRequest, asked: Iterable[str | UUID], call: RequestContext
 ) -> dict[str, ErrorCode]:
-    """Create what is missing and may be created; returns why the others were not."""
+    """Creates missing topics where allowed; returns the error codes of those that were not created."""
     missing = [name for name in asked if isinstance(name, str) and name not in call.broker.image.topics]
     if not missing:
         return {}
@@ -232,7 +231,7 @@ async def _create_missing(
         except InvalidTopic as error:
             failures[name] = error.code
             continue
-        # Internal topics are made by whoever keeps state in them, with the configs that it needs.
+        # Coordinators create the internal topics, with the configs that those need.
         if may_create and name not in INTERNAL_TOPICS and allows(call, DESCRIBE_TOPIC, name):
             if allows(call, CREATE_ON_CLUSTER) or allows(call, CREATE_TOPIC, name):
                 wishes.append(NewTopic(name=name))
@@ -246,11 +245,11 @@ async def _create_missing(
 
 
 def _will_pass(refusal: HeadraceError, call: RequestContext) -> bool:
-    """Whether the client should ask once more."""
+    """Whether the client should retry."""
     if isinstance(refusal, InvalidReplicationFactor):
-        # The cluster has brokers enough, and some have not come yet or are away.
+        # The cluster is large enough, but some brokers have not registered yet or are unavailable.
         return call.broker.settings.integer("default.replication.factor") <= call.broker.size_of_cluster()
-    return isinstance(refusal, TopicExists)  # somebody else created it, and somebody deleted it again
+    return isinstance(refusal, TopicExists)  # created and deleted by other clients in the meantime
 
 
 def _topic_operations(request: MetadataRequest, call: RequestContext, name: str) -> int:

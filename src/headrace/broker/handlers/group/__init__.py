@@ -1,1 +1,1 @@
-"""broker.handlers.group: consumer groups of both protocols, and their committed offsets."""
+"""broker.handlers.group: consumer groups of both protocols and their committed offsets."""

@@ -1,14 +1,10 @@
-"""JoinGroup, SyncGroup, Heartbeat and LeaveGroup.
+"""JoinGroup, SyncGroup, Heartbeat and LeaveGroup (classic protocol).
 
-JoinGroup: a member comes, or comes again, and waits until the others have come too.
-
-SyncGroup: the leader brings what it has shared out, everybody waits for their part.
-
-Heartbeat: a member of a classic group is alive, and hears whether it has to join again.
-
-A plain function: a thousand groups send a thousand of these a second and change nothing.
-
-LeaveGroup: members say goodbye, or an administrator removes static members by their instance ids.
+- JoinGroup adds a member or lets it rejoin; the response waits until the other members have joined.
+- SyncGroup takes the assignment from the leader; the responses of all members wait for it.
+- Heartbeat keeps a member's session alive and returns whether it must rejoin. A plain function: a thousand groups
+  send a thousand of these per second, and they change nothing.
+- LeaveGroup removes members; an operator removes static members by their instance ids.
 """
 
 from uuid import uuid4
@@ -42,7 +38,7 @@ JOIN_GROUP_READ_GROUP = access_for(ApiKey.JOIN_GROUP, ResourceType.GROUP, Operat
 
 KNOWN_ID_FROM = 4  # KIP-394
 SKIP_ASSIGNMENT_FROM = 9  # KIP-814
-# A member's id begins with its client's, for people to recognise. Whole, that could make the id too long for a record.
+# The client id is a readable prefix of the member id. An unbounded one could make the id too long for a record.
 CLIENT_ID_CHARS_SHOWN = 255
 
 
@@ -90,7 +86,7 @@ def _wish(request: JoinGroupRequest, call: RequestContext) -> JoinRequest:
         member_id=request.member_id,
         instance_id=request.group_instance_id,
         client_id=call.client_id,
-        client_host=f"/{call.client_host}",  # as Kafka's tools show it
+        client_host=f"/{call.client_host}",  # format of Kafka's tools
         session_timeout_ms=session_timeout_ms,
         rebalance_timeout_ms=session_timeout_ms if rebalance_timeout_ms < 0 else rebalance_timeout_ms,
         protocol_type=request.protocol_type,
@@ -175,7 +171,7 @@ def handle_heartbeat(
     try:
         if not allows(call, HEARTBEAT_READ_GROUP, group_id):
             raise GroupDenied(f"no access to group {group_id}")
-        # It looks at members, which no commit changes: it need not come between those that are written together.
+        # A heartbeat depends on members, which no offset commit changes, so it may be batched with commits.
         call.broker.groups.runtime.schedule_batched_write(
             group_id,
             lambda machine, ticket, now: machine.heartbeat(group_id, member_id, instance_id, generation, ticket, now),
@@ -201,7 +197,7 @@ async def handle_leave_group(request: LeaveGroupRequest, call: RequestContext) -
         outcomes: list[HeadraceError | None] = await call.broker.groups.call(
             request.group_id, lambda machine, ticket, now: machine.leave(request.group_id, leaving, ticket, now)
         )
-    except UnknownMember as error:  # there is no such group
+    except UnknownMember as error:  # the group does not exist
         outcomes = [error] * len(leaving)
     except HeadraceError as error:
         return LeaveGroupResponse(error.code)

@@ -1,8 +1,7 @@
-"""ConsumerGroupHeartbeat and ConsumerGroupDescribe.
+"""ConsumerGroupHeartbeat and ConsumerGroupDescribe (consumer protocol).
 
-ConsumerGroupHeartbeat: the one request of a member of the new protocol; joining and leaving are heartbeats too.
-
-ConsumerGroupDescribe: a group of the new protocol with its members, what they have and what they should have.
+- ConsumerGroupHeartbeat is the only request of a member: joining and leaving are heartbeats, too.
+- ConsumerGroupDescribe returns a group with its members, their current and their target assignments.
 """
 
 from datetime import timedelta
@@ -62,7 +61,7 @@ CONSUMER_GROUP_HEARTBEAT_DESCRIBE_TOPIC = access_for(
     ApiKey.CONSUMER_GROUP_HEARTBEAT, ResourceType.TOPIC, Operation.DESCRIBE
 )
 
-MEMBER_ID_FROM = 1  # KIP-1082: the client makes its own id, so that a lost answer leaves no ghost behind
+MEMBER_ID_FROM = 1  # KIP-1082: the client generates its id, so that a lost response leaves no orphaned member
 
 NO_TIME = cast(i32Timedelta, timedelta(0))
 
@@ -123,7 +122,7 @@ def _checked(request: ConsumerGroupHeartbeatRequest, call: RequestContext) -> He
         assignor=request.server_assignor,
         owned=_owned(request),
         client_id=call.client_id,
-        client_host=f"/{call.client_host}",  # as Kafka's tools show it
+        client_host=f"/{call.client_host}",  # format of Kafka's tools
     )
 
 
@@ -208,7 +207,7 @@ async def _described(group_id: str, with_operations: bool, call: RequestContext)
 
 
 def _seen(machine: GroupCoordinatorShard, group_id: str) -> tuple[ConsumerGroup, str]:
-    """The group as it is now, and as it stays while the answer waits for what was written about it."""
+    """Returns a copy, because the group may change while the response waits for the commit of the group's records."""
     groups = consumer_groups(machine)
     group = groups.get(group_id)
     return group.copy(), preferred_assignor(group, groups.rules_of(group_id))
@@ -257,6 +256,6 @@ def _consumer_group_describe_assignment(
                 partitions=tuple(map(i32, sorted(indexes))),
             )
             for topic_id, indexes in sorted(partitions.items())
-            if topic_id in names  # a topic that is gone has no name to show
+            if topic_id in names  # a deleted topic has no name
         )
     )

@@ -1,12 +1,10 @@
 """DescribeGroups, ListGroups, DeleteGroups and OffsetDelete.
 
-DescribeGroups: classic groups with their members, subscriptions and assignments as the members sent them.
-
-ListGroups: every group that this broker coordinates and the caller may see.
-
-DeleteGroups: groups without members, with all their offsets.
-
-OffsetDelete: forget how far a group has got in partitions that none of its members reads.
+- DescribeGroups returns classic groups with their members, and subscriptions and assignments as the members sent
+  them.
+- ListGroups returns every group that this broker coordinates and the caller may describe.
+- DeleteGroups deletes groups without members, and all their offsets.
+- OffsetDelete deletes the committed offsets of partitions to which no member is subscribed.
 """
 
 from kio.schema.delete_groups.v2.request import DeleteGroupsRequest
@@ -35,7 +33,7 @@ from headrace.security.authorization import Operation, ResourceType, access_for
 
 DESCRIBE_GROUPS_DESCRIBE_GROUP = access_for(ApiKey.DESCRIBE_GROUPS, ResourceType.GROUP, Operation.DESCRIBE)
 
-NOT_FOUND_FROM = 6  # older clients know an absent group by its state
+NOT_FOUND_FROM = 6  # older clients recognize an absent group by its state
 NOT_ASKED = -(2**31)
 
 
@@ -64,12 +62,12 @@ def _found(group_id: str, machine: GroupCoordinatorShard) -> ClassicGroup:
     if group is not None:
         return group
     if machine.family_of(group_id) is None and machine.offsets.holds(group_id):
-        return ClassicGroup(group_id=group_id)  # offsets under a name that nobody has joined
+        return ClassicGroup(group_id=group_id)  # offsets only; no member has ever joined
     raise GroupNotFound(f"Group {group_id} not found.")
 
 
 def _described(group: ClassicGroup, operations: int) -> DescribedGroup:
-    # Before the new generation is shared out, what members have is about to change: nobody is told of it.
+    # Until the new generation is assigned, assignments are about to change and are not returned.
     is_settled = group.state is GroupState.STABLE
     members = tuple(
         DescribedGroupMember(

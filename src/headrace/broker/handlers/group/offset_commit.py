@@ -1,6 +1,6 @@
-"""OffsetCommit: how far a group has got. One bad partition does not spoil its neighbours.
+"""OffsetCommit: commits a group's offsets. Each partition succeeds or fails on its own.
 
-Members send these all the time, so it is a plain function, and commits that arrive together are written together.
+A plain function, because members send this request frequently. Commits that arrive together are written together.
 """
 
 from uuid import UUID
@@ -54,7 +54,7 @@ def handle_offset_commit(
 
 
 def _sorted_out(request: OffsetCommitRequest, call: RequestContext) -> tuple[Refused, list[NewOffset]]:
-    """What cannot be committed, whoever asks; and what the group decides about."""
+    """Splits the request into rows that fail before they reach the group and offsets for the group coordinator."""
     refused: Refused = {}
     wanted: list[NewOffset] = []
     for topic in request.topics:
@@ -74,7 +74,7 @@ def new_offset(topic: TopicImage, row: PartitionCommit, retention_ms: int) -> Ne
 
 
 def checked_topic(topic: str | UUID, index: int, call: RequestContext) -> TopicImage:
-    """The topic as it is now, if the caller may read it and it has such a partition."""
+    """Returns the current topic if the caller may read it and the partition exists; raises otherwise."""
     image = call.broker.image
     if isinstance(topic, UUID):
         name = image.topic_ids.get(topic)
@@ -97,7 +97,7 @@ def _commit(
     committer = Committer(request.member_id, request.instance_id, request.generation, call.api_version)
 
     later = DeferredResponse(lambda outcome: answer_to(request, refused, outcome, call))
-    # Who may commit depends on members alone, never on offsets: these decisions can be taken together.
+    # Permission to commit depends on members alone, never on offsets, so these requests can be batched.
     call.broker.groups.runtime.schedule_batched_write(
         group_id,
         lambda machine, ticket, now: machine.commit(group_id, committer, wanted, ticket, now),
@@ -109,7 +109,7 @@ def _commit(
 def answer_to(
     request: OffsetCommitRequest, refused: Refused, outcome: Outcomes | HeadraceError, call: RequestContext
 ) -> OffsetCommitResponse:
-    """In the words of the API: what the group made of it."""
+    """Returns the response for the result of the group coordinator."""
     if isinstance(outcome, HeadraceError):
         return _answer_all(request, outcome)
     return _answer(request, refused, outcome, call)
@@ -139,7 +139,7 @@ def _rows(topic: TopicCommit, refused: Refused, outcomes: Outcomes, call: Reques
 
 
 def _code(error: HeadraceError) -> int:
-    """In the words that clients know from this API."""
+    """Maps errors to the codes that this API returns."""
     if error.code is ErrorCode.MESSAGE_TOO_LARGE:
         return ErrorCode.INVALID_COMMIT_OFFSET_SIZE
     return error.code

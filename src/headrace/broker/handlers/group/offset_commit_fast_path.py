@@ -1,6 +1,6 @@
-"""The short way for a member that commits the same partitions again and again.
+"""Fast path for a member that commits the same partitions repeatedly.
 
-As with a producer's, whatever is unusual is left to the handler, before anything has happened.
+As on the produce fast path, every unusual request falls back to the handler before it has a side effect.
 """
 
 from typing import Any
@@ -21,12 +21,12 @@ from headrace.protocol.frames import Parts, RequestHeader, correlation_id_of, re
 from headrace.protocol.messages.offset_commit import OffsetCommitRequest, count_errors, encode_response
 from headrace.protocol.offset_commit_fast_path import OffsetCommitTemplate
 
-# A member that commits other partitions each time gains nothing.
+# Templates learned per connection. A member that commits other partitions each time gains nothing.
 SUBJECTS_MAX = 16
 
 
 class OffsetCommitFastPath:
-    """Of one connection. Knows the last commit that was read."""
+    """Fast path of one connection; holds a template of the last request that the handler parsed."""
 
     __slots__ = (
         "_again",
@@ -48,8 +48,8 @@ class OffsetCommitFastPath:
         self._again: OffsetCommitTemplate | None = None
         self._committer = Committer("", None, -1, 0)
         self._places: list[NewOffset] = []
-        # As the request named them, and the ids that they were resolved to. They are resolved for every commit: a topic
-        # that was deleted and created again has another id.
+        # Topics as the request named them, and the ids that they were resolved to. Each commit resolves them again,
+        # because a topic that was deleted and recreated has another id.
         self._topics: list[str | UUID] = []
         self._topic_ids: list[TopicId] = []
 
@@ -106,7 +106,7 @@ class OffsetCommitFastPath:
 
 
 class _Answer:
-    """To one commit: at once, or when its log has it."""
+    """Response to one commit: completed at once, or when the log has committed it."""
 
     __slots__ = ("_again", "_call", "_correlation_id", "parts", "reply")
 
@@ -133,7 +133,7 @@ class _Answer:
 def learn(
     connection: Connection, frame: memoryview, header: RequestHeader, request: OffsetCommitRequest, call: RequestContext
 ) -> None:
-    """Keep the request in mind, for the next one like it."""
+    """Learns the request as the connection's template."""
     shortcut = connection.shortcuts.get(ApiKey.OFFSET_COMMIT)
     if not isinstance(shortcut, OffsetCommitFastPath):
         shortcut = connection.shortcuts[ApiKey.OFFSET_COMMIT] = OffsetCommitFastPath(connection, call)

@@ -1,4 +1,4 @@
-"""OffsetFetch: how far groups have got, for the partitions that are asked for or for all of them."""
+"""OffsetFetch: returns committed offsets of groups, for the requested partitions or for all."""
 
 from collections.abc import Iterable, Sequence
 from functools import partial
@@ -36,7 +36,7 @@ TopicAnswer = tuple[str | UUID, list[OffsetRow]]
 
 
 def handle_offset_fetch(request: OffsetFetchRequest, call: RequestContext) -> DeferredResponse[OffsetFetchResponse]:
-    """A plain function: every consumer that starts asks this, and all of them start after a broker has."""
+    """A plain function: every consumer sends this when it starts, and after a broker restart all of them do."""
     found: list[FetchedOffsets | HeadraceError | None] = [None] * len(request.groups)
     later = DeferredResponse(lambda _: _response(request, found, call))
     still_open = len(found)
@@ -89,7 +89,7 @@ def _group(wish: GroupOffsetsQuery, found: FetchedOffsets | HeadraceError, call:
 
 
 def _everything(found: FetchedOffsets, call: RequestContext) -> list[TopicAnswer]:
-    """Every offset that the caller may see; from the version with topic ids on, only of topics that still exist."""
+    """Returns every offset that the caller may see. Versions with topic ids omit topics that no longer exist."""
     answers: list[TopicAnswer] = []
     for name, indexes in by_topic(sorted(found.offsets)).items():
         if not allows(call, DESCRIBE_TOPIC, name):

@@ -1,7 +1,7 @@
-"""InitProducerId: an id that nobody else has, or the next epoch of a transactional id.
+"""InitProducerId: returns a unique producer id, or the next epoch of a transactional id.
 
-Without a transactional id, a producer that names its old id and epoch gets a new id too: nothing proves that the old
-one is its own, and to a new id every sequence is fresh.
+Without a transactional id, a producer that sends its old id and epoch gets a new id, too: nothing proves that the old
+id is its own, and a new id accepts any first sequence.
 """
 
 from headrace.broker.api.context import RequestContext
@@ -41,7 +41,7 @@ async def handle_init_producer_id(request: InitProducerIdRequest, call: RequestC
 
 
 def _code(code: ErrorCode, version: int) -> ErrorCode:
-    """Clients before that version know the fence by its older name."""
+    """Clients before that version expect INVALID_PRODUCER_EPOCH when they are fenced."""
     if code is ErrorCode.PRODUCER_FENCED and version < PRODUCER_FENCED_FROM:
         return ErrorCode.INVALID_PRODUCER_EPOCH
     return code
@@ -49,7 +49,7 @@ def _code(code: ErrorCode, version: int) -> ErrorCode:
 
 def _refusal(request: InitProducerIdRequest, call: RequestContext) -> ErrorCode | None:
     if (request.producer_id == NO_PRODUCER_ID) != (request.producer_epoch == NO_EPOCH):
-        return ErrorCode.INVALID_REQUEST  # an id without its epoch, or the other way round
+        return ErrorCode.INVALID_REQUEST  # an id without its epoch, or an epoch without an id
     if request.transactional_id is None:
         authorizer = call.broker.authorizer
         if allows(call, IDEMPOTENT_WRITE) or authorizer.allows_some(call.principal, call.client_host, WRITE_TOPIC):

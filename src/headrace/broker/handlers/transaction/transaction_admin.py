@@ -1,13 +1,13 @@
 """DescribeTransactions, ListTransactions and WriteTxnMarkers.
 
-DescribeTransactions: what the coordinator knows of transactional ids.
+- DescribeTransactions returns the coordinator's state of transactional ids.
+- ListTransactions returns the transactional ids that this broker coordinates, filtered by state, producer, duration
+  or name.
+- WriteTxnMarkers writes the outcome of transactions for their coordinator or for an operator.
 
-ListTransactions: every transactional id that this broker looks after, by state, producer, duration or name.
-
-WriteTxnMarkers: the outcome of transactions, brought by their coordinator or by an administrator.
-
-An administrator ends a transaction here that no coordinator knows of: one that would hold back readers for ever. Only
-partitions that this broker leads are written; for others it returns NOT_LEADER_OR_FOLLOWER, as Kafka does.
+Operators use WriteTxnMarkers to end a hanging transaction, which no coordinator has and which would block
+`read_committed` consumers forever. Markers are written only to partitions that this broker leads; for others it
+returns NOT_LEADER_OR_FOLLOWER, as Kafka does.
 """
 
 from collections.abc import Callable, Mapping
@@ -202,7 +202,7 @@ def _outcome(marker: WritableTxnMarker) -> Outcome:
 
 
 def _names_a_producer(outcome: Outcome) -> bool:
-    """A marker without a producer would end no transaction, and stay in the log for ever."""
+    """A marker without a producer would end no transaction and stay in the log forever."""
     return outcome.producer.producer_id >= 0 and outcome.producer.epoch >= 0
 
 

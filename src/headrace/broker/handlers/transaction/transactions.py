@@ -1,14 +1,10 @@
 """AddPartitionsToTxn, AddOffsetsToTxn, EndTxn and TxnOffsetCommit.
 
-AddPartitionsToTxn: what a transaction is about to write to. All of it is added, or nothing.
-
-AddOffsetsToTxn: the transaction is about to commit offsets of a group, so their partition becomes part of it.
-
-EndTxn: commit or abort. Answered when the outcome is certain; the markers may still be on their way.
-
-TxnOffsetCommit: offsets that count once their transaction is committed.
-
-From version 5 on it adds the group's offsets to the transaction itself; older clients have done so before.
+- AddPartitionsToTxn adds partitions to a transaction before the producer writes to them: all of them or none.
+- AddOffsetsToTxn adds the partition of a group's offsets to a transaction.
+- EndTxn commits or aborts. It responds when the outcome is durable; the markers may still be in flight.
+- TxnOffsetCommit writes offsets that take effect when their transaction is committed. From version 5 on it also adds
+  the group's offsets to the transaction; older clients have sent AddOffsetsToTxn before.
 """
 
 from kio.schema.add_offsets_to_txn.v4.request import AddOffsetsToTxnRequest
@@ -55,9 +51,9 @@ ADD_PARTITIONS_TO_TXN_WRITE_TRANSACTIONAL_ID = access_for(
 WRITE_TOPIC = access_for(ApiKey.ADD_PARTITIONS_TO_TXN, ResourceType.TOPIC, Operation.WRITE)
 CLUSTER_ACTION = access_for(ApiKey.ADD_PARTITIONS_TO_TXN, ResourceType.CLUSTER, Operation.CLUSTER_ACTION)
 
-PRODUCER_FENCED_FROM = 2  # older clients know the fence by another name
+PRODUCER_FENCED_FROM = 2  # older clients expect INVALID_PRODUCER_EPOCH
 EPOCH_BUMP_FROM = 5
-BUMPING_VERSION = 2  # of `transaction.version`
+BUMPING_VERSION = 2  # level of `transaction.version`
 
 
 async def handle_add_partitions_to_txn(
@@ -179,9 +175,9 @@ TXN_OFFSET_COMMIT_WRITE_TRANSACTIONAL_ID = access_for(
 TXN_OFFSET_COMMIT_READ_GROUP = access_for(ApiKey.TXN_OFFSET_COMMIT, ResourceType.GROUP, Operation.READ)
 READ_TOPIC = access_for(ApiKey.TXN_OFFSET_COMMIT, ResourceType.TOPIC, Operation.READ)
 
-ABORTABLE_FROM = 4  # clients of this version know an error that aborting the transaction heals
+ABORTABLE_FROM = 4  # clients since this version support TRANSACTION_ABORTABLE
 ADDS_OFFSETS_FROM = 5
-ADDING_VERSION = 2  # of `transaction.version`
+ADDING_VERSION = 2  # level of `transaction.version`
 
 
 async def handle_txn_offset_commit(request: TxnOffsetCommitRequest, call: RequestContext) -> TxnOffsetCommitResponse:
@@ -211,7 +207,7 @@ def _check_access(request: TxnOffsetCommitRequest, call: RequestContext) -> None
 def _sorted_out(
     request: TxnOffsetCommitRequest, call: RequestContext
 ) -> tuple[dict[TopicPartition, HeadraceError], list[NewOffset]]:
-    """What cannot be committed, whoever asks; and what the group decides about."""
+    """Splits the request into rows that fail before they reach the group and offsets for the group coordinator."""
     refused: dict[TopicPartition, HeadraceError] = {}
     wanted: list[NewOffset] = []
     for topic in request.topics:
@@ -238,7 +234,7 @@ async def _commit(request: TxnOffsetCommitRequest, wanted: list[NewOffset], call
     committer = Committer(
         request.member_id, request.group_instance_id, request.generation_id, call.api_version, transactional=True
     )
-    # Answered in the same turn of the loop in which the offsets are written, so that no end comes in between.
+    # When the check completes, the offsets are appended in the same event-loop iteration, so no EndTxn can intervene.
     await transactions.check_offsets(request.transactional_id, owner, request.group_id)
     outcomes: Outcomes = await groups.call(
         request.group_id,
@@ -248,7 +244,7 @@ async def _commit(request: TxnOffsetCommitRequest, wanted: list[NewOffset], call
 
 
 def _txn_offset_commit_code(code: ErrorCode, call: RequestContext) -> ErrorCode:
-    """In the words that clients of this version know from this API."""
+    """Maps errors to the codes that clients of this version expect from this API."""
     match code:
         case ErrorCode.PRODUCER_FENCED:
             return ErrorCode.INVALID_PRODUCER_EPOCH
@@ -257,7 +253,7 @@ def _txn_offset_commit_code(code: ErrorCode, call: RequestContext) -> ErrorCode:
         case ErrorCode.MESSAGE_TOO_LARGE:
             return ErrorCode.INVALID_COMMIT_OFFSET_SIZE
         case ErrorCode.CONCURRENT_TRANSACTIONS if call.api_version < ADDS_OFFSETS_FROM:
-            return ErrorCode.COORDINATOR_LOAD_IN_PROGRESS  # one that makes every client try again
+            return ErrorCode.COORDINATOR_LOAD_IN_PROGRESS  # retriable for every client
     return code
 
 
