@@ -1,1 +1,1 @@
-"""client: speaking to a broker from outside. Knows the protocol and librdkafka; nothing of the broker's inside."""
+"""client: Kafka clients. Uses the protocol and librdkafka; imports nothing of the broker."""

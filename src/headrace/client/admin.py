@@ -1,10 +1,7 @@
-"""Topics, offsets and quorum for command-line tools, by librdkafka's admin client.
+"""Topics, offsets and quorum for command-line tools, through librdkafka's admin client.
 
-What tools ask of a cluster, in their own terms: thin, typed, blocking steps over librdkafka's admin client.
-
-Decides how many requests a question takes. Prints nothing; errors leave as exceptions.
-
-DescribeQuorum for tools: librdkafka's admin client does not have it.
+Thin, typed, blocking functions; they print nothing and raise on errors. DescribeQuorum is sent as a raw request,
+because librdkafka's admin client lacks it.
 """
 
 from collections.abc import Mapping
@@ -20,7 +17,7 @@ if TYPE_CHECKING:
 
 
 Key = TypeVar("Key")
-# The protocol's timestamps for "the first" and "the next" offset.
+# ListOffsets timestamps for the first and the next offset.
 _EARLIEST, _LATEST = -2, -1
 
 
@@ -41,7 +38,7 @@ def connect(bootstrap: str, timeout_s: float) -> "AdminClient":
 def outcomes(
     futures: "Mapping[Key, Future[Any]]",
 ) -> "tuple[dict[Key, Any], dict[Key, KafkaError]]":
-    """What came of each: results, and the broker's refusals. One refusal does not hide its neighbours."""
+    """Waits for every future; returns the results and the broker's errors, each by key."""
     from confluent_kafka import KafkaException
 
     done: dict[Key, Any] = {}
@@ -55,7 +52,7 @@ def outcomes(
 
 
 def topic_names(admin: "AdminClient", timeout_s: float, *, internal: bool) -> list[tuple[str, int, int]]:
-    """Name, partitions and replicas of each topic, by name."""
+    """Returns name, partition count and replication factor of each topic, sorted by name."""
     topics = admin.list_topics(timeout=timeout_s).topics
     rows = []
     for name in sorted(topics):
@@ -75,7 +72,7 @@ def describe_topics(
 
 
 def partition_views(admin: "AdminClient", topic: str, description: Any, timeout_s: float) -> list[PartitionView]:
-    """The partitions of one topic with their first and next offsets; None where no leader can tell."""
+    """Returns the partitions of one topic with their start and end offsets; None where no leader returned one."""
     numbers = [partition.id for partition in description.partitions if partition.leader is not None]
     starts = list_offsets(admin, topic, numbers, "earliest", timeout_s)
     ends = list_offsets(admin, topic, numbers, "latest", timeout_s)
@@ -95,7 +92,7 @@ def partition_views(admin: "AdminClient", topic: str, description: Any, timeout_
 def list_offsets(
     admin: "AdminClient", topic: str, partitions: list[int], when: str | int, timeout_s: float
 ) -> dict[int, int]:
-    """Per partition: its `earliest` or `latest` offset, or the first at or after a time in ms."""
+    """Returns for each partition its `earliest` or `latest` offset, or the first at or after a timestamp in ms."""
     from confluent_kafka import TopicPartition
     from confluent_kafka.admin import OffsetSpec
 
@@ -112,7 +109,7 @@ METADATA_TOPIC = "__cluster_metadata"
 
 
 def quorum_problem(connection: Connection) -> str | None:
-    """Why the broker on this connection knows no active controller; None if it knows one."""
+    """Returns why the connected broker has no active controller; None if it has one."""
     from kio.schema.describe_quorum.v2.request import DescribeQuorumRequest, PartitionData, TopicData
     from kio.schema.describe_quorum.v2.response import DescribeQuorumResponse
 

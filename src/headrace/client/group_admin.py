@@ -1,8 +1,6 @@
 """Consumer groups for command-line tools and REST: list, describe, lag, reset offsets.
 
-What tools ask of a cluster about groups: members, offsets, lag. Blocking; errors leave as exceptions.
-
-Blocking; errors leave as exceptions.
+Blocking functions; they raise on errors.
 """
 
 import time
@@ -18,7 +16,7 @@ if TYPE_CHECKING:
     from confluent_kafka.admin import AdminClient
 
 
-# Kafka's words for states; librdkafka's enumeration writes them in its own way.
+# Kafka's state names, by librdkafka's.
 _STATES = {
     "PREPARING_REBALANCING": "PreparingRebalance",
     "COMPLETING_REBALANCING": "CompletingRebalance",
@@ -28,7 +26,7 @@ _STATES = {
     "ASSIGNING": "Assigning",
     "RECONCILING": "Reconciling",
 }
-# A record of which only the time is wanted; the broker sends a larger one whole all the same.
+# Fetch limit for reading one record's timestamp; the broker sends a larger record whole all the same.
 _PEEK_BYTES = 1024
 
 
@@ -100,7 +98,7 @@ def _member(member: Any) -> dict[str, Any]:
 
 
 def offsets_of(admin: "AdminClient", bootstrap: str, group: str, timeout_s: float) -> list[OffsetView]:
-    """Every partition that the group has committed or reads now, with its lag in records and seconds."""
+    """Returns every partition with a committed offset or an assigned member, with its lag in records and seconds."""
     committed = committed_offsets(admin, group, timeout_s)
     owners = _owners(admin, group, timeout_s)
     places = sorted({*committed, *owners})
@@ -150,7 +148,7 @@ def end_offsets(admin: "AdminClient", places: list[tuple[str, int]], timeout_s: 
 
 
 def _ages(bootstrap: str, unread: dict[tuple[str, int], int], timeout_s: float) -> dict[tuple[str, int], float]:
-    """How old the record at each offset is: read one of each, without joining anything."""
+    """Returns the age in seconds of the record at each offset, reading one of each without joining a group."""
     if not unread:
         return {}
     from confluent_kafka import TopicPartition
@@ -181,7 +179,7 @@ MEMBERS_ARE_THERE = ("UNKNOWN_MEMBER_ID", "NON_EMPTY_GROUP", "STALE_MEMBER_EPOCH
 
 
 class OffsetReset(NamedTuple):
-    """Where to: exactly one of these."""
+    """Target of an offset reset; exactly one field is set."""
 
     earliest: bool = False
     latest: bool = False
@@ -202,7 +200,7 @@ def targets(
     wish: OffsetReset,
     timeout_s: float,
 ) -> dict[PartitionKey, int]:
-    """Where each partition goes, always inside what there is to read."""
+    """Returns the target offset of each partition, bounded by its start and end offsets."""
     starts, ends = _offsets_at(admin, places, "earliest", timeout_s), _offsets_at(admin, places, "latest", timeout_s)
     places = [place for place in places if place in starts and place in ends]
     if wish.by is not None:
@@ -215,7 +213,7 @@ def targets(
         wished = dict.fromkeys(places, wish.offset)
     else:
         found = _offsets_at(admin, places, wish.time_ms or 0, timeout_s)
-        # No record is that young: the next one to come will be.
+        # No record has that timestamp or a later one: use the end offset.
         wished = {place: offset if (offset := found.get(place, -1)) >= 0 else ends[place] for place in places}
     return {place: min(max(wished[place], starts[place]), ends[place]) for place in places}
 
@@ -232,7 +230,7 @@ def _offsets_at(
 
 
 def store(admin: "AdminClient", group: str, offsets: dict[PartitionKey, int], timeout_s: float) -> None:
-    """Commit them as an administrator, who is no member; the broker takes that only while the group has none."""
+    """Commits offsets without a membership; the broker accepts that only while the group has no members."""
     from confluent_kafka import ConsumerGroupTopicPartitions, KafkaException, TopicPartition
 
     wanted = [TopicPartition(*place, offset) for place, offset in offsets.items()]

@@ -1,4 +1,4 @@
-"""The clients with which a process of ours enters by the front door, set up as the node's settings say."""
+"""Builds the Kafka clients of the REST and gRPC processes from the node's settings."""
 
 from headrace.client.aio.client import Cluster
 from headrace.client.aio.producer import AsyncProducer
@@ -9,7 +9,7 @@ from headrace.config.settings import GatewaySettings
 def open_clients(
     settings: GatewaySettings, bootstrap: str, request_timeout_ms: int, client_id: str
 ) -> tuple[Cluster, AsyncProducer]:
-    """Connects to nobody yet: whoever serves may be up before the broker is."""
+    """Opens no connection: a gateway process may start before its broker."""
     cluster = Cluster(
         bootstrap,
         client_id=client_id,

@@ -1,6 +1,6 @@
-"""Makes librdkafka clients (confluent-kafka) with the settings that headrace's own tools want.
+"""Builds librdkafka clients (confluent-kafka) with headrace's defaults.
 
-Decides what those settings are and how "nobody answers" is told apart from "the broker refused". Never prints.
+Distinguishes "no broker responds" (BrokerUnreachable) from error responses. Prints nothing.
 """
 
 import socket
@@ -16,29 +16,29 @@ if TYPE_CHECKING:
 
 CLIENT_ID = "headrace-cli"
 DEFAULT_PORT = 9092
-# Long enough for a TCP handshake across the world; a missing broker is then reported while one still watches.
+# Enough for a TCP handshake across continents, and short enough for an interactive command.
 REACH_TIMEOUT_S = 3.0
-# librdkafka prints a line for every failed connection at level 3; callers tell the user once, in their words.
+# librdkafka prints a line for every failed connection at level 3; callers report the error once, in their own words.
 _LOG_LEVEL_QUIET = 2
-# A consumer that has read enough ahead looks again after this long. A quick reader spends librdkafka's own second
-# waiting: the few megabytes that ours may read ahead last it a tenth of that.
+# How often a consumer that has prefetched enough checks again. With librdkafka's default of a second, a fast reader
+# would wait most of the time: the few megabytes that headrace's consumers prefetch last a tenth of that.
 _READ_AHEAD_LOOK_MS = 20
-# A group id is mandatory for librdkafka's consumer; the tools assign partitions by hand and never commit.
+# librdkafka's consumer requires a group id; the tools assign partitions manually and never commit.
 UNUSED_GROUP = "headrace-cli"
 
 Overrides = Mapping[str, str | int | float | bool]
 
 
 class BrokerUnreachable(ConnectionError):
-    """No broker answers, or one hung up before it did. The message says where."""
+    """No broker responds, or one closed the connection before it did. The message contains the address."""
 
 
 class ResponseLost(BrokerUnreachable):
-    """The request was sent and its response did not come: the broker may have carried it out, or not."""
+    """The request was sent and no response arrived: the broker may have executed it or not."""
 
 
 def bootstrap_addresses(bootstrap: str) -> list[tuple[str, int]]:
-    """Host and port of each comma-separated address; a missing port is Kafka's."""
+    """Returns host and port of each comma-separated address; the default port is 9092."""
     addresses = []
     for item in bootstrap.split(","):
         text = item.strip()
@@ -51,7 +51,7 @@ def bootstrap_addresses(bootstrap: str) -> list[tuple[str, int]]:
 
 
 def check_reachable(bootstrap: str, timeout_s: float) -> None:
-    """Knock at each address. librdkafka would try again for minutes; this says at once that nobody is there."""
+    """Raises BrokerUnreachable if no address accepts a TCP connection; librdkafka would retry for minutes instead."""
     failures = []
     for host, port in bootstrap_addresses(bootstrap):
         try:
@@ -74,11 +74,11 @@ def make_producer(bootstrap: str, overrides: Overrides | None = None) -> "Produc
     from confluent_kafka import Producer
 
     settings: dict[str, str | int | float | bool] = {
-        "enable.idempotence": True,  # so that a retry after a lost answer writes nothing twice
+        "enable.idempotence": True,  # a retry after a lost response writes nothing twice
         "acks": "all",
         "linger.ms": 5,
         "queue.buffering.max.kbytes": 64 * 1024,
-        # A command that was typed should fail while its author still looks at it.
+        # A failing command should end while the user still waits for it.
         "message.timeout.ms": 30_000,
     }
     return Producer(_common(bootstrap) | settings | dict(overrides or {}))

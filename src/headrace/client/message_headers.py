@@ -1,7 +1,7 @@
-"""Headers of a message that librdkafka has fetched, also where their names are not UTF-8.
+"""Headers of a message that librdkafka has fetched, including those whose names are not UTF-8.
 
-Kafka's brokers store such names. confluent-kafka raises for them at the first call of `headers`, and the second one
-ends the process: a list that holds a null pointer.
+Kafka's brokers store such names. confluent-kafka raises for them at the first call of `headers`, and the second call
+crashes the process with a list that contains a null pointer.
 """
 
 import logging
@@ -15,15 +15,15 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-# One header with this name and no value takes the place of headers that cannot be read.
+# A header with this name and no value replaces headers that cannot be read.
 UNREADABLE_NAME = "\ufffd"
-# Not `message.headers()`: a call that the interpreter has specialized (PEP 659) returns that list, and its exception
-# is raised by whatever comes next.
+# Not `message.headers()`: a call that the interpreter has specialized (PEP 659) returns that list, and its exception is
+# raised by the next operation.
 _read = methodcaller("headers")
 
 
 def headers_of(message: "Message") -> Headers:
-    """The message's headers; nothing else may call `message.headers()` before this."""
+    """Returns the message's headers; no other code may call `message.headers()` before this."""
     try:
         found: Headers = list(_read(message) or ())
     except SystemError:

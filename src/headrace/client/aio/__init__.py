@@ -1,1 +1,1 @@
-"""client.aio: the asyncio client: requests, producers, consumers."""
+"""client.aio: the asyncio client: raw requests, producers and consumers."""

@@ -1,10 +1,7 @@
 """Topic and group administration by raw requests.
 
-Decides the shape of each request. The controller does the work; whoever is asked passes it on, or says who it is.
-
-What operators ask about groups: which there are, who is in them, and to delete one.
-
-Decides the shape of each request, and that a group nobody has heard of is refused rather than described as dead.
+Topics are created, deleted and extended through the controller. Groups can be listed, described and deleted. A group
+that no broker has is an error (GROUP_ID_NOT_FOUND), where Kafka describes it as dead.
 """
 
 import asyncio
@@ -158,7 +155,7 @@ class DescribedGroup(NamedTuple):
 
 
 async def list_groups(coordinators: CoordinatorCache, states: Sequence[str] = ()) -> list[ListedGroup]:
-    """Those of every broker, by name."""
+    """Returns the groups of all brokers, sorted by name."""
     from kio.schema.list_groups.v4.request import ListGroupsRequest
     from kio.schema.list_groups.v4.response import ListGroupsResponse
 
@@ -211,7 +208,7 @@ async def delete_group(coordinators: CoordinatorCache, group_id: str) -> None:
         (row,) = (await coordinators.cluster.call_broker(broker_id, request, DeleteGroupsResponse)).results
         _check(row.error_code, group_id)
 
-    await coordinators.ask(group_id, attempt, repeatable=False)  # the group would be missing
+    await coordinators.ask(group_id, attempt, repeatable=False)  # a repeated request would fail with GROUP_ID_NOT_FOUND
 
 
 def _check(code: Any, about: str) -> None:

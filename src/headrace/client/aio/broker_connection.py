@@ -1,7 +1,7 @@
-"""One connection from a broker to another: frames out, frames back in the same order, on the event loop.
+"""Connection from one broker to another, on the event loop: frames are sent and received in request order.
 
-Knows framing and nothing else. Answers are read straight into the memory that they are then parsed in: what followers
-copy is most of what a cluster's network carries.
+Implements framing only. Responses are received into the buffer in which they are parsed: fetches by followers are
+most of a cluster's network traffic.
 """
 
 import asyncio
@@ -11,31 +11,34 @@ from typing import Protocol, cast
 
 from headrace.model.errors import ErrorCode, HeadraceError
 
-# The largest answer of a broker is a fetch: `replica.fetch.response.max.bytes`, or a single batch that is larger.
+# The largest response of a broker is a fetch: `replica.fetch.response.max.bytes`, or a single batch that is larger.
 RESPONSE_BYTES_MAX = 256 * 1024 * 1024
-CONNECT_SECONDS_MAX = 5.0  # a broker on the same network answers in a millisecond, or its machine is gone
+CONNECT_SECONDS_MAX = 5.0  # a broker on the same network responds within a millisecond, unless its host is down
 _SIZE = Struct(">i")
 
 
 class ConnectionLost(HeadraceError):
-    """The other broker cannot be reached, or was lost before it answered; whether it acted is unknown."""
+    """The other broker cannot be reached, or the connection was lost before the response.
+
+    Whether the broker applied the request is unknown.
+    """
 
     code = ErrorCode.NETWORK_EXCEPTION
     retriable = True
 
 
 class Peer(Protocol):
-    """Another broker that can be asked."""
+    """Connection to another broker."""
 
     @property
     def is_lost(self) -> bool:
         """Whether the connection is known to be closed: an `exchange` would raise ConnectionLost."""
 
     async def exchange(self, frame: bytes) -> memoryview:
-        """Send a frame, size included; the answer without its size. Raises ConnectionLost."""
+        """Sends a frame, size included; returns the response without its size. Raises ConnectionLost."""
 
     def close(self) -> None:
-        """Whoever waits for an answer gets ConnectionLost."""
+        """Closes the connection; pending exchanges raise ConnectionLost."""
 
 
 class TcpPeer(asyncio.BufferedProtocol):
@@ -72,7 +75,7 @@ class TcpPeer(asyncio.BufferedProtocol):
         if self._transport is not None:
             self._transport.abort()
 
-    # asyncio's side
+    # asyncio's callbacks
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast(asyncio.Transport, transport)
@@ -100,7 +103,7 @@ class TcpPeer(asyncio.BufferedProtocol):
 
     def _answered(self, frame: memoryview) -> None:
         future = self._waiting.popleft()
-        if not future.done():  # else whoever asked has gone away
+        if not future.done():  # cancelled by its caller otherwise
             future.set_result(frame)
 
     def connection_lost(self, exc: Exception | None) -> None:

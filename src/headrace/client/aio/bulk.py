@@ -1,7 +1,7 @@
-"""One upload of many messages: in order, as fast as there is room, and what became of them.
+"""Bulk send: one upload of many messages, in order, limited by queue space; counts the delivery outcomes.
 
-A short one shares the publisher's producer with everybody, and each message reports its outcome. A long one gets a
-producer of its own, which reports failures only: what is neither under way nor reported has been acknowledged.
+A short upload shares the publisher's producer, and each message reports its outcome. A long one gets a producer of
+its own that reports failures only: a message that is neither in flight nor reported has been acknowledged.
 """
 
 import asyncio
@@ -14,27 +14,30 @@ from headrace.client.aio.transport import OverloadedError
 if TYPE_CHECKING:
     from confluent_kafka import KafkaError, Message, Producer
 
-# Enough to be worth three threads and half a second in which an idempotent producer gets its id.
+# Worth three threads and the half second in which an idempotent producer gets its id.
 LONG_MESSAGES_MIN = 5_000
-# The same for an upload that says beforehand how many bytes it has: that half a second then passes while it comes in.
+# The same for an upload whose size is known beforehand: that half second overlaps with receiving it.
 LONG_BYTES_MIN = 1024 * 1024
 FAILURES_KEPT = 20
 
 
 class BulkSend:
-    """Counts what becomes of the messages, and keeps the first failures. `acked` is certain after `finish`."""
+    """Counts delivery outcomes and keeps the first failures. `acked` is final after `finish`."""
 
     def __init__(self, publisher: AsyncProducer, acks: Acks | None = None, *, bytes_announced: int = 0) -> None:
         self._publisher, self._acks = publisher, acks
         is_long = bytes_announced >= LONG_BYTES_MIN
         self._stream: Producer | None = publisher.open_stream(acks) if is_long else None
         self._may_stream = not is_long
-        self._broken: Exception | None = None  # the stream's fatal error
+        self._broken: Exception | None = None  # fatal error of the stream
         self.sent = self.acked = self.failed = 0
         self.failures: list[Exception] = []
 
     async def push(self, topic: str, messages: list[dict[str, Any]]) -> None:
-        """Queue all of them in order, as room comes free. Raises Unanswered or Refused if no more can be sent."""
+        """Queues all messages in order as queue space becomes available.
+
+        Raises UnknownOutcomeError or KafkaApiError if no more can be sent.
+        """
         if self._may_stream and self.sent >= LONG_MESSAGES_MIN:
             await self._go_alone()
         while messages:
@@ -47,7 +50,7 @@ class BulkSend:
                 await self._look_again()
 
     async def push_one(self, topic: str, message: ProducerRecord) -> None:
-        """The same for one message that has headers or a time."""
+        """Like `push`, for one message with headers or a timestamp."""
         while True:
             await self._wait_for_room()
             self._check()
@@ -60,7 +63,7 @@ class BulkSend:
                 return
 
     async def finish(self) -> None:
-        """Until everything sent has been answered; each message has its own time limit, so this ends."""
+        """Returns when every message has an outcome. Each message has its own timeout, so this terminates."""
         while self.acked + self.failed < self.sent:
             if self._stream is None:
                 await self._publisher.polled()
@@ -70,7 +73,7 @@ class BulkSend:
                 self.acked = self.sent - self.failed
 
     async def close(self) -> None:
-        """Let the producer go, in a thread: ending its own threads takes a moment."""
+        """Closes the stream's producer in a thread, because stopping librdkafka's threads takes a moment."""
         if self._stream is not None:
             last_reference = [self._stream]
             self._stream = None
@@ -78,7 +81,7 @@ class BulkSend:
             await asyncio.to_thread(last_reference.clear)
 
     async def _go_alone(self) -> None:
-        """What was sent so far is answered first: two producers know nothing of each other's order."""
+        """Switches to a stream, after all messages so far have an outcome: order is not kept across two producers."""
         self._may_stream = False
         await self.finish()
         self._stream = self._publisher.open_stream(self._acks)
@@ -112,7 +115,7 @@ class BulkSend:
         self._poll_stream(self._stream)
 
     def _poll_stream(self, stream: "Producer") -> None:
-        """Serve its reports. A fatal error is raised by the next push: the counts are right first."""
+        """Serves delivery reports. A fatal error is raised by the next push, after the counts have been updated."""
         try:
             stream.poll(0)
         except Exception as error:
@@ -130,7 +133,7 @@ class BulkSend:
             await self._look_again()
 
     async def _look_again(self) -> None:
-        """Let reports come in, and others have their turn."""
+        """Serves delivery reports and yields to other tasks."""
         if self._stream is not None:
             self._poll_stream(self._stream)
             await asyncio.sleep(POLL_INTERVAL_S)
@@ -138,7 +141,7 @@ class BulkSend:
             await self._publisher.polled()
 
     def delivered(self, error: "KafkaError | None", message: "Message") -> None:
-        """Of the shared producer: every message is told of."""
+        """Delivery report of the shared producer, which reports every message."""
         self._publisher.delivery_done()
         if error is None:
             self.acked += 1
@@ -146,7 +149,7 @@ class BulkSend:
             self._failed(message.topic() or "", error)
 
     def _reported(self, error: "KafkaError | None", message: "Message") -> None:
-        """Of a producer of our own: only failures are told of."""
+        """Delivery report of a stream, which reports failures only."""
         assert error is not None, "successes are not reported"
         self._failed(message.topic() or "", error)
 
@@ -156,9 +159,9 @@ class BulkSend:
             self.failures.append(self._publisher.failure(topic, error))
 
     def _left_out(self, topic: str, messages: list[dict[str, Any]]) -> list[dict[str, Any]]:
-        """Those there was no room for, wherever they stood; what librdkafka refuses for another reason has failed."""
+        """Returns the messages that the full queue did not accept; counts those with other errors as failed."""
         if not any("_error" in message for message in messages):
-            return messages  # the queue was full before the first of them
+            return messages  # the queue was full before the first message
         again = []
         for message in messages:
             error = message.pop("_error", None)

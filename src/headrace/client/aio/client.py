@@ -1,11 +1,7 @@
-"""The asyncio Kafka client: metadata cache, leader routing, coordinator lookup, retries.
+"""The asyncio Kafka client: metadata cache, leader routing, coordinator lookup and retries.
 
-What a client knows of a cluster: brokers, topics, leaders; and how to reach whoever leads a partition.
-
-Decides when that knowledge is asked for again, and what is tried again after a leader has moved or a broker was
-restarted. Never creates a topic by asking for it.
-
-Decides when a coordinator is looked for again. What is asked is the business of `groups.py`.
+Refreshes metadata when it expires or proves wrong, and retries after leader changes and broker restarts. Never
+creates topics by requesting their metadata. The group requests are in `groups.py`.
 """
 
 import asyncio
@@ -19,13 +15,13 @@ from headrace.client.core.errors import RETRIABLE_CODES, KafkaApiError, UnknownO
 from headrace.client.librdkafka import BrokerUnreachable, ResponseLost, bootstrap_addresses
 from headrace.model.errors import ErrorCode
 
-# A topic that somebody deletes by another way is noticed after this long, one that grows likewise.
+# Cache time of topic metadata: a topic that another client deletes or extends is noticed after this time.
 TOPIC_TRUSTED_S = 5.0
-# Somebody who keeps asking for a topic that is not there costs the broker this many questions a second at most.
+# Cache time of an absent topic: bounds the metadata requests per second that lookups of absent topics cause.
 ABSENCE_TRUSTED_S = 0.1
-# A question that other brokers could answer waits for one of them this long.
+# Timeout for one broker of a request that other brokers can serve as well.
 ANSWER_S_MAX = 5.0
-# Waiting between tries doubles from the setting up to this.
+# The retry backoff doubles from its setting up to this.
 BACKOFF_S_MAX = 1.0
 
 Result = TypeVar("Result")
@@ -41,7 +37,7 @@ class Broker(NamedTuple):
 
 class PartitionMetadata(NamedTuple):
     partition: int
-    leader: int  # -1: nobody
+    leader: int  # -1: no leader
     leader_epoch: int
     replicas: tuple[int, ...]
     isr: tuple[int, ...]
@@ -80,29 +76,29 @@ class Cluster:
         self._brokers: dict[int, Broker] = {}
         self._topics: dict[str, tuple[TopicMetadata | None, float]] = {}
         self._asked: dict[str, asyncio.Task[TopicMetadata | None]] = {}
-        self._silent: set[Address] = set()  # brokers that did not answer when they were asked last
+        self._silent: set[Address] = set()  # brokers that did not respond to their last request
 
     def close(self) -> None:
         for task in self._asked.values():
             task.cancel()
         self._pool.close()
 
-    # What there is
+    # Metadata
 
     async def everything(self) -> ClusterMetadata:
-        """Asked anew: brokers, and all topics."""
+        """Requests the metadata of all brokers and topics."""
         facts = await self.described(None)
         moment = self._now()
         self._topics = {name: (topic, moment) for name, topic in facts.topics.items()}
         return facts
 
     def cached_topic(self, name: str) -> TopicMetadata | None:
-        """Without waiting: what is known and fresh enough, for paths that cannot afford a task."""
+        """Returns cached metadata if it has not expired; for callers that cannot afford a task."""
         topic, learned = self._topics.get(name, (None, 0.0))
         return topic if topic is not None and self._now() - learned < TOPIC_TRUSTED_S else None
 
     async def topic(self, name: str) -> TopicMetadata:
-        """The topic, or a Refused with UNKNOWN_TOPIC_OR_PARTITION."""
+        """Returns the topic's metadata; raises KafkaApiError with UNKNOWN_TOPIC_OR_PARTITION if it does not exist."""
         topic, learned = self._topics.get(name, (None, -TOPIC_TRUSTED_S))
         trusted_s = ABSENCE_TRUSTED_S if topic is None else TOPIC_TRUSTED_S
         if self._now() - learned >= trusted_s:
@@ -113,7 +109,7 @@ class Cluster:
 
     async def partition(self, topic: str, partition: int) -> PartitionMetadata:
         facts = await self.topic(topic)
-        if partition >= len(facts.partitions):  # perhaps it has grown since
+        if partition >= len(facts.partitions):  # partitions may have been added
             facts = await self.refreshed(topic) or facts
         for one in facts.partitions:
             if one.partition == partition:
@@ -124,7 +120,7 @@ class Cluster:
         )
 
     async def refreshed(self, name: str) -> TopicMetadata | None:
-        """Asked anew; those who ask for the same topic at the same moment share the answer."""
+        """Requests the topic's metadata; concurrent requests for the same topic share the response."""
         task = self._asked.get(name)
         if task is None:
             task = self._asked[name] = asyncio.create_task(self._ask_for(name))
@@ -150,11 +146,11 @@ class Cluster:
         await self.described([])
 
     async def controller(self) -> int:
-        """Asked anew: it moves, and whoever needs it has something rare to ask."""
+        """Requests the id of the active controller. Not cached: it changes, and few requests need it."""
         return (await self.described([])).controller
 
     async def described(self, names: Sequence[str] | None) -> ClusterMetadata:
-        """Asked anew: brokers, and those of the named topics that exist; `None` is every topic."""
+        """Requests the brokers and those of the named topics that exist; `None` requests every topic."""
         from kio.schema.metadata.v12.request import MetadataRequest, MetadataRequestTopic
         from kio.schema.metadata.v12.response import MetadataResponse
         from kio.schema.types import TopicName
@@ -171,7 +167,7 @@ class Cluster:
         self._brokers = dict(facts.brokers)
         return facts
 
-    # Whom to ask
+    # Routing
 
     async def call_broker(
         self, broker_id: int, request: Any, response_type: type[Response], wait_s: float = 0.0
@@ -192,16 +188,17 @@ class Cluster:
         try:
             return await self._call((broker.host, broker.port), request, response_type, self.request_timeout_s + wait_s)
         except BrokerUnreachable:
-            self.forget(topic)  # its leader may be another one by now
+            self.forget(topic)  # the leader may have changed
             raise
 
     async def patiently(
         self, attempt: Callable[[], Awaitable[Result]], passing: Collection[ErrorCode] = RETRIABLE_CODES
     ) -> Result:
-        """Try again, within the request's time, whatever may pass: a restart, an election, a moved leader.
+        """Retries retriable errors until the request timeout: broker restarts, elections, moved leaders.
 
-        A lost response is NETWORK_EXCEPTION. Where that is not among the `passing` codes the request is not sent again,
-        because its first execution would make the second one fail or count twice: Unanswered says so.
+        A lost response counts as NETWORK_EXCEPTION. If the `passing` codes do not include it, the request is not sent
+        again, because its first execution would make the second one fail or take effect twice: raises
+        UnknownOutcomeError.
         """
         deadline = self._now() + self.request_timeout_s
         pause_s = self._retry_backoff_s
@@ -221,7 +218,10 @@ class Cluster:
             pause_s = min(pause_s * 2, BACKOFF_S_MAX)
 
     async def call_any_broker(self, request: Any, response_type: type[Response]) -> Response:
-        """For questions, which may be put to several brokers: BrokerUnreachable if none of them answers."""
+        """Sends a request that any broker can serve to one after another until one responds.
+
+        Raises BrokerUnreachable if none does.
+        """
         known = [(one.host, one.port) for one in self._brokers.values()]
         addresses = sorted(dict.fromkeys([*known, *self._addresses]), key=self._silent.__contains__)
         failures = []
@@ -245,7 +245,7 @@ class Cluster:
             return await connection.call(self._client_id, request, response_type, timeout_s)
 
 
-# Names that were asked for and do not exist are remembered too: strangers must not fill the memory with them.
+# Absent topics are cached, too; bounds the memory that untrusted clients can fill with names.
 TOPICS_KNOWN_MAX = 20_000
 
 
@@ -270,10 +270,10 @@ def _topic(one: Any) -> TopicMetadata:
     return TopicMetadata(one.name, one.topic_id, one.is_internal, tuple(sorted(partitions)))
 
 
-# A group named by a stranger is remembered; more of them than a cluster has busy groups are not worth the memory.
+# Group names come from untrusted clients. The bound is far above the number of active groups of a cluster.
 GROUPS_KNOWN_MAX = 10_000
 _MOVED = frozenset({ErrorCode.NOT_COORDINATOR, ErrorCode.COORDINATOR_NOT_AVAILABLE})
-# What passes while the caller waits. A rebalance does not: it is the members who have to do something about it.
+# Errors that are retried while the caller waits. REBALANCE_IN_PROGRESS is not among them: the members must act on it.
 _PASSING = _MOVED | {
     ErrorCode.COORDINATOR_LOAD_IN_PROGRESS,
     ErrorCode.UNSTABLE_OFFSET_COMMIT,
@@ -290,9 +290,10 @@ class CoordinatorCache:
     async def ask(
         self, group_id: str, attempt: Callable[[int], Awaitable[Result]], *, repeatable: bool = True
     ) -> Result:
-        """`attempt` with the coordinator's broker id, again with another where it has moved.
+        """Calls `attempt` with the coordinator's broker id, and again with the new one after the coordinator has
+        moved.
 
-        Unless it is `repeatable` it is not tried again after a lost response: Unanswered.
+        Unless it is `repeatable`, it is not retried after a lost response: raises UnknownOutcomeError.
         """
 
         async def once() -> Result:

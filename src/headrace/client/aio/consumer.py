@@ -1,13 +1,10 @@
 """Group consumers over librdkafka, polled by the event loop.
 
-What makes a member: its group and topics, and how much librdkafka may hold for it.
-
-A member of a consumer group, driven by an event loop: joins, takes records, commits, leaves.
-
-librdkafka does the group's work on threads of its own; it must be asked regularly, or the group waits for us. One timer
-asks all members (`Poller`), whether somebody waits for their records or not: five hundred members cost a few
-milliseconds a second this way, and no thread of ours. What arrives waits in a small buffer; when that is full the
-partitions are paused, so that a slow reader holds up nobody but itself.
+A `GroupConsumer` is a member of a consumer group, or a reader of fixed partitions without a group. librdkafka does
+the group's work on threads of its own and must be polled regularly, because rebalances of the whole group wait for
+its callbacks. One timer (`ConsumerPoller`) polls all members, whether a caller waits for records or not: five hundred
+members cost a few milliseconds per second and no thread of headrace. Records wait in a small buffer. When it is full
+the partitions are paused, so a slow reader delays no other.
 """
 
 import asyncio
@@ -26,13 +23,13 @@ if TYPE_CHECKING:
     from confluent_kafka import Consumer, KafkaError, Message, TopicPartition
 
 
-# What librdkafka may hold for one member: a thousand members must fit into memory.
+# Prefetch limit of librdkafka per member: a thousand members must fit into memory.
 QUEUED_KIB_MAX = 1024
 FETCH_BYTES_MAX = 256 * 1024
-# librdkafka has one fetch under way per broker: partitions that are assigned while it waits are not asked for until it
-# returns. With 5 s here the first events of a stream came after 3.7 s in the median, with 500 ms after 16 ms.
+# librdkafka has one fetch in flight per broker and does not fetch partitions that are assigned during that time until
+# it returns. With 5 s here the first events of a stream arrived after 3.7 s in the median, with 500 ms after 16 ms.
 FETCH_WAIT_MS_MAX = 500
-# Kafka's default. The poller asks all the time, so this only ends a member whose loop is stuck.
+# Kafka's default. The poller polls all the time, so this only removes a member whose event loop is blocked.
 POLL_INTERVAL_MS_MAX = 300_000
 
 
@@ -55,9 +52,11 @@ def make_member(
     *,
     positioned_by_group: bool,
 ) -> "Consumer":
-    """`on_commit` gets the outcome of each commit, inside `consume`.
+    """Returns a librdkafka consumer. `on_commit` receives the result of each commit, inside `consume`.
 
-    A reader that is given positions never skips: one that is deleted is followed by the first one there is."""
+    A consumer with explicit positions never skips records: if the record at a position was deleted, it continues at
+    the first offset that exists.
+    """
     overrides: dict[str, Any] = {
         "client.id": settings.client_id,
         "group.id": settings.group,
@@ -67,7 +66,7 @@ def make_member(
         "enable.partition.eof": False,
         "auto.offset.reset": settings.offset_reset if positioned_by_group else "earliest",
         "isolation.level": "read_committed" if settings.committed_only else "read_uncommitted",
-        # What every classic client knows, so that Java's and ours can share a group.
+        # Assignors of every classic client, so that Java consumers can share the group.
         "partition.assignment.strategy": "range,roundrobin",
         "queued.max.messages.kbytes": QUEUED_KIB_MAX,
         "fetch.message.max.bytes": FETCH_BYTES_MAX,
@@ -79,9 +78,9 @@ def make_member(
     return make_consumer(bootstrap, overrides)
 
 
-# How long a record may lie in librdkafka before a reader who waits gets it.
+# How long a record may wait in librdkafka while a caller waits for it.
 POLL_INTERVAL_S = 0.01
-# Members that have not had a record for this many rounds are asked less often.
+# Members without a record in this many rounds are polled less often.
 QUIET_ROUNDS = 50
 QUIET_EVERY = 5
 
@@ -118,17 +117,17 @@ class ConsumerPoller:
 
 PartitionKey = tuple[str, int]
 
-# What waits for the client of one member, beside what librdkafka holds; the last record may go beyond it.
+# Limit of a member's buffer, besides librdkafka's; the last record may exceed it.
 BUFFERED_BYTES_MAX = 1024 * 1024
-# The bytes are looked at after so many: a fetch of a few kilobytes may decompress to gigabytes.
+# Records after which the buffered bytes are checked: a fetch of a few kilobytes may decompress to gigabytes.
 MESSAGES_AT_ONCE = 20
-# Each try has the request's time by itself; this is for answers that come at once.
+# Each attempt has its own request timeout; this is the pause after errors that return immediately.
 BEGIN_AGAIN_S = 1.0
 COMMIT_LOOK_S = 0.002
-# A coordinator is replaced sooner; librdkafka tries again by itself until then.
+# Longer than a coordinator failover takes; librdkafka retries by itself until then.
 COMMIT_S_MAX = 60.0
 
-# A coordinator's answers after which trying again is of no use.
+# Coordinator errors that a retry does not resolve.
 _FINAL = frozenset(
     {
         ErrorCode.GROUP_AUTHORIZATION_FAILED,
@@ -143,7 +142,7 @@ _FINAL = frozenset(
 
 
 class Begin(NamedTuple):
-    """Where to begin, and what to commit at once because the reader has acknowledged it, or begins there for good."""
+    """Start offsets of an assignment, and offsets to commit at once: acknowledged ones, or final start offsets."""
 
     begin: Mapping[PartitionKey, int]
     commit: Mapping[PartitionKey, int]
@@ -153,7 +152,11 @@ Beginning = Callable[[Sequence[PartitionKey]], Awaitable[Begin]]
 
 
 class GroupConsumer:
-    """`assignment` counts how often partitions were assigned or revoked: what was read before belongs to the past."""
+    """Member of a group, or reader of fixed partitions.
+
+    `assignment` increases with every assignment and revocation; records that were polled before belong to an older
+    one.
+    """
 
     def __init__(
         self,
@@ -164,15 +167,15 @@ class GroupConsumer:
         beginning: Beginning | None = None,
         places: Mapping[PartitionKey, int] | None = None,
     ) -> None:
-        """With `beginning` it is asked where each assignment begins, instead of the committed offsets.
+        """`beginning` returns the start offsets of each assignment in place of the committed offsets.
 
-        With `places` it reads these partitions from these offsets, and is no member of any group.
+        With `places` the consumer reads these partitions from these offsets and joins no group.
         """
         self.settings = settings
         self.quiet_rounds = 0
         self.assignment = 0
         self._beginning = beginning
-        self._begun: dict[PartitionKey, int] = {}  # where this assignment began, or what was acknowledged since
+        self._begun: dict[PartitionKey, int] = {}  # start offsets of this assignment, advanced by acknowledgements
         self._starting: asyncio.Task[None] | None = None
         self._assigned: set[PartitionKey] = set()
         self._buffer: deque[Message] = deque()
@@ -185,8 +188,8 @@ class GroupConsumer:
         self._loop = asyncio.get_running_loop()
         self._commits: list[
             tuple[Mapping[PartitionKey, int], asyncio.Future[None] | None]
-        ] = []  # in flight, the oldest first
-        self._over: Exception | None = None  # why commits are not answered any more
+        ] = []  # in flight, oldest first
+        self._over: Exception | None = None  # why commits get no result any more
         by_group = beginning is None and places is None
         self._consumer = make_member(bootstrap, settings, self._on_commit, positioned_by_group=by_group)
         if places is None:
@@ -206,7 +209,7 @@ class GroupConsumer:
         return self._consumer.memberid() or ""
 
     async def poll(self, count_max: int, wait_s: float) -> "list[Message]":
-        """Records that have arrived; waits for the first one if there is none. Raises what ended the membership."""
+        """Returns buffered records; waits up to `wait_s` for the first. Raises the error that ended the membership."""
         if not self._buffer and self._error is None and wait_s > 0:
             self.quiet_rounds = 0
             self._waiter = asyncio.get_running_loop().create_future()
@@ -225,17 +228,17 @@ class GroupConsumer:
         return taken
 
     def put_back(self, messages: "Sequence[Message]") -> None:
-        """Return what `poll` took, to be taken again. Only for messages of the current `assignment`."""
+        """Returns records that `poll` took to the buffer. Only for records of the current `assignment`."""
         self._buffer.extendleft(reversed(messages))
         self._buffered_bytes += _bytes_of(messages)
 
     def wake(self) -> None:
-        """End the wait of whoever polls: with what there is."""
+        """Ends a pending `poll` with the records that are buffered."""
         if self._waiter is not None and not self._waiter.done():
             self._waiter.set_result(None)
 
     def pump(self) -> None:
-        """Fetch what has arrived and let librdkafka do its callbacks. Never waits."""
+        """Takes records from librdkafka and runs its callbacks. Never blocks."""
         some = False
         while self._pump_some():
             some = True
@@ -244,7 +247,7 @@ class GroupConsumer:
             self.wake()
 
     def _pump_some(self) -> bool:
-        """Whether there was something, and there may be more for which there is room."""
+        """Returns True if records arrived and the buffer has space for more."""
         room = self.settings.buffered_max - len(self._buffer)
         if room <= 0 or self._buffered_bytes >= BUFFERED_BYTES_MAX:
             room = 0
@@ -264,7 +267,7 @@ class GroupConsumer:
         return bool(messages) and room > 0
 
     def _judge(self, error: "KafkaError") -> None:
-        """librdkafka tries again by itself whatever may pass; only what it gives up on ends a membership."""
+        """Ends the membership if librdkafka has given up; it retries retriable errors by itself."""
         from confluent_kafka import KafkaError
 
         gave_up = error.code() == KafkaError._MAX_POLL_EXCEEDED or error.code() in _FINAL
@@ -272,7 +275,7 @@ class GroupConsumer:
             self._error = from_kafka_error(error)
 
     def fail(self, error: Exception) -> None:
-        """The membership is over: whoever polls gets what has arrived, then the error."""
+        """Ends the membership: `poll` returns the buffered records, then raises the error."""
         self._error = error
         self._end(error)
         self.wake()
@@ -300,12 +303,12 @@ class GroupConsumer:
             consumer.assign(partitions)
             self._has_been_assigned({(one.topic, one.partition) for one in partitions})
         else:
-            consumer.assign([])  # for now: librdkafka would begin by itself otherwise
+            consumer.assign([])  # for now: librdkafka would start at the committed offsets otherwise
             places = [(one.topic, one.partition) for one in partitions]
             self._starting = asyncio.create_task(self._begin(self._beginning, places, self.assignment))
 
     async def _begin(self, beginning: Beginning, places: Sequence[PartitionKey], assignment: int) -> None:
-        """Until it succeeds, or the partitions are revoked: as librdkafka with the offsets that it asks for itself."""
+        """Retries until it succeeds or the partitions are revoked, as librdkafka does for committed offsets."""
         while assignment == self.assignment:
             try:
                 offsets = await beginning(places)
@@ -316,7 +319,7 @@ class GroupConsumer:
                     return
                 await asyncio.sleep(BEGIN_AGAIN_S)
             else:
-                if assignment == self.assignment:  # nothing was revoked meanwhile
+                if assignment == self.assignment:  # nothing has been revoked since
                     self._assign(offsets.begin)
                     self.commit_async(offsets.commit)
                 return
@@ -327,7 +330,7 @@ class GroupConsumer:
         self._has_been_assigned(set(begin))
 
     def add(self, begin: Mapping[PartitionKey, int]) -> None:
-        """Read these partitions too. Only for a reader without a group."""
+        """Adds partitions. Only for a consumer without a group."""
         self._consumer.incremental_assign(_topic_partitions(begin))
         self._has_been_assigned(self._assigned | begin.keys())
 
@@ -338,7 +341,7 @@ class GroupConsumer:
         self.wake()
 
     def _on_revoke(self, consumer: "Consumer", partitions: "list[TopicPartition]") -> None:
-        """What is taken away is another member's from now on: neither handed out nor committed by us."""
+        """Revoked partitions belong to another member: drops their buffered records and never commits them."""
         gone = {(one.topic, one.partition) for one in partitions}
         self._assigned -= gone
         self._begun = {}
@@ -347,13 +350,14 @@ class GroupConsumer:
         self.assignment += 1
         consumer.unassign()
 
-    # Committing and leaving
+    # Commits and leaving
 
     async def commit(self, offsets: Mapping[PartitionKey, int]) -> None:
-        """Returns when the coordinator has them; Refused if it says no, Unanswered if it says nothing for a while.
+        """Returns when the coordinator has committed the offsets.
 
-        Not by a commit that waits in a thread: confluent-kafka serializes the calls of one consumer, so the event loop
-        would wait for it in `pump`, with all that it serves.
+        Raises KafkaApiError if it rejects them and UnknownOutcomeError without a response in COMMIT_S_MAX. Does not
+        use a blocking commit in a thread: confluent-kafka serializes the calls of one consumer, so `pump` would block
+        the event loop.
         """
         if not offsets:
             return
@@ -381,19 +385,19 @@ class GroupConsumer:
         self._commits.append((dict(offsets), answered))
 
     def _look_for(self, answered: "asyncio.Future[None]") -> None:
-        """Sooner than the poller comes by, for the usual answer of a millisecond or two."""
+        """Polls before the poller's timer, for the usual response time of a millisecond or two."""
         if not answered.done() and self._over is None:
             self.pump()
 
     def _on_commit(self, error: "KafkaError | None", partitions: "list[TopicPartition]") -> None:
-        """Called by librdkafka, inside `pump`. Commits of the same offsets are answered in their order."""
+        """Called by librdkafka, inside `pump`. Results of commits of the same offsets arrive in commit order."""
         offsets = {(one.topic, one.partition): one.offset for one in partitions}
         found = next((commit for commit in self._commits if commit[0] == offsets), None)
         if found is None:
             return
         self._commits.remove(found)
         answered = found[1]
-        if answered is None or answered.done():  # whoever asked has gone
+        if answered is None or answered.done():  # not awaited, or cancelled by its caller
             return
         refused = error or next((one.error for one in partitions if one.error is not None), None)
         if refused is None:
@@ -402,7 +406,7 @@ class GroupConsumer:
             answered.set_exception(from_kafka_error(refused))
 
     def _end(self, error: Exception) -> None:
-        """Nothing is answered any more: librdkafka is not asked again."""
+        """Stops polling; pending and later commits raise `error`."""
         self._poller.remove(self)
         self._over = self._over or error
         commits, self._commits = self._commits, []
@@ -411,20 +415,20 @@ class GroupConsumer:
                 answered.set_exception(error)
 
     async def acknowledge(self, positions: Mapping[PartitionKey, int]) -> dict[PartitionKey, int]:
-        """Commit those that are ahead of this assignment's beginning and of earlier acknowledgements."""
+        """Commits offsets that are beyond the start of this assignment and earlier acknowledgements; returns them."""
         ahead = {place: at for place, at in positions.items() if at > self._begun.get(place, at)}
         await self.commit(ahead)
         self._begun |= {place: max(at, self._begun[place]) for place, at in ahead.items() if place in self._begun}
         return ahead
 
     def commit_async(self, offsets: Mapping[PartitionKey, int]) -> None:
-        """Without waiting and without an answer, for those who will commit again in a moment."""
+        """Commits without waiting for the result, for callers that will commit again soon."""
         if offsets:
-            with suppress(KafkaApiError, UnknownOutcomeError):  # between two generations; the next one will do
+            with suppress(KafkaApiError, UnknownOutcomeError):  # between two generations; the next commit replaces it
                 self._commit(offsets, None)
 
     async def close(self) -> None:
-        """Leave the group. Takes a moment, during which the loop goes on."""
+        """Leaves the group. Closing librdkafka's consumer takes a moment, in a thread."""
         if self._closing is None:
             self._end(KafkaApiError(ErrorCode.UNKNOWN_MEMBER_ID, "the consumer has left its group"))
             self.wake()

@@ -1,7 +1,7 @@
-"""Reading a partition by offset: one Fetch, and the records in it that a reader may see.
+"""Reads a partition by offset: one Fetch, and the records in it that are visible to the reader.
 
-Decides what is left out: what lies before the asked offset in the same batch, control records, and what aborted
-transactions wrote. Keeps nothing between calls.
+Omits records before the requested offset in the same batch, control records and records of aborted transactions.
+Keeps no state between calls.
 """
 
 from collections.abc import Iterator, Sequence
@@ -17,8 +17,8 @@ from headrace.records.control import read_marker
 from headrace.records.record import Record, iter_records
 
 EARLIEST, LATEST = -2, -1
-# What one batch of a fetch may unpack to: as much as a topic may be told to take in one message (1 GiB) would let
-# one reader take the whole memory, so what is larger than this is for Kafka clients.
+# Maximum decompressed size of one batch. A topic may allow messages of 1 GiB, and one reader could exhaust the memory.
+# Batches above this limit need a Kafka client.
 UNPACKED_BYTES_MAX = 64 * 1024 * 1024
 
 
@@ -27,7 +27,7 @@ class Fetched(NamedTuple):
     high_watermark: int
     last_stable_offset: int
     log_start_offset: int
-    aborted: tuple[tuple[int, int], ...]  # first offset, producer id; in offset order
+    aborted: tuple[tuple[int, int], ...]  # first offset and producer id, in offset order
 
 
 async def fetch(
@@ -40,7 +40,7 @@ async def fetch(
     wait_ms: int = 0,
     committed_only: bool = True,
 ) -> Fetched:
-    """The batches from `offset` on, at least one if there is one. Waits for `wait_ms` if there is none."""
+    """Returns the batches from `offset` on, at least one if any exists; waits up to `wait_ms` if none does."""
     from kio.schema.fetch.v12.request import FetchPartition, FetchRequest, FetchTopic
     from kio.schema.fetch.v12.response import FetchResponse
     from kio.schema.types import TopicName
@@ -69,7 +69,7 @@ async def fetch(
 async def offsets_at(
     cluster: Cluster, topic: str, partitions: Sequence[int], timestamp_ms: int, *, committed_only: bool = True
 ) -> dict[int, int]:
-    """Per partition: the first offset at or after a time, or EARLIEST, or LATEST. -1: no record is that young."""
+    """Returns for each partition the first offset at or after a timestamp, EARLIEST or LATEST; -1 if there is none."""
     found = {}
     for partition in partitions:
         found[partition] = await _offset_at(cluster, topic, partition, timestamp_ms, committed_only)
@@ -103,7 +103,7 @@ def _check(cluster: Cluster, topic: str, partition: int, code: int) -> None:
 
 
 class Readable(NamedTuple):
-    """One batch that has something to read, and where the next one begins."""
+    """A batch with visible records, and the offset of the next batch."""
 
     header: BatchHeader
     batch: Buffer
@@ -111,9 +111,10 @@ class Readable(NamedTuple):
 
 
 def readable_batches(fetched: Fetched) -> Iterator[Readable]:
-    """The batches in order, without control batches and what aborted transactions wrote.
+    """Yields the batches in offset order, without control batches and batches of aborted transactions.
 
-    The broker names each aborted transaction by its first offset; it ends at its producer's next abort marker.
+    The broker lists each aborted transaction by its first offset; it ends at its producer's next abort marker. Raises
+    CorruptBatch if a checksum does not match.
     """
     view = memoryview(fetched.records)
     waiting = list(fetched.aborted)
@@ -142,7 +143,7 @@ def readable_records(fetched: Fetched, offset: int) -> Iterator[Record]:
 
 
 def next_offset(fetched: Fetched, offset: int) -> int:
-    """Where a reader who has seen all of this goes on, also past what it may not see."""
+    """Returns the offset at which to continue after this response, past records that are not visible."""
     last = offset
     for _, header in walk(memoryview(fetched.records)):
         last = max(last, header.next_offset)

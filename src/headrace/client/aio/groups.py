@@ -1,7 +1,7 @@
-"""The consumer group protocol, request by request, as Kafka's own clients speak it to a coordinator.
+"""Requests of the classic group protocol, as Kafka's clients send them to a coordinator.
 
-Decides the shape of each request and which code in an answer is a refusal. Who is a member of what is for the caller
-to remember; where the coordinator is, for `client.py`.
+Raises KafkaApiError for error codes in responses. Callers keep track of memberships; `client.py` finds the
+coordinator.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -14,13 +14,13 @@ from headrace.client.core.errors import KafkaApiError
 from headrace.model.errors import ErrorCode
 
 NO_GENERATION = -1
-# A coordinator answers a join when its rebalance timeout has passed; this much later it is not coming any more.
+# A coordinator responds to a join after its rebalance timeout; this much later the response is considered lost.
 GRACE_S = 5.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Membership:
-    """Who speaks. Without a generation: nobody in particular, for groups that have no members."""
+    """Identity of a member. Without a generation: a client that is no member, for groups without members."""
 
     group_id: str
     member_id: str = ""
@@ -40,7 +40,7 @@ class Joined(NamedTuple):
     protocol_name: str
     leader: str
     member_id: str
-    members: tuple[GroupMember, ...]  # for the leader only
+    members: tuple[GroupMember, ...]  # only for the leader
 
 
 class Protocol(NamedTuple):
@@ -57,7 +57,7 @@ async def join(
     session_timeout_ms: int,
     rebalance_timeout_ms: int,
 ) -> Joined:
-    """A newcomer is first given an id and then joins with it (KIP-394); callers see one call."""
+    """Joins the group. A new member first receives an id and then joins with it (KIP-394), within one call."""
     member_id = who.member_id
     for _ in range(2):
         answer = await _join_once(
@@ -104,11 +104,11 @@ async def _join_once(
 
     async def attempt(broker_id: int) -> Any:
         answer = await coordinators.cluster.call_broker(broker_id, request, JoinGroupResponse, wait_s)
-        if int(answer.error_code) != ErrorCode.MEMBER_ID_REQUIRED:  # the answer is needed for its member id
+        if int(answer.error_code) != ErrorCode.MEMBER_ID_REQUIRED:  # the response carries the member id
             _check(answer.error_code, who.group_id)
         return answer
 
-    # A join without an id adds a member whose id was in the lost response: the group would wait for it.
+    # A join without an id adds a member whose id is in the lost response, and the group would wait for it.
     return await coordinators.ask(who.group_id, attempt, repeatable=bool(member_id))
 
 
@@ -121,7 +121,7 @@ async def sync(
     protocol_name: str | None = None,
     wait_s: float,
 ) -> bytes:
-    """This member's share; waits until the leader has handed in everybody's."""
+    """Returns this member's assignment; waits until the leader has sent the assignment of all members."""
     from kio.schema.sync_group.v5.request import SyncGroupRequest, SyncGroupRequestAssignment
     from kio.schema.sync_group.v5.response import SyncGroupResponse
     from kio.schema.types import GroupId
@@ -163,7 +163,8 @@ async def leave(coordinators: CoordinatorCache, who: Membership) -> None:
 
     identity = MemberIdentity(member_id=who.member_id, group_instance_id=who.group_instance_id)
     request = LeaveGroupRequest(group_id=GroupId(who.group_id), members=(identity,))
-    answer = await _call(coordinators, who, request, LeaveGroupResponse, repeatable=False)  # it would be unknown
+    # a repeated request would fail with UNKNOWN_MEMBER_ID
+    answer = await _call(coordinators, who, request, LeaveGroupResponse, repeatable=False)
     for member in answer.members:
         _check(member.error_code, who.group_id)
 
@@ -176,7 +177,7 @@ class Offset(NamedTuple):
 
 
 async def commit(coordinators: CoordinatorCache, who: Membership, offsets: Iterable[Offset]) -> None:
-    """All of them, or the first refusal."""
+    """Commits all offsets; raises the first error."""
     from kio.schema.offset_commit.v8.request import (
         OffsetCommitRequest,
         OffsetCommitRequestPartition,
@@ -214,7 +215,7 @@ async def commit(coordinators: CoordinatorCache, who: Membership, offsets: Itera
 async def committed(
     coordinators: CoordinatorCache, group_id: str, wanted: Mapping[str, Sequence[int]] | None = None
 ) -> list[Offset]:
-    """What the group has committed, of the wanted partitions or of all. Partitions without a commit have -1."""
+    """Returns the group's committed offsets of the wanted partitions or of all; -1 for partitions without one."""
     from kio.schema.offset_fetch.v7.request import OffsetFetchRequest, OffsetFetchRequestTopic
     from kio.schema.offset_fetch.v7.response import OffsetFetchResponse
     from kio.schema.types import GroupId, TopicName

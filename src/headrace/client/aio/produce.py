@@ -1,6 +1,7 @@
-"""Handing a whole record batch to the leader of its partition, unopened.
+"""Sends a complete record batch to the leader of its partition without decoding it.
 
-Decides when it may be sent again: a batch that carries a producer id cannot be written twice, any other one could.
+A batch with a producer id is retried after a lost response, since the broker deduplicates it. Any other batch could
+be appended twice, so it is retried only if it was certainly not appended.
 """
 
 from datetime import timedelta
@@ -13,7 +14,7 @@ from headrace.records.batch import BatchHeader
 from headrace.records.record import checked_header
 
 ACKS_ALL, ACKS_LEADER = -1, 1
-# The broker has surely not written the batch.
+# Errors after which the batch has certainly not been appended.
 _NOT_WRITTEN = frozenset(
     {
         ErrorCode.LEADER_NOT_AVAILABLE,
@@ -27,7 +28,7 @@ _NOT_WRITTEN = frozenset(
 
 
 def checked(batch: bytes) -> BatchHeader:
-    """The header of what is surely one batch of records; the broker checks the rest."""
+    """Checks that the bytes are one batch of records and returns its header; the broker validates the rest."""
     header = checked_header(batch)
     if header.is_control or header.is_transactional:
         raise CorruptBatch("control batches and batches of transactions come from Kafka clients only")
@@ -35,7 +36,7 @@ def checked(batch: bytes) -> BatchHeader:
 
 
 async def send_batch(cluster: Cluster, topic: str, partition: int, batch: bytes, acks: int = ACKS_ALL) -> int:
-    """The offset of its first record."""
+    """Appends the batch and returns the offset of its first record."""
     from kio.schema.produce.v9.request import PartitionProduceData, ProduceRequest, TopicProduceData
     from kio.schema.produce.v9.response import ProduceResponse
     from kio.schema.types import TopicName

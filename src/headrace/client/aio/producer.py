@@ -1,8 +1,8 @@
-"""Producing from an event loop: what many callers send at once leaves as few record batches.
+"""Producer for the event loop: messages that many callers send at once are combined into few record batches.
 
-librdkafka gathers, compresses and sends on threads of its own; its delivery reports are fetched by the loop itself,
-every millisecond while something is under way. A thread that waits for them would have to fight the loop for the
-interpreter's lock; docs/adr/0007 has what was measured of both, and of confluent-kafka's AIOProducer.
+librdkafka batches, compresses and sends on threads of its own. The event loop polls its delivery reports every
+millisecond while messages are in flight. A thread that waits for them would compete with the event loop for the GIL;
+docs/adr/0007 has measurements of both, and of confluent-kafka's AIOProducer.
 """
 
 import asyncio
@@ -21,22 +21,22 @@ if TYPE_CHECKING:
     from confluent_kafka import KafkaError, Message, Producer
 
 Headers = list[tuple[str, bytes | None]]
-# Value, key, partition, time and headers of a message.
+# Value, key, partition, timestamp and headers of a message.
 ProducerRecord = tuple[bytes | None, bytes | None, int, int, Headers | None]
 ANY_PARTITION = -1
-NOW = 0  # librdkafka's word for "the time at which it was produced"
+NOW = 0  # librdkafka's value for "the time of the produce call"
 
-# Reports wait for this long at most. Shorter, and the loop is busy looking; longer, and clients feel it.
+# Maximum delay of delivery reports. A shorter interval keeps the loop busy polling; a longer one adds visible latency.
 POLL_INTERVAL_S = 0.001
-# Left for callers with single messages while uploads fill the rest.
+# The other half of the queue is reserved for single messages while uploads fill this one.
 UPLOAD_MESSAGES_MAX = QUEUED_MESSAGES_MAX // 2
 FLUSH_TIMEOUT_S = 5.0
-# Long uploads with a producer of their own: a few threads and up to QUEUED_KIB_MAX each. Those on top share.
+# Long uploads with a producer of their own, which takes a few threads and up to QUEUED_KIB_MAX. Further ones share.
 STREAMS_MAX = 4
 
 
 class RecordMetadata(NamedTuple):
-    """Where a message was put; no offset if nobody was asked to acknowledge it."""
+    """Partition and offset of a message; the offset is None without acknowledgements."""
 
     partition: int
     offset: int | None
@@ -44,13 +44,13 @@ class RecordMetadata(NamedTuple):
 
 
 class Report(Protocol):
-    """Whoever is told what became of messages."""
+    """Receiver of delivery reports."""
 
     def delivered(self, error: "KafkaError | None", message: "Message", /) -> None: ...
 
 
 class _Known(NamedTuple):
-    """A topic as the producers know it, or will when they have looked again."""
+    """A topic's metadata as the producers have it, or will have it after the refresh in `looking`."""
 
     id: UUID | None
     partitions: int
@@ -61,7 +61,7 @@ class AsyncProducer:
     def __init__(
         self, bootstrap: str, settings: PublisherSettings, forget: Callable[[str], None] = lambda topic: None
     ) -> None:
-        """`forget` is called with the name of a topic that was deleted or created again."""
+        """`forget` is called with the name of a topic that was deleted or recreated."""
         self._loop = asyncio.get_running_loop()
         self._forget, self._timeout_s = forget, settings.request_timeout_ms / 1000
         self._topics: dict[str, _Known] = {}
@@ -73,17 +73,18 @@ class AsyncProducer:
 
     @property
     def under_way(self) -> int:
-        """Messages that have been accepted and not yet been answered, those of streams of their own among them."""
+        """Number of messages without an outcome, including those of streams."""
         return self._under_way + sum(len(one) for one in self._streams)
 
     def warm(self) -> None:
-        """Have the usual producer ready: librdkafka takes half a second to get an idempotent one its id."""
+        """Creates the default producer in advance: an idempotent producer needs half a second to get its id."""
         self._producers.get(None)
 
     async def learn(self, topic: TopicMetadata) -> None:
-        """To be called before a message is sent: producers get to know a topic's new partitions in five minutes only.
+        """Refreshes the producers' metadata if the topic was recreated or its partition count has changed.
 
-        A topic that was created again, or has more partitions than before, is looked up again by them.
+        To be called before a message is sent: on their own, producers refresh a topic's partitions every five
+        minutes.
         """
         known = self._topics.get(topic.name)
         if known is None or known.id != topic.id or known.partitions != len(topic.partitions):
@@ -98,10 +99,10 @@ class AsyncProducer:
                 self._topics.clear()
             known = self._topics[topic.name] = _Known(topic.id, len(topic.partitions), looking)
         if known.looking is not None and not known.looking.done():
-            await asyncio.shield(known.looking)  # others wait for it too
+            await asyncio.shield(known.looking)  # shared with other callers
 
     def failure(self, topic: str, error: "KafkaError") -> Exception:
-        """What a delivery report's error means."""
+        """Returns the exception for the error of a delivery report."""
         from confluent_kafka import KafkaError
 
         gone = (KafkaError._UNKNOWN_TOPIC, KafkaError._UNKNOWN_PARTITION, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
@@ -111,9 +112,9 @@ class AsyncProducer:
         return PartitionDeleted(topic)
 
     def open_stream(self, acks: Acks | None) -> "Producer | None":
-        """A producer for one long upload alone, to be given to `close_stream`; None if there are enough of them.
+        """Returns a producer for one long upload, to be passed to `close_stream`; None if STREAMS_MAX are open.
 
-        It reports failures only: a report for every success is a third of what an upload costs.
+        It reports failures only: reports for every success are a third of the cost of an upload.
         """
         if len(self._streams) >= STREAMS_MAX:
             return None
@@ -135,13 +136,16 @@ class AsyncProducer:
         headers: Headers | None = None,
         acks: Acks | None = None,
     ) -> "asyncio.Future[RecordMetadata]":
-        """The future ends with the place, a Refused or an Unanswered. OverloadedError is raised at once."""
+        """Sends a message; the future gets its RecordMetadata, a KafkaApiError or an UnknownOutcomeError.
+
+        Raises OverloadedError at once if the queue is full.
+        """
         future: asyncio.Future[RecordMetadata] = self._loop.create_future()
 
         def delivered(error: "KafkaError | None", message: "Message") -> None:
             self._under_way -= 1
             if future.done():
-                return  # whoever waited has gone
+                return  # cancelled by its caller
             if error is not None:
                 future.set_exception(self.failure(topic, error))
             else:
@@ -178,10 +182,10 @@ class AsyncProducer:
         acks: Acks | None = None,
         partition: int = ANY_PARTITION,
     ) -> int:
-        """Queue dicts of key and value; returns how many there was room for. Those left out have an `_error` now.
+        """Queues dicts of key and value; returns how many were queued. Those that were not get an `_error`.
 
-        librdkafka takes neither headers nor times here, and looks at no message's own partition; messages that have
-        some go through `send_with_listener`. A dict's `callback` gets its outcome instead of the report.
+        librdkafka accepts neither headers nor timestamps here and ignores a message's own partition; messages with
+        any of these go through `send_with_listener`. A dict's `callback` receives its outcome instead of `report`.
         """
         producer = self._producers.checked(acks)
         try:
@@ -197,31 +201,31 @@ class AsyncProducer:
     def send_with_listener(
         self, topic: str, message: ProducerRecord, report: "Report", acks: Acks | None = None
     ) -> None:
-        """One message whose outcome is told to the upload instead of a future."""
+        """Sends one message whose outcome goes to `report` instead of a future."""
         value, key, partition, timestamp_ms, headers = message
         self._produce(acks, topic, value, key, partition, report.delivered, timestamp_ms, headers)
 
     async def wait_for_room(self) -> None:
-        """Until there is room for another piece of an upload."""
+        """Waits until the queue has space for more messages of an upload."""
         while self._under_way >= UPLOAD_MESSAGES_MAX:
             await self.polled()
 
     async def polled(self) -> None:
-        """Until the reports have been looked at once more. Something must be under way."""
+        """Waits for the next poll of the delivery reports. A message must be in flight."""
         assert self._under_way, "nothing is in flight, so the poll timer would not run"
         if self._next_poll is None:
             self._next_poll = self._loop.create_future()
-        await asyncio.shield(self._next_poll)  # others wait for it too
+        await asyncio.shield(self._next_poll)  # shared with other callers
 
     def delivery_done(self) -> None:
         self._under_way -= 1
 
     def poll(self) -> None:
-        """Serve the delivery reports. A producer with a fatal error is replaced; this raises nothing then."""
+        """Serves the delivery reports. Replaces a producer with a fatal error instead of raising it."""
         self._producers.poll()
 
     def _release(self, finished: "list[Producer]") -> None:
-        """In a thread: ending a producer's own threads takes a moment."""
+        """Drops the producers in a thread, because stopping librdkafka's threads takes a moment."""
         self._loop.run_in_executor(None, finished.clear)
 
     def _keep_polling(self) -> None:
@@ -232,7 +236,7 @@ class AsyncProducer:
     def _poll_once(self) -> None:
         try:
             self.poll()
-        finally:  # whatever a report's recipient raises: the others still wait for theirs
+        finally:  # also if a report's receiver raises: other callers still wait for theirs
             if self._next_poll is not None:
                 self._next_poll.set_result(None)
                 self._next_poll = None
@@ -241,7 +245,7 @@ class AsyncProducer:
                 self._loop.call_later(POLL_INTERVAL_S, self._poll_once)
 
     async def close(self) -> None:
-        """Lets what is under way arrive, for a few seconds at most."""
+        """Waits for messages in flight, FLUSH_TIMEOUT_S at most."""
         from confluent_kafka import KafkaException
 
         deadline = self._loop.time() + FLUSH_TIMEOUT_S

@@ -1,7 +1,7 @@
-"""The librdkafka producers of a publisher, one for each level of acknowledgement; a broken one is replaced.
+"""librdkafka producers of a publisher, one per acknowledgement level; a producer with a fatal error is replaced.
 
-An idempotent producer whose sequence cannot be continued has a fatal error: it takes nothing more, for ever.
-librdkafka reports that error once, by an exception from `poll`, and from then on by one from each `produce`.
+An idempotent producer whose sequence cannot be continued has a fatal error and accepts no message any more.
+librdkafka reports that error once, by an exception from `poll`, and from then on by an exception from each `produce`.
 """
 
 import logging
@@ -18,19 +18,19 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-# What may wait in memory for the broker, over all callers. A restart of the broker takes a second or two: that much
-# of a brisk load fits, and more would only make each caller's wait longer than its patience.
+# Queue limits over all callers. A broker restart takes a second or two. Under high load that many messages fit; more
+# would only extend each caller's wait beyond its timeout.
 QUEUED_MESSAGES_MAX = 200_000
 QUEUED_KIB_MAX = 64 * 1024
-# An upload is answered at its end: no client waits for a single message of it, and large batches cost the broker less.
+# An upload gets one response at its end, so a single message may wait, and large batches cost the broker less.
 STREAM_LINGER_MS = 20
-_MESSAGE_BYTES = 1_000_000  # librdkafka's default, which is also the most that a batch has without a larger message
+_MESSAGE_BYTES = 1_000_000  # librdkafka's default, which also limits batches without a larger message
 
 Config = dict[str, str | int | float | bool]
 
 
 class Acks(Enum):
-    """What an acknowledgement means, in the words of headrace's settings."""
+    """Acknowledgement level, as named by headrace's settings."""
 
     ALL = "all"
     LEADER = "leader"
@@ -55,13 +55,15 @@ class Producers:
     def __init__(
         self, bootstrap: str, settings: PublisherSettings, release: "Callable[[list[Producer]], object]"
     ) -> None:
-        """`release` gets the last references to producers that have reported everything, to drop where it may wait."""
+        """`release` receives the last references to retired producers without messages in flight and may drop them in
+        a thread, because that blocks.
+        """
         self._bootstrap, self._settings, self._release = bootstrap, settings, release
         self._current: dict[Acks, Producer] = {}
         self._retired: list[Producer] = []
 
     def get(self, acks: Acks | None) -> "Producer":
-        """The producer of this level, or of the settings' one; made when it is first needed."""
+        """Returns the producer of this level, or of the level in the settings; creates it on first use."""
         level = self._settings.acks if acks is None else acks
         producer = self._current.get(level)
         if producer is None:
@@ -69,18 +71,18 @@ class Producers:
         return producer
 
     def checked(self, acks: Acks | None) -> "Producer":
-        """The same, after a fatal error that is known has replaced it. Serves its delivery reports."""
+        """Like `get`, after serving delivery reports and replacing a producer with a known fatal error."""
         self._poll(self.get(acks))
         return self.get(acks)
 
     def make_stream(self, acks: Acks | None) -> "Producer":
-        """A producer for one long upload alone. It reports failures only."""
+        """Returns a producer for one long upload. It reports failures only."""
         level = self._settings.acks if acks is None else acks
         patient = {"linger.ms": max(self._settings.linger_ms, STREAM_LINGER_MS), "delivery.report.only.error": True}
         return make_producer(self._bootstrap, self._config(level) | patient)
 
     def poll(self) -> None:
-        """Serve the delivery reports of all."""
+        """Serves the delivery reports of all producers."""
         for producer in self.all():
             self._poll(producer)
         finished = [one for one in self._retired if not len(one)]
@@ -92,7 +94,7 @@ class Producers:
         return [*self._current.values(), *self._retired]
 
     def retire(self, broken: "Producer", error: "KafkaException") -> None:
-        """It takes no more messages, and still reports what becomes of those it has."""
+        """Retires a broken producer: it accepts no more messages and still reports the outcome of those it has."""
         for acks, producer in self._current.items():
             if producer is broken:
                 log.error("Producer with acks=%s failed; the next message gets a new one: %s", acks.value, error)
@@ -113,11 +115,11 @@ class Producers:
         retries = settings.retries if acks is not Acks.NONE else 0
         return {
             "client.id": settings.client_id,
-            # Callers look up a topic before they produce to it. One that was deleted since must not be created again,
+            # Callers look up a topic before they produce to it. One that was deleted since then must not be recreated
             # with default partitions and without its configs.
             "allow.auto.create.topics": False,
             "acks": _ACKS_CONFIG[acks],
-            # Without a retry nothing can be written twice, and without acks from all nothing is certain anyway.
+            # Without retries nothing is written twice, and without acks=all there is no guarantee to extend.
             "enable.idempotence": acks is Acks.ALL and retries > 0,
             "retries": retries,
             "retry.backoff.ms": max(settings.retry_backoff_ms, 1),
@@ -126,21 +128,21 @@ class Producers:
             "request.timeout.ms": settings.request_timeout_ms,
             "linger.ms": settings.linger_ms,
             "compression.type": "lz4",
-            "partitioner": "murmur2_random",  # where Java puts a key; without one, sticky
+            "partitioner": "murmur2_random",  # as Java's partitioner for messages with a key; sticky without one
             "queue.buffering.max.messages": QUEUED_MESSAGES_MAX,
             "queue.buffering.max.kbytes": QUEUED_KIB_MAX,
-            # How large a message may be is the topic's to decide (max.message.bytes). Batches keep their size
-            # (batch.size): only a message that is larger by itself makes a larger one.
+            # The topic limits the message size (max.message.bytes). Batches keep their size (batch.size): only a
+            # message that is larger by itself makes a larger batch.
             "message.max.bytes": max(settings.message_bytes_max, _MESSAGE_BYTES),
         }
 
 
 def refresh(producers: "Sequence[Producer]", topic: str, timeout_s: float) -> None:
-    """Have them look at the topic's partitions again. Waits for the broker: not for an event loop."""
+    """Refreshes the topic's metadata in these producers. Blocks on the broker: not for an event loop."""
     from confluent_kafka import KafkaException
 
     for producer in producers:
-        with suppress(KafkaException):  # without an answer they look again by themselves, some minutes later
+        with suppress(KafkaException):  # without a response they refresh by themselves some minutes later
             producer.list_topics(topic, timeout_s)
 
 

@@ -1,8 +1,8 @@
-"""Single messages of many callers: sent together and answered one after the other, so that nobody else has to wait.
+"""Adaptive batching of single-message produce calls.
 
-Callers who come alone are sent on at once. When many come, each waits a little for the others, and the answers leave
-a few at a time. Left to themselves the callers would fall into step: a burst of requests, a burst of answers, and a
-processor that is free for nobody else for milliseconds. docs/adr/0023 has what was measured.
+Under low load, calls are sent at once. Under high load, a call waits briefly for others, and the results are
+delivered a few per event-loop iteration. Without this the callers would synchronize: a burst of requests, then a
+burst of responses, and no processor time for other work for milliseconds. docs/adr/0023 has the measurements.
 """
 
 import asyncio
@@ -16,30 +16,30 @@ from headrace.client.aio.producer_pool import Acks
 if TYPE_CHECKING:
     from confluent_kafka import KafkaError, Message
 
-# As many as this within a window are many. At that rate, 6,400 a second, waiting for others saves the broker more
-# requests than it costs a caller time; below it there are too few to wait for.
+# Messages per window from which on the load is high. At that rate, 6,400 per second, batching saves the broker more
+# requests than it costs a caller latency; below it, too few calls would share a batch.
 HIGH_LOAD_MESSAGES = 32
 HIGH_LOAD_WINDOW_S = 0.005
-# While many come, messages are gathered until this share of all callers is in, but no fewer than that many, and for
-# this many lingers at most; then librdkafka lingers once more. A batch of so few costs the broker hardly more than one
-# message. Not all: the rest come meanwhile, and whoever waited for the last one would wait for nothing.
+# Under high load, messages are collected until this share of all pending callers has joined, but at least GATHERED_MIN,
+# and for at most this many lingers; then librdkafka lingers once more. A batch of so few costs the broker hardly more
+# than one message. Not all callers: the rest arrive during that time, and waiting for the last one would gain nothing.
 GATHERED_SHARE = 0.75
 GATHERED_MIN = 16
 GATHERED_LINGERS = 3
-# Whoever lingers for longer than a few milliseconds has all the company there is.
+# With a linger above a few milliseconds, waiting longer adds no callers.
 GATHER_S_MAX = 0.010
-# Answers that leave in one turn of the loop. One by one costs a sixth of the requests; all at once is a burst again.
+# Results per event-loop iteration. One per iteration costs a sixth of the throughput; all at once is a burst again.
 RESPONSES_PER_ITERATION = 6
 
 
 class LoadDetector:
-    """Tells whether many come at once."""
+    """Detects high load from the number of messages per window."""
 
     def __init__(self) -> None:
         self._seen, self._window_ends_s, self._is_large = 0, 0.0, False
 
     def joined(self, now_s: float) -> bool:
-        """Somebody has come: whether the last window was a full one, and has only just ended."""
+        """Counts a message; returns whether the previous window was full and has only just ended."""
         if now_s >= self._window_ends_s:
             just_ended = now_s < self._window_ends_s + HIGH_LOAD_WINDOW_S
             self._is_large = just_ended and self._seen >= HIGH_LOAD_MESSAGES
@@ -55,22 +55,23 @@ class RequestBatcher:
         self._loop = asyncio.get_running_loop()
         self._crowd = LoadDetector()
         self._gathered: list[_Caller] = []
-        self._waiting = 0  # callers without an answer
-        self._timer: asyncio.TimerHandle | None = None  # at which those who are gathered go
-        self._answers: deque[tuple[asyncio.Future[RecordMetadata], Message]] = deque()  # that nobody has heard of yet
+        self._waiting = 0  # callers without a result
+        self._timer: asyncio.TimerHandle | None = None  # when the collected messages are sent
+        # results that have not been delivered yet
+        self._answers: deque[tuple[asyncio.Future[RecordMetadata], Message]] = deque()
 
     def send(self, topic: str, message: ProducerRecord, acks: Acks | None = None) -> "asyncio.Future[RecordMetadata]":
-        """The future ends with the place, a Refused, an Unanswered or a OverloadedError."""
+        """Sends a message; the future gets its RecordMetadata or the exception that `AsyncProducer.send` documents."""
         future: asyncio.Future[RecordMetadata] = self._loop.create_future()
         caller = _Caller(self, future, topic, message, acks)
         self._waiting += 1
         is_crowded = self._gather_s > 0 and self._crowd.joined(self._loop.time())
         if self._gathered or is_crowded:
-            self._gather(caller)  # also when the crowd has gone: messages keep their order
+            self._gather(caller)  # also after the load has dropped: messages keep their order
         else:
             self._send(caller)
         if is_crowded:
-            # Whoever else needs this processor has it now, not when the whole crowd has been served.
+            # Lets other processes on this core run now, not only after all calls have been served.
             os.sched_yield()
         return future
 
@@ -91,7 +92,7 @@ class RequestBatcher:
     def _send(self, caller: "_Caller") -> None:
         try:
             self._publisher.send_with_listener(caller.topic, caller.message, caller, caller.acks)
-        except Exception as error:  # the call may be over: whatever it is reaches its caller by the future
+        except Exception as error:  # the call may have returned already: every error goes to the future
             self._fail(caller, error)
 
     def delivered(self, caller: "_Caller", error: "KafkaError | None", message: "Message") -> None:
@@ -112,7 +113,7 @@ class RequestBatcher:
         for _ in range(min(RESPONSES_PER_ITERATION, len(self._answers))):
             future, message = self._answers.popleft()
             self._waiting -= 1
-            if not future.done():  # else whoever waited has gone
+            if not future.done():  # cancelled by its caller otherwise
                 future.set_result(place_of(message))
         if self._answers:
             self._loop.call_soon(self._answer_some)
@@ -120,7 +121,7 @@ class RequestBatcher:
 
 
 class _Caller:
-    """One message, and whoever waits for what becomes of it."""
+    """One message and the future of its caller."""
 
     __slots__ = ("_singles", "acks", "future", "message", "topic")
 

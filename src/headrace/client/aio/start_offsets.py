@@ -1,4 +1,4 @@
-"""Where a consumer begins, so that it neither misses a record nor takes a group back behind what it has committed."""
+"""Start offsets of consumers: chosen so that no record is missed and no committed offset is moved backwards."""
 
 import asyncio
 from collections.abc import Awaitable, Callable, Mapping, Sequence
@@ -8,16 +8,16 @@ from headrace.client.aio.consumer import Begin, GroupConsumerConfig, PartitionKe
 from headrace.client.aio.fetch import EARLIEST, LATEST, offsets_at
 from headrace.client.aio.groups import committed
 
-# One request each: so many at a time use a small part of the connections to a broker.
+# One request per partition; this many at a time use a small part of the connections to a broker.
 REQUESTS_AT_ONCE = 32
 _NOTHING = -1
 
 
 class GroupBeginning:
-    """Of each assignment: the furthest of what is committed, what the client has seen, and what it has been sent.
+    """Start offsets of an assignment: the highest of committed offset, last seen by the client, and last sent to it.
 
-    The client has seen, or is about to receive on its connection, what lies before. Only what it has seen is committed,
-    and, for a group that begins at the latest records, where that is.
+    The client has seen the records before that offset or is about to receive them on its connection. Only what it has
+    seen is committed and, for a group that starts at the latest offset, that offset.
     """
 
     def __init__(
@@ -37,13 +37,13 @@ class GroupBeginning:
     async def __call__(self, places: Sequence[PartitionKey]) -> Begin:
         group_has = await self._committed(places)
         ends = await self._ends([place for place in places if self._seen.get(place, _NOTHING) > group_has[place]])
-        # An id from before the topic was created again may be beyond its end: nobody has seen what comes there.
+        # An event id from before the topic was recreated may lie beyond the log end: the records there are unseen.
         commit = {place: self._seen[place] for place, end in ends.items() if self._seen[place] <= end}
         begin = {place: max(group_has[place], commit.get(place, _NOTHING), self._sent(place)) for place in places}
         fresh = [place for place, at in begin.items() if at == _NOTHING]
         if self._latest:
             latest = await self._ends(fresh, committed_only=self._committed_only)
-            begin, commit = begin | latest, commit | latest  # or a reconnect would find a later end
+            begin, commit = begin | latest, commit | latest  # otherwise a reconnect would find a later end
         else:
             begin |= dict.fromkeys(fresh, EARLIEST)
         return Begin(begin, commit)
@@ -62,9 +62,10 @@ class GroupBeginning:
 async def topic_beginning(
     cluster: Cluster, topic: str, count: int, seen: Mapping[PartitionKey, int], settings: GroupConsumerConfig
 ) -> list[int]:
-    """Per partition: behind what the client has seen, or where a client that has seen nothing begins.
+    """Returns for each partition the offset after what the client has seen, or the start offset of a new client.
 
-    A partition that the client's id does not name was added after that id was made: it is read from its start.
+    A partition that the client's event id does not name was added after that id was created: it is read from its
+    start.
     """
     places = [(topic, partition) for partition in range(count)]
     when = LATEST if settings.offset_reset == "latest" and not seen else EARLIEST

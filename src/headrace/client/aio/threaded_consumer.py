@@ -1,7 +1,7 @@
-"""A Kafka consumer for an event loop: librdkafka's, in a thread of its own, a few portions ahead of its reader.
+"""Kafka consumer for an event loop: librdkafka's consumer in a thread, a few portions ahead of its reader.
 
-Decides how far ahead, and when the consumer leaves its group. A reader who stops taking portions stops the thread's
-polling, and with it, after `max.poll.interval.ms`, the membership: as with any Kafka consumer.
+A reader that takes no more portions stops the thread's polling and thereby, after `max.poll.interval.ms`, the
+membership, as with any Kafka consumer.
 """
 
 import asyncio
@@ -21,9 +21,9 @@ from headrace.model.errors import ErrorCode
 if TYPE_CHECKING:
     from confluent_kafka import Consumer, KafkaError, Message, TopicPartition
 
-# Two: one being sent while the next is made.
+# Two: one is sent while the next is prepared.
 PORTIONS_AHEAD_MAX = 2
-# An idle thread looks this often whether somebody wants to commit, or wants it to stop.
+# How often an idle thread checks for commits and for `stop`.
 POLL_S = 0.1
 
 Chunk = TypeVar("Chunk")
@@ -37,13 +37,13 @@ class PartitionOffset(NamedTuple):
 
 
 class Assigned(NamedTuple):
-    """The consumer's whole share from now on."""
+    """The consumer's complete assignment from now on."""
 
     places: tuple[PartitionOffset, ...]
 
 
 class PartitionMessages(NamedTuple):
-    """Messages of one partition, one behind the other."""
+    """Consecutive messages of one partition."""
 
     topic: str
     partition: int
@@ -52,14 +52,14 @@ class PartitionMessages(NamedTuple):
 
 class Read(NamedTuple, Generic[Chunk]):
     portion: Chunk
-    assignment: int  # grows with each assignment and revocation: what is read later may not be acknowledged with this
+    assignment: int  # increases with each assignment and revocation; a commit for an older one is rejected
 
 
 Event = Assigned | Read[Chunk] | Exception
 
 
 class ThreadedConsumer(Generic[Chunk]):
-    """`make_portion` turns messages into what the reader wants, in the thread, where it holds up nobody."""
+    """`make_portion` converts messages for the reader, in the thread, where it does not block the event loop."""
 
     def __init__(
         self,
@@ -73,7 +73,7 @@ class ThreadedConsumer(Generic[Chunk]):
         messages_max: int,
         ended: Callable[[], None],
     ) -> None:
-        """With `beginning` it is asked, on the event loop, where each assignment begins."""
+        """`beginning` returns the start offsets of each assignment; it runs on the event loop."""
         self._bootstrap, self._settings, self._make_portion = bootstrap, settings, make_portion
         self._topics, self._places, self._messages_max = list(topics), places, messages_max
         self._beginning = beginning
@@ -95,22 +95,22 @@ class ThreadedConsumer(Generic[Chunk]):
         self._stopped.set()
 
     def fail(self, error: Exception) -> None:
-        """There is no point in going on: the reader gets what has come, then the error."""
+        """Ends the consumer: the reader gets the portions so far, then the error."""
         self._events.put_nowait(error)
 
     async def next_event(self) -> "Assigned | Read[Chunk]":
-        """What has come, in its order. Raises what ended the consumer."""
+        """Returns events in order. Raises the error that ended the consumer."""
         event = await self._events.get()
         if isinstance(event, Exception):
             raise event
         return event
 
     def taken(self) -> None:
-        """The reader is done with a portion: there may be another."""
+        """Releases a portion, so that the thread may prepare another."""
         self._room.release()
 
     def store(self, places: Sequence[PartitionOffset], assignment: int) -> None:
-        """Leave these to librdkafka's own commits, unless the group has rebalanced since they were read."""
+        """Stores offsets for librdkafka's auto-commit, unless the group has rebalanced since they were read."""
 
         def store(consumer: "Consumer") -> None:
             if assignment == self._assignment:
@@ -119,7 +119,10 @@ class ThreadedConsumer(Generic[Chunk]):
         self._orders.put(store)
 
     async def commit(self, places: Sequence[PartitionOffset], assignment: int | None = None) -> None:
-        """Returns when the broker has them; raises the first refusal, also if they were read in another assignment."""
+        """Returns when the broker has committed the offsets; raises the first error.
+
+        If `assignment` is given and the group has rebalanced since, raises KafkaApiError with ILLEGAL_GENERATION.
+        """
         if not places:
             return
         answered: asyncio.Future[None] = self._loop.create_future()
@@ -188,7 +191,7 @@ class ThreadedConsumer(Generic[Chunk]):
         return False
 
     def _obey(self, consumer: "Consumer") -> None:
-        """In this thread and no other: whoever else calls a consumer that is being polled waits for ever."""
+        """Runs the queued orders, in this thread only: a consumer that is being polled blocks other threads forever."""
         while not self._orders.empty():
             self._orders.get()(consumer)
 
@@ -220,7 +223,7 @@ class ThreadedConsumer(Generic[Chunk]):
     def _call(self, do: Callable[[], None]) -> None:
         try:
             self._loop.call_soon_threadsafe(do)
-        except RuntimeError:  # the loop has ended, and everybody who could listen with it
+        except RuntimeError:  # the event loop is closed, and its readers with it
             self._stopped.set()
 
 
@@ -229,7 +232,7 @@ async def _awaited(beginning: Beginning, places: Sequence[tuple[str, int]]) -> B
 
 
 def _answer(answered: "asyncio.Future[None]", error: Exception | None) -> None:
-    if answered.done():  # whoever asked has gone
+    if answered.done():  # cancelled by its caller
         return
     if error is None:
         answered.set_result(None)
@@ -244,7 +247,7 @@ def _runs(messages: "Sequence[Message]") -> list[PartitionMessages]:
     for message in messages:
         if message.partition() != partition or message.topic() != topic:
             topic, partition = message.topic(), message.partition()
-            runs.append(PartitionMessages(topic or "", partition or 0, []))  # without error it has both
+            runs.append(PartitionMessages(topic or "", partition or 0, []))  # a message without error has both
         runs[-1].messages.append(message)
     return runs
 
@@ -277,10 +280,10 @@ def _commit(consumer: "Consumer", places: Sequence[PartitionOffset]) -> None:
 
 
 def _harmless(error: "KafkaError") -> bool:
-    """Ends of partitions, and what librdkafka goes on trying by itself: a broker that is away for a while."""
+    """Whether librdkafka continues by itself: ends of partitions, and brokers that are unavailable for a while."""
     from confluent_kafka import KafkaError
 
-    if error.code() == KafkaError.UNKNOWN_TOPIC_OR_PART:  # it was there when we began: somebody has deleted it
+    if error.code() == KafkaError.UNKNOWN_TOPIC_OR_PART:  # it existed at the start: the topic was deleted
         return False
     return bool(error.retriable()) or error.code() in (
         KafkaError._PARTITION_EOF,

@@ -1,8 +1,8 @@
-"""Notices that topics which somebody reads have been deleted: librdkafka would wait for them to come back, in silence.
+"""Detects that subscribed topics were deleted. librdkafka would silently wait for them to be recreated.
 
-One question every two seconds for all readers of the process together. A topic is gone when it was missed twice in a
-row, so that a broker which has not heard of it yet misleads nobody; or when it has another id: then it is another topic
-of the same name.
+One Metadata request every two seconds covers all readers of the process. A topic counts as deleted when it was
+missing twice in a row, so that a broker with stale metadata causes no false alarm, or when it has another id: then it
+is another topic of the same name.
 """
 
 import asyncio
@@ -25,13 +25,13 @@ Tell = Callable[[Exception], None]
 
 
 class Describing(Protocol):
-    """The part of a Cluster that is needed here."""
+    """The part of `Cluster` that is used here."""
 
     async def described(self, names: list[str] | None) -> ClusterMetadata: ...
 
 
 class MonitoredTopics:
-    """A reader's topics. It is told once, when none of them is left."""
+    """A reader's topics. `tell` is called once, when none of them is left."""
 
     __slots__ = ("ids", "missed", "tell")
 
@@ -41,7 +41,7 @@ class MonitoredTopics:
         self.tell = tell
 
     def look(self, facts: ClusterMetadata) -> bool:
-        """False when there is nothing left to watch."""
+        """Returns False when no topic is left."""
         gone = 0
         for name, known in self.ids.items():
             topic = facts.topics.get(name)
@@ -66,7 +66,7 @@ class TopicDeletionMonitor:
         self._task: asyncio.Task[None] | None = None
 
     def watch(self, topics: Iterable[str], tell: Tell) -> MonitoredTopics:
-        """`tell` is called with a Refused when all of the topics are gone; give what this returns to `forget`."""
+        """Calls `tell` with a KafkaApiError when all of the topics are deleted; pass the result to `forget`."""
         watched = MonitoredTopics(topics, tell)
         self._watched.add(watched)
         if self._task is None:
@@ -89,7 +89,7 @@ class TopicDeletionMonitor:
         names = sorted({name for watched in self._watched for name in watched.ids})
         facts = await self._cluster.described(names)
         for watched in list(self._watched):
-            # Whoever came while the answer was under way has topics that were not asked for.
+            # Readers that were added while the request was in flight may have topics that it did not name.
             if watched.ids.keys() <= set(names) and not watched.look(facts):
                 self.forget(watched)
                 watched.tell(watched.refusal())

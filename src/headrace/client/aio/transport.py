@@ -1,12 +1,8 @@
-"""Kafka connections of the asyncio client, and a pool of them per broker.
+"""Connections of the asyncio client, pooled per broker.
 
-One asyncio connection to one broker: a request out, its response in, one at a time.
-
-For those who want Kafka's own requests without a thread: reading by offset, offsets by time, metadata. Decides
-framing and time limits. A broker answers a connection in order, so a fetch that waits would hold up whatever
-came behind it: who wants two answers at once takes two connections (`transport.py`).
-
-Decides how many there may be and which of them are kept. Asks nothing of the brokers itself.
+A connection carries one request at a time. Brokers respond to a connection's requests in order, so a waiting fetch
+would delay every request behind it; concurrent requests use several connections of the pool. Implements framing,
+timeouts and pool limits.
 """
 
 import asyncio
@@ -20,7 +16,7 @@ from headrace.client.sync.transport import RESPONSE_BYTES_MAX, encode_request
 from headrace.model.errors import HeadraceError, ProtocolError
 
 _LENGTH = Struct(">i")
-# One fetch of a few megabytes arrives in a handful of reads instead of a hundred.
+# With this buffer a fetch of a few megabytes takes a handful of reads instead of a hundred.
 _READ_BUFFER_BYTES = 1024 * 1024
 
 Response = TypeVar("Response")
@@ -38,14 +34,14 @@ class AsyncConnection:
         try:
             async with asyncio.timeout(timeout_s):
                 reader, writer = await asyncio.open_connection(host, port, limit=_READ_BUFFER_BYTES)
-        except OSError as error:  # TimeoutError is one
+        except OSError as error:  # includes TimeoutError
             raise BrokerUnreachable(f"no broker responds at {where} ({error.strerror or 'no answer'})") from error
         return cls(reader, writer, where)
 
     async def call(self, client_id: str, request: Any, response_type: type[Response], timeout_s: float) -> Response:
-        """Send a kio request, return its response; ResponseLost if there is none.
+        """Sends one of kio's requests and returns the response; raises ResponseLost if there is none.
 
-        A connection whose call failed or was cancelled is spent.
+        A connection whose call failed or was cancelled is not usable any more.
         """
         from kio.serial import entity_reader
         from kio.serial.errors import DecodeError
@@ -80,21 +76,21 @@ class AsyncConnection:
 
     @property
     def is_idle(self) -> bool:
-        """Nothing wrong with it, and the broker has not hung up meanwhile."""
+        """Whether the connection is usable and the broker has not closed it."""
         return self.usable and not self._reader.at_eof() and not self._writer.is_closing()
 
 
 Address = tuple[str, int]
 
-# Each waiting fetch holds one; beyond this a broker's file descriptors become the scarce thing.
+# Each waiting fetch uses one; beyond this the broker would run short of file descriptors.
 CONNECTIONS_PER_BROKER_MAX = 512
-# Kept open for the next call; a burst's connections beyond these are closed when it is over.
+# Idle connections kept open; further ones of a burst are closed after it.
 IDLE_PER_BROKER_MAX = 32
 CONNECT_TIMEOUT_S = 5.0
 
 
 class OverloadedError(HeadraceError):
-    """Everything that may be under way at once is; trying again a little later helps."""
+    """The limit of requests in flight is reached; a retry a little later helps."""
 
     retriable = True
 

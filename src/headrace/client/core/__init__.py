@@ -1,1 +1,1 @@
-"""client.core: errors, security settings and byte formats that both drivers share. No I/O."""
+"""client.core: errors, security settings and byte formats that the drivers share. Performs no I/O."""

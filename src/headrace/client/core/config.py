@@ -1,7 +1,6 @@
-"""How a connection is made private and who it says it is: TLS and SASL, from Kafka's own property names.
+"""TLS and SASL settings of a client connection, from Kafka's property names.
 
-Decides what each property means to us; values that we cannot honour are refused with what to write instead. Holds
-passwords, so it never prints itself.
+Unsupported values are rejected with a message that names the alternative. Holds passwords, which its repr omits.
 """
 
 import re
@@ -17,13 +16,13 @@ PROTOCOLS = ("PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL")
 MECHANISMS = ("PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512")
 _JAAS_OPTION = re.compile(r"""(\w+)\s*=\s*(?:"((?:[^"\\]|\\.)*)"|'((?:[^'\\]|\\.)*)')""")
 
-# One more token of the exchange: what the broker said, to what we answer; None when nothing is left to say.
+# One step of the SASL exchange: takes the broker's token and returns the next one; None when the exchange is complete.
 Step = Callable[[bytes], bytes | None]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SecurityConfig:
-    """Picklable, so that a driver can hand it to its tasks."""
+    """Picklable, so that a Spark driver can send it to its tasks."""
 
     protocol: str = "PLAINTEXT"
     mechanism: str = "PLAIN"
@@ -44,7 +43,7 @@ class SecurityConfig:
         return self.protocol.startswith("SASL_")
 
     def librdkafka(self) -> dict[str, str]:
-        """The same for clients of confluent-kafka, by the names that theirs have."""
+        """The same settings by the names of librdkafka."""
         if self.protocol == "PLAINTEXT":
             return {}
         names = {
@@ -70,7 +69,7 @@ class SecurityConfig:
         return context.wrap_socket(plain, server_hostname=host)
 
     def exchange(self) -> tuple[bytes, Step]:
-        """The first token, and what answers the following ones."""
+        """Returns the first SASL token and the step function for the following ones."""
         if self.mechanism == "PLAIN":
             return b"\0".join((b"", self.username.encode(), self.password.encode())), lambda _: None
         scram = ScramClient(self.mechanism, self.username, self.password)
@@ -78,7 +77,10 @@ class SecurityConfig:
 
 
 def security_from(properties: Mapping[str, str]) -> SecurityConfig:
-    """From Kafka's consumer or producer properties, without the prefix that Spark puts before them."""
+    """Reads Kafka's consumer or producer properties, without Spark's prefix.
+
+    Raises InvalidConfig for unsupported values.
+    """
     protocol = properties.get("security.protocol", "PLAINTEXT").upper()
     if protocol not in PROTOCOLS:
         raise InvalidConfig(f"security.protocol: {protocol!r} is none of {', '.join(PROTOCOLS)}")

@@ -1,10 +1,10 @@
-"""What members of a consumer group tell each other through the coordinator: subscriptions and assignments, as bytes.
+"""Subscriptions and assignments of the classic consumer protocol, as bytes.
 
-    ┌───────┬──────── body, by the version ─────────
-    │version│ topics or partitions, user data, …        later versions only add fields at the end
+    ┌───────┬──────── body, by version ────────────
+    │version│ topics or partitions, user data, …        later versions only append fields
     └───────┴───────────────────────────────────────
 
-Version 0 is written, since nothing of the later ones is used here, and the fields of version 0 are read from any.
+Writes version 0, since no field of later versions is needed, and reads the fields of version 0 from any version.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -46,7 +46,7 @@ def encode_assignment(assignment: Assignment) -> bytes:
 
 
 def decode_assignment(assignment: bytes) -> dict[str, list[int]]:
-    """An empty assignment, as a member without any share gets it, is no bytes at all."""
+    """Decodes an assignment; a member without partitions has an empty assignment of zero bytes."""
     if not assignment:
         return {}
     reader = _body(assignment)

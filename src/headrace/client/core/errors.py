@@ -1,7 +1,4 @@
-"""A broker's no, in one shape, whichever way it came: from our own requests or from librdkafka.
-
-Decides which codes pass by themselves, so that trying again helps.
-"""
+"""Broker errors as one exception type, from raw requests and from librdkafka."""
 
 from typing import TYPE_CHECKING
 
@@ -10,8 +7,8 @@ from headrace.model.errors import ErrorCode
 if TYPE_CHECKING:
     from confluent_kafka import KafkaError
 
-# Kafka's retriable errors, as its own clients treat them. UNKNOWN_TOPIC_OR_PARTITION is not among them: our
-# clients ask whether a topic exists before they use it, so that a typo is told at once.
+# Kafka's retriable errors, as its own clients treat them. UNKNOWN_TOPIC_OR_PARTITION is not among them: headrace's
+# clients look up a topic before they use it, so that a misspelled name fails at once.
 RETRIABLE_CODES = frozenset(
     {
         ErrorCode.LEADER_NOT_AVAILABLE,
@@ -38,12 +35,12 @@ RETRIABLE_CODES = frozenset(
         ErrorCode.REBALANCE_IN_PROGRESS,
     }
 )
-# Of requests that change something and would fail, or count twice, if they were carried out and sent again.
+# For requests that change state and would fail or take effect twice if they were executed and sent again.
 RETRIABLE_UNSENT_CODES = RETRIABLE_CODES - {ErrorCode.REQUEST_TIMED_OUT, ErrorCode.NETWORK_EXCEPTION}
 
 
 class KafkaApiError(Exception):
-    """The broker's no, with its code. `passes`: trying again a little later can help."""
+    """Error response of a broker, with its code. `passes`: whether the error is retriable."""
 
     def __init__(self, code: int, message: str) -> None:
         super().__init__(message)
@@ -55,7 +52,7 @@ class KafkaApiError(Exception):
 
 
 class PartitionDeleted(KafkaApiError):
-    """The topic was deleted or created again while a message waited. The message was not written; retry it.
+    """The topic was deleted or recreated while a message was queued. The message was not written; retry it.
 
     The retry is sent to the new topic of that name, or rejected because there is none.
     """
@@ -70,11 +67,11 @@ class PartitionDeleted(KafkaApiError):
 
 
 class UnknownOutcomeError(Exception):
-    """No answer in time, or nobody to ask: what became of the request is not known. Trying again may help."""
+    """No response in time, or no broker reachable: the outcome of the request is unknown. A retry may help."""
 
 
 def from_kafka_error(error: "KafkaError") -> Exception:
-    """librdkafka's errors: positive codes are the broker's, negative ones its own."""
+    """Converts librdkafka's errors: positive codes are the broker's, negative ones its own."""
     from confluent_kafka import KafkaError
 
     code = error.code()

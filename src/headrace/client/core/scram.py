@@ -1,4 +1,4 @@
-"""The client's side of SCRAM (RFC 5802), a token at a time. Does no I/O."""
+"""Client side of SCRAM (RFC 5802), one token at a time. Pure; performs no I/O."""
 
 import hashlib
 import hmac
@@ -8,12 +8,12 @@ from base64 import b64decode, b64encode
 from headrace.model.errors import InvalidConfig
 
 _HASHES = {"SCRAM-SHA-256": "sha256", "SCRAM-SHA-512": "sha512"}
-# Below the first a password could be guessed from a recorded exchange, above the second a broker makes us burn time.
+# Fewer iterations would allow guessing the password from a recorded exchange; more would let a broker waste CPU time.
 ITERATIONS_MIN, ITERATIONS_MAX = 4096, 1_000_000
 
 
 class ScramError(ConnectionError):
-    """The broker does not know the password, or is not who it claims to be."""
+    """Authentication failed, or the broker could not prove that it knows the password."""
 
 
 class ScramClient:
@@ -31,7 +31,7 @@ class ScramClient:
         return f"n,,{self._first_bare}".encode()
 
     def step(self, said: bytes) -> bytes | None:
-        """The proof after the broker's challenge; None after its own proof, which is checked."""
+        """Returns the proof for the broker's challenge; None after the broker's own proof, which is verified."""
         fields = dict(part.split("=", 1) for part in said.decode().split(",") if "=" in part)
         if "e" in fields:
             raise ScramError(f"authentication failed: {fields['e']}")

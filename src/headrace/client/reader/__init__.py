@@ -1,1 +1,1 @@
-"""client.reader: bounded and incremental reads of topics as Arrow batches. No Spark."""
+"""client.reader: bounded and incremental reads of topics as Arrow batches, without Spark."""

@@ -1,4 +1,4 @@
-"""One range of one partition as Arrow batches: what a Spark task does. Runs in the executors' Python workers."""
+"""Reads one offset range of one partition as Arrow batches. Runs as a Spark task in the executors' Python workers."""
 
 import atexit
 import logging
@@ -25,22 +25,22 @@ from headrace.records.transaction_filter import committed_batches
 
 log = logging.getLogger(__name__)
 
-# Spark takes batches of this size fastest: 1.8 million rows a second, against 1.4 with 1,000 and 1.6 with 50,000 rows.
+# Spark's fastest batch size: 1.8 million rows per second, against 1.4 with 1,000 and 1.6 with 50,000 rows.
 ROWS_PER_BATCH = 10_000
 
-# How long a topic has to be missing before it counts as deleted. A broker whose metadata is behind, as after a restart,
-# answers UNKNOWN_TOPIC_OR_PARTITION for topics that exist; Kafka's clients retry it for that reason.
+# How long a topic must be missing before it counts as deleted. A broker with stale metadata, for example after a
+# restart, returns UNKNOWN_TOPIC_OR_PARTITION for topics that exist; Kafka's clients retry it for that reason.
 MISSING_PATIENCE_S = 10.0
 
 tune_malloc()
 
-# A worker serves many tasks, of many batches: it stays connected.
+# A worker runs many tasks with many batches, so its connections stay open.
 _clusters: dict[ClientConfig, Cluster] = {}
 
 
 @atexit.register
 def close_clusters() -> None:
-    """Hang up everywhere; whoever needs a cluster again is connected again."""
+    """Closes all connections; `cluster_for` opens new ones."""
     for cluster in _clusters.values():
         cluster.close()
     _clusters.clear()
@@ -57,7 +57,7 @@ class ReadSpec(NamedTuple):
 
 
 class DataLossError(Exception):
-    """Offsets that the query still had to read are gone."""
+    """Offsets that the query has not read yet were deleted."""
 
 
 class TopicGone(HeadraceError):
@@ -71,8 +71,7 @@ class TopicGone(HeadraceError):
 
 
 class NotCommittedYet(HeadraceError):
-    """The leader does not serve the offsets that were planned, although none of them is lost. The reading goes on at
-    `position` when it is tried again."""
+    """The leader does not serve the planned offsets, although none of them is lost. A retry continues at `position`."""
 
     retriable = True
 
@@ -94,11 +93,12 @@ def cluster_for(settings: ClientConfig) -> Cluster:
 
 
 def read_range(plan: ReadSpec, wanted: OffsetRange) -> Iterator[Any]:
-    """The rows of the range, in offset order. Returns only when all of it was read or is lost and may be.
+    """Yields the rows of the range in offset order. Ends when all rows were read, or are lost and `failOnDataLoss` is
+    false.
 
-    Offsets are lost only where the log does not hold them (OFFSET_OUT_OF_RANGE). An empty fetch says that the leader
-    has not committed them: after a failover the high watermark of the new leader is behind for a while. A topic that
-    stays missing is DataLossError, or TopicGone where loss is allowed.
+    Offsets are lost only where the log does not hold them (OFFSET_OUT_OF_RANGE). An empty fetch means that the leader
+    has not committed them: after a failover the high watermark of the new leader lags for a while. Raises
+    DataLossError for a topic that stays missing, or TopicGone where loss is allowed.
     """
     cluster = cluster_for(plan.client)
     rows = _RowBatches(wanted.partition, plan.schema)
@@ -107,7 +107,7 @@ def read_range(plan: ReadSpec, wanted: OffsetRange) -> Iterator[Any]:
     patience = RetryPolicy(cluster.settings.patience_s)
     missing = RetryPolicy(min(cluster.settings.patience_s, MISSING_PATIENCE_S))
     while position < wanted.end:
-        # Closed before anything else is asked: the answer to the next fetch is on its way on the same connection.
+        # Closed before any other request: the response to the prefetch is in flight on the same connection.
         with closing(_fetches(plan, cluster, wanted, position)) as fetches:
             try:
                 for fetched in fetches:
@@ -127,7 +127,7 @@ def read_range(plan: ReadSpec, wanted: OffsetRange) -> Iterator[Any]:
 
 
 def until_gone(rows: Iterator[Any]) -> Iterator[Any]:
-    """The rows of a range whose topic may be deleted meanwhile."""
+    """Yields the rows of a range; ends early, with a warning, if its topic is deleted."""
     try:
         yield from rows
     except TopicGone as gone:
@@ -135,7 +135,7 @@ def until_gone(rows: Iterator[Any]) -> Iterator[Any]:
 
 
 def _wait_for_topic(plan: ReadSpec, cluster: Cluster, wanted: OffsetRange, position: int, missing: RetryPolicy) -> None:
-    """Pauses; DataLossError or TopicGone when the topic has been missing for too long."""
+    """Pauses before a retry; raises DataLossError or TopicGone if the topic has been missing for too long."""
     try:
         missing.wait_after(
             KafkaApiError(ErrorCode.LEADER_NOT_AVAILABLE, "no such topic"), f"fetching {wanted.partition}"
@@ -158,7 +158,7 @@ def _fetches(plan: ReadSpec, cluster: Cluster, wanted: OffsetRange, position: in
 
 
 class _Waiting:
-    """How long the fetches of a range may be empty one after the other."""
+    """Limits the time in which consecutive fetches of a range may be empty."""
 
     def __init__(self, wanted: OffsetRange, patience_s: float) -> None:
         self._wanted, self._patience_s = wanted, patience_s
@@ -182,11 +182,11 @@ class _Waiting:
 def _after_loss(
     plan: ReadSpec, cluster: Cluster, wanted: OffsetRange, outside: OffsetOutOfRange, patience: RetryPolicy
 ) -> int:
-    """Where to go on after offsets that the log does not hold any more, if the user allows it."""
+    """Returns the offset to continue at after lost offsets; raises DataLossError unless loss is allowed."""
     position = outside.position
     first, last = _edges(cluster, wanted.partition)
     if first <= position <= last:
-        # Another leader has answered than the one before, and this one holds the position.
+        # The previous response came from another leader, and this one has the position.
         patience.wait_after(KafkaApiError(ErrorCode.OFFSET_NOT_AVAILABLE, str(outside)), f"fetching {wanted.partition}")
         cluster.forget()
         return position
@@ -201,7 +201,7 @@ def _after_loss(
 
 
 def holds(cluster: Cluster, partition: TopicPartition, position: int) -> bool:
-    """Whether a fetch from there is within the log, above its high watermark or below."""
+    """Whether the log contains the position, above or below its high watermark."""
     fetches = fetch_from(cluster, partition, position, position + 1, read_committed=False, bytes_max=FETCH_BYTES_MIN)
     with closing(fetches):
         try:
@@ -219,7 +219,7 @@ def _edges(cluster: Cluster, partition: TopicPartition) -> tuple[int, int]:
 
 
 class _RowBatches:
-    """Turns fetched batches into rows of the wanted columns; constant columns are made once and sliced."""
+    """Converts fetched batches to rows of the wanted columns; constant columns are built once and sliced."""
 
     def __init__(self, partition: TopicPartition, schema: Any) -> None:
         self._schema = schema
@@ -234,7 +234,7 @@ class _RowBatches:
     def of(self, fetched: Fetched, wanted: OffsetRange) -> Iterator[Any]:
         visible = committed_batches(fetched.batches, fetched.aborted)
         for group in decode_groups(visible, self._schema.names, ROWS_PER_BATCH):
-            # The first batch may begin before the position, and hold rows there that were deleted.
+            # The first batch may start before the position and contain deleted rows there.
             columns = group.within(fetched.position, wanted.end)
             if len(columns.offsets):
                 yield self._batch(columns)

@@ -1,7 +1,7 @@
-"""Kafka's consumer and producer properties as `kafka.*` options: those that do something here, and those that do not.
+"""Kafka's consumer and producer properties as `kafka.*` options: those with an effect and those without.
 
-Both are accepted, so that a query changes only its format name; a name in neither list is a mistake, and some would
-contradict what the format does.
+Both are accepted, so that a query changes only its format name. A name in neither list is an error. Properties that
+contradict the format are rejected with an alternative.
 """
 
 HONOURED = (
@@ -76,7 +76,7 @@ WITHOUT_EFFECT = (
     "ssl.enabled.protocols",
 )
 
-# Properties that a user may know from other consumers, and what does their work here.
+# Properties that users know from other consumers, and headrace's alternative.
 FORBIDDEN = {
     "auto.offset.reset": "the query keeps its own positions; use startingOffsets",
     "enable.auto.commit": "the query keeps its own positions; commitGroup shows them to other tools",

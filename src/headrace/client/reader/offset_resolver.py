@@ -1,6 +1,7 @@
-"""From what the user wrote to offsets of this moment: which partitions there are, where they begin and end.
+"""Resolves the user's topics and bounds to current partitions and offsets.
 
-Asks the cluster; decides what a missing topic or a time without records means. Reads nothing.
+Sends metadata and ListOffsets requests; reads no records. Defines the meaning of a missing topic and of a timestamp
+without records.
 """
 
 import re
@@ -25,7 +26,7 @@ from headrace.model.ids import TopicPartition
 
 
 class TopicNotFoundError(LookupError):
-    """A topic or partition that was asked for by name does not exist."""
+    """A topic or partition that an option names does not exist."""
 
 
 class OffsetResolver:
@@ -37,22 +38,25 @@ class OffsetResolver:
         self._read_committed = read_committed
 
     def forget(self) -> None:
-        """Another broker may be asked next."""
+        """Drops connections and metadata, so that the next request may go to another broker."""
         self._cluster.forget()
 
     def topics(self) -> dict[str, TopicView]:
-        """The subscribed topics that exist now, fresh from the cluster."""
+        """Requests the metadata of the subscribed topics that exist."""
         wanted = self._subscription
         if wanted.pattern is not None:
             pattern = re.compile(wanted.pattern)
             every = self._cluster.patiently("listing topics", lambda: self._cluster.topics(None))
-            # As the connector has it: a match anywhere in the name will do, and brokers' own topics are not meant.
+            # As in Spark's connector: a match anywhere in the name suffices, and internal topics never match.
             return {name: topic for name, topic in every.items() if pattern.search(name) and not topic.is_internal}
         names = wanted.topics or sorted({partition.topic for partition in wanted.assigned})
         return self._cluster.patiently("listing topics", lambda: self._cluster.topics(names))
 
     def partitions(self, topics: Mapping[str, TopicView], *, all_named: bool = True) -> list[TopicPartition]:
-        """Every partition to read; TopicNotFoundError if one that was named is not there and `all_named` must be."""
+        """Returns every partition to read.
+
+        Raises TopicNotFoundError if a named one is missing and `all_named` is set.
+        """
         wanted = self._subscription
         missing: list[str] = [name for name in wanted.topics if name not in topics]
         found = [TopicPartition(name, one) for name, topic in topics.items() for one in sorted(topic.leaders)]
@@ -70,11 +74,11 @@ class OffsetResolver:
         return self._special(partitions, EARLIEST)
 
     def latest(self, partitions: Iterable[TopicPartition]) -> Positions:
-        """The ends: with read_committed, of what is decided."""
+        """Returns the end offsets: the last stable offsets with read_committed."""
         return self._special(partitions, LATEST)
 
     def holds(self, partition: TopicPartition, position: int) -> bool:
-        """Whether the log reaches that far, committed or not."""
+        """Whether the log contains the position, committed or not."""
         return holds(self._cluster, partition, position)
 
     def _special(self, partitions: Iterable[TopicPartition], time: int) -> Positions:
@@ -96,7 +100,7 @@ class OffsetResolver:
             raise
 
     def resolve(self, bound: OffsetBound, partitions: list[TopicPartition]) -> Positions:
-        """A bound of the user's as one offset for each partition."""
+        """Resolves a bound to one offset for each partition."""
         if bound.word is not None:
             return self.earliest(partitions) if bound.word == EARLIEST_WORD else self.latest(partitions)
         if bound.offsets:

@@ -1,14 +1,12 @@
-"""Offsets of a read: positions as JSON, and the ranges that tasks read.
+"""Offsets of a read: positions as JSON, and the ranges that tasks read. Pure; performs no I/O.
 
-The JSON is that of Spark's Kafka connector, `{"orders": {"0": 42}}`, with two fields named as no topic can be:
+The JSON is that of Spark's Kafka connector, `{"orders": {"0": 42}}`, with two fields whose names no topic can have:
 
-    "#ids"    the id of each topic, so that a topic deleted and made again is not taken for the old one
+    "#ids"    the id of each topic, so that a recreated topic is not mistaken for the old one
     "#from"   where the batch that ends here starts in the partitions that its start does not name
 
-The second is why a query can start at "latest" and lose nothing: the start of its first batch is written down with the
-batch's end, before any row is read. What Spark asks for as the initial offset is only a marker. Pure.
-
-Pure: numbers in, ranges out.
+The second allows a query to start at "latest" without losing records: the start of its first batch is stored with the
+batch's end before any row is read. The initial offset that Spark requests is only a marker.
 """
 
 from collections.abc import Mapping, Sequence
@@ -34,7 +32,7 @@ def encode(ends: Mapping[TopicPartition, int], ids: Mapping[str, str], starts: M
 
 
 def plain(positions: Mapping[TopicPartition, int]) -> Json:
-    """As the connector has it, for progress reports."""
+    """Returns the positions in the connector's format, for progress reports."""
     return _by_topic(positions)
 
 
@@ -50,7 +48,7 @@ def is_marker(offset: Json) -> bool:
 
 
 def ends_of(offset: Json) -> Positions:
-    """The positions of an offset that may also come from the connector's checkpoint."""
+    """Returns the end positions of an offset, which may also be from a checkpoint of the connector."""
     return _positions({name: ones for name, ones in offset.items() if not name.startswith("#")})
 
 
@@ -75,12 +73,12 @@ def _positions(by_topic: Mapping[str, Mapping[str, int]]) -> Positions:
         ) from None
 
 
-# So few offsets are read in less time than Spark takes for one more task; of records of a megabyte they are a gigabyte.
+# Reading this many offsets takes less time than one more Spark task; with records of a megabyte they are a gigabyte.
 PACKED_OFFSETS_MAX = 1000
 
 
 class OffsetRange(NamedTuple):
-    """start <= offset < end of one partition; compaction and markers leave gaps, so it is a bound, not a count."""
+    """start <= offset < end of one partition. Compaction and markers leave gaps, so its size is an upper bound."""
 
     partition: TopicPartition
     start: int
@@ -97,9 +95,9 @@ def ranges_between(starts: Mapping[TopicPartition, int], ends: Mapping[TopicPart
 
 
 def limited(starts: Mapping[TopicPartition, int], ends: Mapping[TopicPartition, int], rows_max: int) -> Positions:
-    """Ends that take at most about `rows_max` offsets, each partition's share in proportion to its backlog.
+    """Returns ends that cover about `rows_max` offsets, each partition's share proportional to its backlog.
 
-    A partition with a backlog gets at least one, so that a busy neighbour never starves it.
+    A partition with a backlog gets at least one offset, so that a busy partition never starves it.
     """
     backlog = {partition: max(ends[partition] - starts[partition], 0) for partition in ends}
     total = sum(backlog.values())
@@ -114,7 +112,7 @@ def limited(starts: Mapping[TopicPartition, int], ends: Mapping[TopicPartition, 
 def split(
     ranges: Sequence[OffsetRange], *, parts_min: int | None = None, rows_max: int | None = None
 ) -> list[OffsetRange]:
-    """The ranges of the tasks: cut so that none has more than `rows_max` offsets, and into `parts_min` or so."""
+    """Splits ranges so that none has more than `rows_max` offsets, and into about `parts_min` parts."""
     pieces = [piece for one in ranges for piece in _cut(one, -(-one.size // rows_max) if rows_max else 1)]
     if parts_min is None or len(pieces) >= parts_min:
         return pieces
@@ -125,9 +123,9 @@ def split(
 def tasks(
     ranges: Sequence[OffsetRange], *, parts_min: int | None = None, rows_max: int | None = None
 ) -> list[tuple[OffsetRange, ...]]:
-    """Who reads what. Large ranges are cut as `split` does; small neighbours are one task's work, in their order."""
+    """Assigns ranges to tasks: large ones are split as by `split`, adjacent small ones share a task, in order."""
     pieces = split(ranges, parts_min=parts_min, rows_max=rows_max)
-    if parts_min is not None:  # who names a number of tasks wants them
+    if parts_min is not None:  # an explicit number of tasks is not reduced by sharing
         return [(piece,) for piece in pieces]
     packs: list[list[OffsetRange]] = []
     room = 0
@@ -141,7 +139,7 @@ def tasks(
 
 
 def _cut(whole: OffsetRange, parts: int) -> list[OffsetRange]:
-    """As equal as whole offsets allow; never an empty one."""
+    """Splits as evenly as whole offsets allow; no part is empty."""
     parts = max(1, min(parts, whole.size))
     edges = [whole.start + whole.size * index // parts for index in range(parts + 1)]
     return [OffsetRange(whole.partition, low, high) for low, high in pairwise(edges)]

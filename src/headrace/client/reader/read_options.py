@@ -1,11 +1,8 @@
-"""Options of a read: topics, starting and ending offsets, limits, security.
+"""Options of `format("headrace")` reads: topics, starting and ending offsets, limits, security.
 
-Where a read starts and ends, as the user writes it: a word, offsets as JSON, or times. Pure: text in, values out.
-
-The options of `format("headrace")`: the names of Spark's Kafka connector, checked before anything is asked for.
-
-Spark hands options over in lower case. Whatever is not known is refused with the nearest name that is, because a
-misspelt `startingOffset` would otherwise read another range in silence. Pure: text in, values out.
+Uses the option names of Spark's Kafka connector and validates them before any request. Spark passes option names in
+lower case. Unknown names are rejected with the nearest known name, because a misspelled `startingOffset` would
+otherwise silently read another range. A bound is a word, offsets as JSON, or timestamps. Pure; performs no I/O.
 """
 
 import json
@@ -24,12 +21,12 @@ from headrace.model.errors import InvalidConfig
 from headrace.model.ids import TopicPartition
 
 EARLIEST_WORD, LATEST_WORD = "earliest", "latest"
-# Offsets in JSON that stand for the words, as in the connector.
+# Offsets in JSON that stand for the words, as in Spark's connector.
 LATEST_NUMBER, EARLIEST_NUMBER = -1, -2
 
 
 class Strategy(Enum):
-    """What a start by time means where no record is that new."""
+    """What to do with a starting timestamp that is later than every record."""
 
     ERROR = "error"
     LATEST = "latest"
@@ -37,7 +34,10 @@ class Strategy(Enum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OffsetBound:
-    """One of the first four is set. `offsets` and `times` must name every partition that is read."""
+    """Start or end of a read; one of the first four fields is set.
+
+    `offsets` and `times` must name every partition that is read.
+    """
 
     word: str | None = None
     offsets: Mapping[TopicPartition, int] = field(default_factory=dict)
@@ -56,7 +56,7 @@ def bound_of(
     side: str = "starting",
     default: str = LATEST_WORD,
 ) -> OffsetBound:
-    """Times go before offsets and one time before many, as in the connector."""
+    """Timestamps take precedence over offsets and a single timestamp over several, as in Spark's connector."""
     if timestamp is not None:
         return OffsetBound(time=_milliseconds(timestamp, f"{side}Timestamp"), strategy=strategy, side=side)
     if by_timestamp is not None:
@@ -98,11 +98,11 @@ def _by_partition(text: str, name: str, *, lowest: int) -> dict[TopicPartition, 
     return found
 
 
-# A streaming source waits for a broker that is away, since Spark does not restart a query by itself.
+# A streaming source waits longer for an unavailable broker, because Spark does not restart a query by itself.
 STREAM_PATIENCE_S = 300.0
 BATCH_PATIENCE_S = 60.0  # as Kafka's default.api.timeout.ms
 
-GROUP_DIGITS = 12  # of a hash: enough that no two of a user's queries meet by chance
+GROUP_DIGITS = 12  # of a hash: enough to avoid collisions among a user's queries
 
 _SUBSCRIPTIONS = ("assign", "subscribe", "subscribePattern")
 _SHARED = (
@@ -124,7 +124,7 @@ _STREAM = ("maxOffsetsPerTrigger", "minOffsetsPerTrigger", "maxTriggerDelay", "u
 _TUNING = ("fetchOffset.numRetries", "fetchOffset.retryIntervalMs", "kafkaConsumer.pollTimeoutMs")
 _OWN_READ = ("commitGroup", "pushFilters", "history")
 READ_OPTIONS = (*_SHARED, *_STARTS, *_ENDS, *_STREAM, *_TUNING, *_OWN_READ)
-# Spark's own, which every format is handed.
+# Spark's own options, which every format receives.
 _SPARKS = frozenset({"checkpointlocation", "queryname", "asyncprogresstrackingenabled", "path"})
 _ASYNC_COMMITS = "asyncprogresstrackingcheckpointintervalms"
 
@@ -137,7 +137,7 @@ _DURATION_S |= {"h": 3600, "hour": 3600, "d": 86400, "day": 86400}
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Subscription:
-    """Which partitions: named ones, all of named topics, or all of topics whose name has a match."""
+    """Partitions to read: named ones, all of named topics, or all of topics whose name matches."""
 
     assigned: frozenset[TopicPartition] = frozenset()
     topics: tuple[str, ...] = ()
@@ -166,7 +166,7 @@ class ReadOptions:
 
 
 class Options:
-    """Options of one kind, by name, each looked up once and in its own type."""
+    """Options by name, in their own types. Rejects unknown names."""
 
     def __init__(self, given: Mapping[str, str], known: tuple[str, ...]) -> None:
         self._given = {name.lower(): value for name, value in given.items()}
@@ -263,7 +263,7 @@ def read_options(given: Mapping[str, str], *, streaming: bool) -> ReadOptions:
         max_records_per_partition=options.positive("maxRecordsPerPartition"),
         max_offsets_per_trigger=options.positive("maxOffsetsPerTrigger"),
         min_offsets_per_trigger=options.positive("minOffsetsPerTrigger"),
-        max_trigger_delay_s=options.duration_s("maxTriggerDelay", 15 * 60.0),  # the connector's default
+        max_trigger_delay_s=options.duration_s("maxTriggerDelay", 15 * 60.0),  # default of Spark's connector
         until=_until(options),
         commit_group=_commit_group(options, subscription),
         fetch_bytes=_fetch_bytes(options),
@@ -273,7 +273,7 @@ def read_options(given: Mapping[str, str], *, streaming: bool) -> ReadOptions:
 
 
 def _refuse_beside_history(options: Options, streaming: bool) -> None:
-    for name in () if streaming else (*_STARTS, *_ENDS):  # a stream may begin anywhere in it
+    for name in () if streaming else (*_STARTS, *_ENDS):  # a stream may start anywhere in the history
         if options.text(name) is not None:
             raise InvalidConfig(f"{name}: history reads all there is of the topic; filter its rows with where(…)")
     if options.properties.get("isolation.level") == "read_uncommitted":
@@ -340,8 +340,11 @@ def _subscription(options: Options) -> Subscription:
 
 
 def _commit_group(options: Options, subscription: Subscription) -> str | None:
-    """A group that was named, else one with the prefix that was. The rest of its name tells queries of other topics
-    apart and stays the same when a query is started again; a new name each time would leave dead groups behind."""
+    """Returns the configured group, or one with the configured prefix, or None.
+
+    The suffix is a hash of the topics: it distinguishes queries of different topics and stays the same when a query
+    restarts. A random one would leave an abandoned group after each restart.
+    """
     named = options.text("commitGroup", options.properties.get("group.id"))
     prefix = options.text("groupIdPrefix")
     if named is not None or prefix is None:

@@ -1,1 +1,1 @@
-"""client.sync: the blocking client: requests, fetcher, producer, transactions."""
+"""client.sync: the blocking client: requests, fetcher, producer and transactions."""

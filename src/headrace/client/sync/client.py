@@ -1,10 +1,8 @@
-"""The blocking Kafka client: metadata, leader routing, coordinator lookup, retries; topic creation.
+"""The blocking Kafka client: metadata, leader routing, coordinator lookup, retries and topic creation.
 
-A cluster as its clients see it: who leads which partition, who coordinates what, and patience when nobody answers.
-
-Blocking and single-threaded: a Spark task, or its driver, asks one thing after the other. Every request is of a version
-that Kafka 3.0 to 4.3 and headrace all serve, so nothing is negotiated. Decides where a request goes and which failures
-are worth another try; what the requests say is decided in the modules beside this one.
+Single-threaded: a Spark task or its driver sends one request after another. Every request has a version that Kafka
+3.0 to 4.3 and headrace all serve, so no version is negotiated. Selects the broker of each request and the errors that
+are retried; the requests themselves are in the other modules of this package.
 """
 
 import time
@@ -22,7 +20,7 @@ from headrace.client.sync.transport import AuthenticationError, Connection
 from headrace.model.errors import ErrorCode
 from headrace.model.ids import ZERO_UUID, TopicPartition
 
-GROUP, TRANSACTION = 0, 1  # what a coordinator is asked for
+GROUP, TRANSACTION = 0, 1  # coordinator types
 
 _PAUSE_FIRST_S, _PAUSE_LONGEST_S = 0.05, 1.0
 
@@ -45,12 +43,12 @@ class ClientConfig:
     security: SecurityConfig = field(default_factory=SecurityConfig)
     client_id: str = "headrace-spark"
     request_timeout_s: float = 30.0  # as Kafka's request.timeout.ms
-    patience_s: float = 60.0  # how long a cluster that does not answer is waited for
-    rack: str = ""  # where the client is: brokers may send its fetches to a replica there
+    patience_s: float = 60.0  # how long requests are retried while the cluster does not respond
+    rack: str = ""  # rack of the client: brokers may direct its fetches to a replica there
 
 
 class RetryPolicy:
-    """How long failures in a row are borne, with growing pauses between the tries."""
+    """Retries consecutive failures with increasing pauses, up to a time limit."""
 
     def __init__(self, patience_s: float) -> None:
         self._patience_s = patience_s
@@ -58,7 +56,7 @@ class RetryPolicy:
         self._pause_s = _PAUSE_FIRST_S
 
     def wait_after(self, error: OSError | KafkaApiError, what: str) -> None:
-        """Pause, or raise: at once what another try cannot heal, and everything when patience has run out."""
+        """Pauses before a retry. Raises non-retriable errors at once, and BrokerUnreachable after the time limit."""
         if isinstance(error, (AuthenticationError, ScramError)):
             raise error
         if isinstance(error, KafkaApiError) and not error.passes:
@@ -71,12 +69,12 @@ class RetryPolicy:
         self._pause_s = min(self._pause_s * 2, _PAUSE_LONGEST_S)
 
     def renew(self) -> None:
-        """Something went well."""
+        """Resets time limit and pause after a success."""
         self._deadline, self._pause_s = None, _PAUSE_FIRST_S
 
 
 class TopicView(NamedTuple):
-    """A topic as Metadata has it. Partitions without a leader are there, led by -1."""
+    """A topic as in a Metadata response. Partitions without a leader are included with leader -1."""
 
     name: str
     topic_id: UUID
@@ -92,10 +90,10 @@ class Cluster:
         self._topics: dict[str, TopicView] = {}
         self._coordinators: dict[tuple[int, str], Address] = {}
 
-    # Patience
+    # Retries
 
     def patiently(self, what: str, attempt: Callable[[], T]) -> T:
-        """The result of `attempt`, tried again while the cluster is away or asks for another try."""
+        """Returns the result of `attempt`; retries retriable errors and lost connections until the time limit."""
         patience = RetryPolicy(self.settings.patience_s)
         while True:
             try:
@@ -105,7 +103,7 @@ class Cluster:
                 self.forget()
 
     def forget(self) -> None:
-        """Drop what a failure may have made stale: connections, leaders, coordinators."""
+        """Drops what a failure may have made stale: connections, leaders, coordinators."""
         self.close()
         self._nodes.clear()
         self._topics.clear()
@@ -128,7 +126,7 @@ class Cluster:
         return known
 
     def any_connection(self) -> Connection:
-        """To whichever broker answers: one we know, or one of the addresses we were given."""
+        """Returns an open connection, or one to the first bootstrap address that responds."""
         for connection in self._connections.values():
             return connection
         failures = []
@@ -140,7 +138,7 @@ class Cluster:
         raise BrokerUnreachable("; ".join(failures))
 
     def addresses(self) -> list[Address]:
-        """Every broker of the cluster."""
+        """Returns the addresses of all brokers."""
         if not self._nodes:
             self.topics([])
         return list(self._nodes.values())
@@ -156,7 +154,8 @@ class Cluster:
     def leader_address(self, partition: TopicPartition) -> Address:
         topic = self.topic(partition.topic)
         if topic is not None and partition.partition not in topic.leaders:
-            topic = self.topics([partition.topic]).get(partition.topic)  # it may have been added since we asked
+            # may have been added since the metadata was cached
+            topic = self.topics([partition.topic]).get(partition.topic)
         leader = topic.leaders.get(partition.partition) if topic else None
         if leader is None:
             raise KafkaApiError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"there is no partition {partition}")
@@ -171,18 +170,18 @@ class Cluster:
             grouped.setdefault(self.leader_address(partition), []).append(partition)
         return grouped
 
-    # Asking
+    # Requests
 
     def topic(self, name: str) -> TopicView | None:
-        """From what is known; asked for when it is not. None: there is no such topic."""
+        """Returns cached metadata, or requests it; None if the topic does not exist."""
         if name not in self._topics:
             self.topics([name])
         return self._topics.get(name)
 
     def topics(self, names: Iterable[str] | None, *, create: bool = False) -> dict[str, TopicView]:
-        """Fresh from the cluster: these topics, those of them that exist, or all (None).
+        """Requests metadata of these topics, or of all (None); returns those that exist.
 
-        `create` lets a cluster that is set up so make those that do not.
+        `create` allows the cluster to auto-create missing topics.
         """
         from kio.schema.metadata.v10.request import MetadataRequest, MetadataRequestTopic
         from kio.schema.metadata.v10.response import MetadataResponse
@@ -225,12 +224,12 @@ class Cluster:
         return self.coordinator_connection(kind, key).call(request, response_type)
 
 
-_DEFAULT_REPLICATION = -1  # as the cluster's own default has it
+_DEFAULT_REPLICATION = -1  # the cluster's default
 _CREATION = timedelta(seconds=30)
 
 
 def create_topic_if_missing(cluster: Cluster, name: str, configs: Mapping[str, str] | None = None) -> None:
-    """The topic exists afterwards, with one partition and these configs if this call made it."""
+    """Creates the topic with one partition and these configs unless it exists."""
     from kio.schema.create_topics.v5.request import CreatableTopic, CreatableTopicConfig, CreateTopicsRequest
     from kio.schema.create_topics.v5.response import CreateTopicsResponse
     from kio.schema.types import TopicName

@@ -1,7 +1,6 @@
-"""Describe and change configs of topics, groups, brokers and loggers with Kafka's own requests.
+"""Describes and alters configs of topics, groups, brokers and loggers with Kafka's own requests.
 
-librdkafka knows neither groups nor loggers nor the cluster-wide broker default, nor the documentation of a key; these
-calls do. Decides the request's shape only.
+librdkafka supports neither groups nor loggers nor the cluster-wide broker default, nor the documentation of a key.
 """
 
 from collections.abc import Iterable, Mapping
@@ -13,7 +12,7 @@ from headrace.config.definition import ConfigType
 
 
 class ResourceType(IntEnum):
-    """Kafka's numbers for what can have configs."""
+    """Kafka's codes of resource types with configs."""
 
     TOPIC = 2
     BROKER = 4
@@ -22,7 +21,7 @@ class ResourceType(IntEnum):
 
 
 class ConfigSource(IntEnum):
-    """Who set a value, as DescribeConfigs tells it."""
+    """Source of a value, as in DescribeConfigs."""
 
     UNKNOWN = 0
     TOPIC = 1
@@ -44,7 +43,7 @@ class Operation(IntEnum):
 
 
 class Entry(NamedTuple):
-    """One key with its value in force."""
+    """One key with its effective value."""
 
     name: str
     value: str | None
@@ -62,7 +61,7 @@ class ConfigError(NamedTuple):
 def describe(
     connection: Connection, kind: ResourceType, name: str, keys: Iterable[str] | None = None
 ) -> list[Entry] | ConfigError:
-    """All keys of one resource, or those asked for."""
+    """Returns all keys of a resource, or the requested ones."""
     from kio.schema.describe_configs.v4.request import DescribeConfigsRequest, DescribeConfigsResource
     from kio.schema.describe_configs.v4.response import DescribeConfigsResponse
     from kio.static.primitive import i8
@@ -98,7 +97,7 @@ def alter(
     *,
     validate_only: bool = False,
 ) -> ConfigError | None:
-    """Set and unset some keys of one resource; the others stay."""
+    """Sets and deletes keys of one resource; other keys are unchanged."""
     from kio.schema.incremental_alter_configs.v1.request import (
         AlterableConfig,
         AlterConfigsResource,

@@ -1,11 +1,9 @@
-"""Fetching by offset with the blocking client: batches, and committed records.
+"""Fetches by offset with the blocking client, one request ahead: while one response is processed, the next is in
+flight.
 
-Batches of one partition as they lie in the log, fetched ahead: while one answer is used, the next is on its way.
-
-Decides where the next fetch starts and who is asked, checks every checksum, and tells loss from silence. Never looks
-into a batch.
-
-The records of a topic that a reader of committed data sees, one after the other: for topics that are read whole.
+`fetch_from` yields the batches of one partition as they are in the log. It tracks the position, selects the broker,
+verifies every checksum and distinguishes lost offsets from delayed ones; it never decodes a batch.
+`read_committed_records` yields the committed records of a whole topic.
 """
 
 import logging
@@ -26,12 +24,12 @@ from headrace.records.transaction_filter import AbortedTransaction, committed_ba
 
 log = logging.getLogger(__name__)
 
-FETCH, FETCH_VERSION = 1, 11  # the last version that names topics by name and has no tagged fields
+FETCH, FETCH_VERSION = 1, 11  # the last version with topic names and without tagged fields
 
-# One fetch is some 70,000 records of 100 bytes: enough to hide the round trip, little enough for many tasks' memory.
+# One fetch holds about 70,000 records of 100 bytes: enough to hide the round trip, and small enough for many tasks.
 FETCH_BYTES = 8 * 1024 * 1024
 FETCH_BYTES_MIN = 64 * 1024
-_BYTES_PER_OFFSET_FIRST = 1024.0  # before anything is known of the records
+_BYTES_PER_OFFSET_FIRST = 1024.0  # until the first response
 _MARGIN = 1.1
 FETCH_WAIT_MS = 500  # as Kafka's fetch.max.wait.ms
 
@@ -41,13 +39,13 @@ _LENGTH = Struct(">h")
 _ROW = Struct(">ihqqq")
 _PAIR = Struct(">qq")
 
-THE_LEADER = -1  # in place of a replica that would be nearer
+THE_LEADER = -1  # in place of a nearer replica
 
 Batch = tuple[memoryview, BatchHeader]
 
 
 class Fetched(NamedTuple):
-    """What one fetch brought: whole batches from `position` on (the first may begin before it, the last end later)."""
+    """Result of one fetch: whole batches from `position` on. The first may start before it, the last may end later."""
 
     position: int
     next_position: int
@@ -56,11 +54,11 @@ class Fetched(NamedTuple):
     high_watermark: int
     last_stable_offset: int
     log_start: int
-    preferred_replica: int = THE_LEADER  # another broker that is to be asked instead
+    preferred_replica: int = THE_LEADER  # another broker to fetch from
 
 
 class OffsetOutOfRange(Exception):
-    """The log does not hold the position; `log_start` to `log_end` is what it holds."""
+    """The log does not contain the position; it contains `log_start` to `log_end`."""
 
     def __init__(self, partition: TopicPartition, position: int, log_start: int, log_end: int) -> None:
         super().__init__(f"{partition} holds offsets {log_start} to {log_end}, not {position}")
@@ -70,7 +68,7 @@ class OffsetOutOfRange(Exception):
 def fetch_from(
     cluster: Cluster, partition: TopicPartition, position: int, end: int, *, read_committed: bool, bytes_max: int
 ) -> Generator[Fetched]:
-    """Fetches until `end` is reached, through restarts of the broker. Empty ones too: the caller may lose patience."""
+    """Yields fetches until `end` is reached, through broker restarts. Yields empty ones, so the caller may time out."""
     patience = RetryPolicy(cluster.settings.patience_s)
     ahead = _Ahead(cluster, partition, read_committed, bytes_max)
     try:
@@ -89,10 +87,11 @@ def fetch_from(
 
 
 class _Ahead:
-    """A fetch that is on its way, and how to take its answer and send the next one.
+    """A fetch in flight; takes its response and sends the next one.
 
-    It goes to the leader, which may name a replica in the client's rack instead (KIP-392). What that one refuses, or
-    does not have yet, the leader is asked for, and so is all that follows: it alone knows loss from delay.
+    Fetches go to the leader, which may name a replica in the client's rack instead (KIP-392). After an error or an
+    empty response from that replica, this and all later fetches go to the leader: only the leader distinguishes loss
+    from delay.
     """
 
     def __init__(self, cluster: Cluster, partition: TopicPartition, read_committed: bool, bytes_max: int) -> None:
@@ -104,7 +103,7 @@ class _Ahead:
         self._bytes_per_offset = _BYTES_PER_OFFSET_FIRST
 
     def take(self, position: int, end: int) -> Fetched:
-        """The answer from `position` on; when it comes before `end` the next request leaves at once."""
+        """Returns the response from `position` on; if it ends before `end`, the next request is sent at once."""
         nearby = self._take_nearby(position, end) if self._replica != THE_LEADER else None
         if nearby is not None:
             return nearby
@@ -132,7 +131,7 @@ class _Ahead:
             self._connection = self._broker_connection()
             self._send(position, end)
         assert self._position == position
-        connection, self._connection = self._connection, None  # a failure from here on needs a new start
+        connection, self._connection = self._connection, None  # a failure from here on needs a new connection
         body = connection.receive(self._correlation_id)
         fetched = _parse(body, self._partition, position, end, self._read_committed)
         if fetched.next_position < end and fetched.preferred_replica == THE_LEADER:
@@ -152,7 +151,7 @@ class _Ahead:
             self._bytes_per_offset = size / (fetched.next_position - fetched.position)
 
     def _send(self, position: int, end: int) -> None:
-        """Ask for about what is left: what comes beyond the end was sent for nothing."""
+        """Requests about as many bytes as are left, because records beyond the end would be transferred in vain."""
         assert self._connection is not None
         self._position = position
         left_bytes = int((end - position) * self._bytes_per_offset * _MARGIN) + FETCH_BYTES_MIN
@@ -161,7 +160,7 @@ class _Ahead:
         self._correlation_id = self._connection.send(FETCH, FETCH_VERSION, body)
 
     def abandon(self) -> None:
-        """Nobody takes an answer that is still on its way, so nobody may use that connection again either."""
+        """Closes the connections if a response is in flight that will not be read."""
         if self._connection is not None:
             self._cluster.close()
 
@@ -177,7 +176,7 @@ def _parse(body: memoryview, partition: TopicPartition, position: int, end: int,
     reader = Reader(body)
     reader.int32()  # throttle time
     check(reader.int16(), f"fetching {partition}")
-    reader.int32()  # session
+    reader.int32()  # session id
     for _ in reader.array(6):
         reader.string()
         for _ in reader.array(_ROW.size):
@@ -202,7 +201,7 @@ def _parse_row(reader: Reader, partition: TopicPartition, position: int, end: in
 
 
 def _checked(records: memoryview, partition: TopicPartition, position: int, end: int) -> tuple[list[Batch], int]:
-    """Whole batches with right checksums that hold something of position to end, and where to go on behind them."""
+    """Returns whole batches with valid checksums that overlap position to end, and the next position."""
     batches: list[Batch] = []
     next_position = position
     for at, header in walk(records):
@@ -219,7 +218,7 @@ def _checked(records: memoryview, partition: TopicPartition, position: int, end:
 
 
 def read_committed_records(cluster: Cluster, topic: str) -> Iterator[tuple[TopicPartition, Record]]:
-    """From the first to the last that is decided as of now, partition by partition. Nothing if there is no topic."""
+    """Yields records up to the current last stable offset, partition by partition; none if the topic does not exist."""
     found = cluster.patiently(f"finding the topic {topic}", lambda: cluster.topics([topic]).get(topic))
     partitions = [TopicPartition(topic, number) for number in sorted(found.leaders)] if found else []
     firsts, ends = _edges(cluster, partitions, EARLIEST), _edges(cluster, partitions, LATEST)

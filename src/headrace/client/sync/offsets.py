@@ -1,4 +1,4 @@
-"""Offsets by time, and the offsets that a group has committed: requests of readers, with Kafka's own messages."""
+"""ListOffsets, OffsetCommit and OffsetFetch with the blocking client."""
 
 from collections.abc import Iterable, Mapping
 from typing import NamedTuple
@@ -9,7 +9,7 @@ from headrace.protocol.messages.list_offsets import CONSUMER, EARLIEST, LATEST
 
 __all__ = ["EARLIEST", "LATEST", "Committed", "commit_offsets", "committed_offsets", "list_offsets"]
 
-SIMPLE_GENERATION = -1  # a commit by somebody who is no member: taken while the group is empty
+SIMPLE_GENERATION = -1  # a commit without a membership: accepted while the group is empty
 
 
 class Committed(NamedTuple):
@@ -20,7 +20,9 @@ class Committed(NamedTuple):
 def list_offsets(
     cluster: Cluster, times: Mapping[TopicPartition, int], *, read_committed: bool
 ) -> dict[TopicPartition, int | None]:
-    """For each partition the first offset not older than its time, or a special time; None if there is none."""
+    """Returns for each partition the first offset at or after its timestamp or special time; None if no record
+    matches.
+    """
     from kio.schema.list_offsets.v5.request import ListOffsetsPartition, ListOffsetsRequest, ListOffsetsTopic
     from kio.schema.list_offsets.v5.response import ListOffsetsResponse
     from kio.schema.types import BrokerId, TopicName
@@ -84,7 +86,11 @@ def commit_offsets(cluster: Cluster, group: str, offsets: Mapping[TopicPartition
 def committed_offsets(
     cluster: Cluster, group: str, partitions: Iterable[TopicPartition], *, stable: bool
 ) -> dict[TopicPartition, Committed]:
-    """What the group has committed; partitions without a commit are missing. `stable` waits out open transactions."""
+    """Returns committed offsets; partitions without one are omitted.
+
+    With `stable`, an offset in an open transaction raises KafkaApiError with UNSTABLE_OFFSET_COMMIT, which is
+    retriable.
+    """
     from kio.schema.offset_fetch.v7.request import OffsetFetchRequest, OffsetFetchRequestTopic
     from kio.schema.offset_fetch.v7.response import OffsetFetchResponse
     from kio.schema.types import GroupId, TopicName

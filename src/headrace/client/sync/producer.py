@@ -1,8 +1,8 @@
-"""Whole batches to their partitions, several requests on their way at once, none twice.
+"""Idempotent producer of the blocking client: sends whole batches, several requests in flight, none written twice.
 
-Every batch carries the producer's id and a sequence number, so sending again after a lost answer writes nothing twice:
-the broker remembers the last five batches of each producer and partition, which is why no more than that are in flight.
-Decides order and repetition; never looks into a batch.
+Every batch has the producer's id and a sequence number, so a retry after a lost response writes nothing twice: the
+broker remembers the last five batches of each producer and partition, so at most four requests are in flight. Manages
+order and retries; never decodes a batch.
 """
 
 from collections import deque
@@ -25,7 +25,7 @@ _ACKS_AND_TIMEOUT = Struct(">hi")
 _ROW = Struct(">ihqqq")
 SEQUENCE_MASK = 0x7FFFFFFF
 
-# Answers to a batch that is there already, or that comes behind one which has to be sent again.
+# Responses to a batch that was appended before, or that follows one which must be resent.
 _ALREADY_WRITTEN = (ErrorCode.NONE, ErrorCode.DUPLICATE_SEQUENCE_NUMBER)
 _BEHIND_A_LOST_ONE = ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER
 
@@ -39,7 +39,7 @@ class _Flight(NamedTuple):
 
 
 class BatchProducer:
-    """One writer's batches. Sequences are the caller's business only so far that it asks for them before it builds."""
+    """Sends the batches of one writer. The caller requests a sequence number before it builds a batch."""
 
     def __init__(self, cluster: Cluster, owner: ProducerIdentity, *, acks: int = ALL_IN_SYNC) -> None:
         self._cluster, self.owner, self._acks = cluster, owner, acks
@@ -48,23 +48,23 @@ class BatchProducer:
 
     @property
     def partitions(self) -> set[TopicPartition]:
-        """Where anything was sent."""
+        """Partitions to which a batch was sent."""
         return set(self._sequences)
 
     def next_sequence(self, partition: TopicPartition, records: int) -> int:
-        """The sequence of a batch of so many records, which must be sent next to that partition."""
+        """Returns the sequence number of a batch of this many records; it must be the next batch to the partition."""
         sequence = self._sequences.get(partition, 0)
         self._sequences[partition] = (sequence + records) & SEQUENCE_MASK
         return sequence
 
     def add_partitions_to_transaction(self, partitions: Sequence[TopicPartition]) -> None:
-        """To be called before the first batch to a partition; a transaction must know where it writes."""
+        """Adds partitions to the transaction; must be called before the first batch to each of them."""
         fresh = [one for one in partitions if one not in self._sequences]
         if fresh and self.owner.transactional_id is not None:
             add_partitions(self._cluster, self.owner, fresh)
 
     def send(self, batches: Batches) -> None:
-        """At most one batch for each partition. Waits only when enough is on its way already."""
+        """Sends at most one batch per partition. Blocks only while IN_FLIGHT_MAX requests are in flight."""
         while len(self._flights) >= IN_FLIGHT_MAX:
             self._land()
         try:
@@ -73,7 +73,7 @@ class BatchProducer:
             self._resend(batches, error)
 
     def flush(self) -> None:
-        """Returns when the brokers have everything."""
+        """Returns when the brokers have acknowledged every batch."""
         while self._flights:
             self._land()
 
@@ -95,7 +95,7 @@ class BatchProducer:
             self._flights.popleft()
 
     def _resend(self, unsent: Batches, error: OSError | KafkaApiError) -> None:
-        """Everything whose answer is missing, in its order, one by one: the broker sorts out what it has already."""
+        """Resends everything without a response, in order, one request at a time; the broker discards duplicates."""
         waiting = [*(flight.batches for flight in self._flights), unsent]
         self._flights.clear()
         patience = RetryPolicy(self._cluster.settings.patience_s)
@@ -123,7 +123,7 @@ class BatchProducer:
 
 
 def produce_one(cluster: Cluster, owner: ProducerIdentity, partition: TopicPartition, batch: bytes) -> int:
-    """A single batch, and the offset of its first record. Its sequence makes it safe to send again."""
+    """Sends a single batch; returns the offset of its first record. Its sequence number makes a retry safe."""
 
     def attempt() -> int:
         connection = cluster.leader_connection(partition)
@@ -150,13 +150,13 @@ def _request(transactional_id: str | None, acks: int, timeout_s: float, batches:
 
 
 def _check_answer(body: memoryview) -> None:
-    """Raise the first refusal that another try, or nothing, can heal."""
+    """Raises the first error of the response."""
     for _ in _offsets(body):
         pass
 
 
 def _offsets(body: memoryview) -> Iterator[tuple[TopicPartition, int]]:
-    """Where the batches begin; raises the first refusal."""
+    """Yields the base offset of each batch; raises the first error."""
     reader = Reader(body)
     for _ in reader.array(6):
         topic = reader.string()
@@ -175,6 +175,6 @@ def _offsets(body: memoryview) -> Iterator[tuple[TopicPartition, int]]:
 
 
 class _OutOfOrder(KafkaApiError):
-    """Comes right when what is missing before it has been sent again."""
+    """Retriable: succeeds after the missing batches before it have been resent."""
 
     passes = True

@@ -1,6 +1,6 @@
-"""What tools ask of a cluster when replicas move, with requests that librdkafka's admin client does not have.
+"""Reassignments, preferred leader elections and broker removal, with requests that librdkafka's admin client lacks.
 
-Decides the requests' shapes only. Any broker may be asked.
+Any broker executes them.
 """
 
 from collections.abc import Collection, Iterable, Mapping
@@ -15,7 +15,7 @@ PREFERRED = 0
 
 
 def move(connection: Connection, wanted: Mapping[TopicPartition, tuple[int, ...]]) -> None:
-    """Have these partitions moved to these replicas; returns when that is begun. Raises the first refusal."""
+    """Starts to move these partitions to these replicas; raises the first error."""
     from kio.schema.alter_partition_reassignments.v0.request import (
         AlterPartitionReassignmentsRequest,
         ReassignablePartition,
@@ -41,7 +41,7 @@ def move(connection: Connection, wanted: Mapping[TopicPartition, tuple[int, ...]
 
 
 def moving(connection: Connection) -> dict[TopicPartition, tuple[int, ...]]:
-    """The partitions on the move, and the replicas that are to be added."""
+    """Returns the partitions that are being reassigned, with the replicas that are added."""
     from kio.schema.list_partition_reassignments.v0.request import ListPartitionReassignmentsRequest
     from kio.schema.list_partition_reassignments.v0.response import ListPartitionReassignmentsResponse
 
@@ -56,7 +56,7 @@ def moving(connection: Connection) -> dict[TopicPartition, tuple[int, ...]]:
 
 
 def elect_preferred_leaders(connection: Connection, places: Collection[TopicPartition]) -> None:
-    """The first replica of each leads it, if it can; that it does already is no error."""
+    """Elects the preferred leader of each partition where possible; a partition that has it already is no error."""
     from kio.schema.elect_leaders.v2.request import ElectLeadersRequest, TopicPartitions
     from kio.schema.elect_leaders.v2.response import ElectLeadersResponse
 
@@ -65,11 +65,11 @@ def elect_preferred_leaders(connection: Connection, places: Collection[TopicPart
         for topic, indexes in by_topic(sorted(places)).items()
     )
     request = ElectLeadersRequest(election_type=PREFERRED, topic_partitions=topics, timeout=ANSWER_TIMEOUT)  # type: ignore[arg-type]
-    connection.call(request, ElectLeadersResponse)  # where it could not be, somebody else leads on
+    connection.call(request, ElectLeadersResponse)  # where the election was not possible, the current leader stays
 
 
 def unregister(connection: Connection, broker: int) -> None:
-    """Strike a broker that is gone from the list."""
+    """Unregisters a broker that will not return."""
     from kio.schema.unregister_broker.v0.request import UnregisterBrokerRequest
     from kio.schema.unregister_broker.v0.response import UnregisterBrokerResponse
 
@@ -78,7 +78,7 @@ def unregister(connection: Connection, broker: int) -> None:
 
 
 def sizes(connection: Connection) -> dict[TopicPartition, int]:
-    """Bytes of each partition that the broker on this connection holds."""
+    """Returns the size in bytes of each replica of the connected broker."""
     from kio.schema.describe_log_dirs.v2.request import DescribeLogDirsRequest
     from kio.schema.describe_log_dirs.v2.response import DescribeLogDirsResponse
 

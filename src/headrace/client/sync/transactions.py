@@ -1,12 +1,9 @@
 """Transactional requests, and a producer's transactions, with the blocking client.
 
-librdkafka's admin client has no calls for these. Decides the requests' shapes only; whom to ask is the caller's.
-
-A producer's identity and its transactions, as raw requests: one process may open what another one ends.
-
-Librdkafka keeps the producer id and epoch to itself; whoever holds them can end the transaction, and that is what a
-Spark driver does with the transactions of its tasks. The requests are of the versions before KIP-890's second part:
-there a transaction's end keeps the epoch, and a repeated end is answered like the first.
+librdkafka's admin client lacks the requests. It also does not expose the producer id and epoch, with which another
+process can end a transaction: a Spark driver does that with the transactions of its tasks. The requests have versions
+before KIP-890's second part, in which the end of a transaction keeps the epoch and a repeated EndTxn gets the same
+response as the first.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -28,7 +25,7 @@ _TOPIC_BYTES_MIN = 3
 
 
 class TransactionError(Exception):
-    """The broker's no, with its code."""
+    """Error response to a transactional request, with its code."""
 
     def __init__(self, code: int, message: str) -> None:
         super().__init__(message)
@@ -52,7 +49,7 @@ class Described(NamedTuple):
 
 
 class OpenProducer(NamedTuple):
-    """A producer with an open transaction, as a partition knows it."""
+    """A producer with an open transaction, from the producer state of a partition."""
 
     topic: str
     partition: int
@@ -64,7 +61,7 @@ class OpenProducer(NamedTuple):
 
 
 def list_transactions(connection: Connection, states: Sequence[str] = (), longer_than_ms: int = -1) -> list[Listed]:
-    """Those that this broker looks after."""
+    """Returns the transactions that the connected broker coordinates."""
     from kio.schema.list_transactions.v1.request import ListTransactionsRequest
     from kio.schema.list_transactions.v1.response import ListTransactionsResponse
     from kio.static.primitive import i64
@@ -79,7 +76,7 @@ def list_transactions(connection: Connection, states: Sequence[str] = (), longer
 
 
 def coordinator_of(connection: Connection, transactional_id: str) -> tuple[str, int]:
-    """Host and port of the broker that looks after the id."""
+    """Returns host and port of the coordinator of the transactional id."""
     from kio.schema.find_coordinator.v4.request import FindCoordinatorRequest
     from kio.schema.find_coordinator.v4.response import FindCoordinatorResponse
     from kio.static.primitive import i8
@@ -97,7 +94,7 @@ def describe_transaction(connection: Connection, transactional_id: str) -> Descr
     from kio.schema.types import TransactionalId
 
     request = DescribeTransactionsRequest(transactional_ids=(TransactionalId(transactional_id),))
-    # Read by hand: a producer that has begun nothing has no time of beginning, for which kio knows no value.
+    # Decoded without kio, which has no value for the start time of a producer without a transaction.
     reader = Reader(memoryview(connection.exchange(request, DescribeTransactionsResponse)), flexible=True)
     reader.int32()  # throttle time
     reader.array(_STATE_BYTES_MIN)
@@ -118,7 +115,7 @@ def _name_of(code: int) -> str:
 
 
 def fence(connection: Connection, transactional_id: str) -> None:
-    """Take the id over for a moment: what its producer has open is aborted, and that producer is fenced."""
+    """Initializes the transactional id, which aborts its open transaction and fences its producer."""
     from kio.schema.init_producer_id.v4.request import InitProducerIdRequest
     from kio.schema.init_producer_id.v4.response import InitProducerIdResponse
     from kio.schema.types import TransactionalId
@@ -134,7 +131,7 @@ def fence(connection: Connection, transactional_id: str) -> None:
 
 
 def open_producers(connection: Connection, topic: str, partitions: Iterable[int]) -> list[OpenProducer]:
-    """Producers that have a transaction open in these partitions, which this broker leads."""
+    """Returns producers with open transactions in these partitions, which the connected broker must lead."""
     from kio.schema.describe_producers.v0.request import DescribeProducersRequest, TopicRequest
     from kio.schema.describe_producers.v0.response import DescribeProducersResponse
     from kio.schema.types import TopicName
@@ -163,7 +160,7 @@ def open_producers(connection: Connection, topic: str, partitions: Iterable[int]
 
 
 def abort_in_partition(connection: Connection, producer: OpenProducer) -> None:
-    """Write the marker that no coordinator will write any more. Kafka's own tools do the same."""
+    """Writes an abort marker for a transaction without a coordinator (a hanging one), as Kafka's tools do."""
     from kio.schema.types import ProducerId, TopicName
     from kio.schema.write_txn_markers.v1.request import (
         WritableTxnMarker,
@@ -191,7 +188,7 @@ COMMITTED = ("PrepareCommit", "CompleteCommit")
 
 
 class ProducerIdentity(NamedTuple):
-    """Who writes: without a transactional id an idempotent producer, with one the owner of its transaction."""
+    """Producer id and epoch: of an idempotent producer, or of the owner of a transactional id."""
 
     transactional_id: str | None
     producer_id: int
@@ -199,7 +196,10 @@ class ProducerIdentity(NamedTuple):
 
 
 def init_producer(cluster: Cluster, transactional_id: str | None, timeout_ms: int) -> ProducerIdentity:
-    """A new owner. Of a transactional id it is the only one: whoever had it is fenced, what he had open is aborted."""
+    """Returns a new producer identity.
+
+    For a transactional id, the previous producer is fenced and its open transaction aborted.
+    """
     from kio.schema.init_producer_id.v4.request import InitProducerIdRequest
     from kio.schema.init_producer_id.v4.response import InitProducerIdResponse
     from kio.schema.types import TransactionalId
@@ -222,7 +222,7 @@ def init_producer(cluster: Cluster, transactional_id: str | None, timeout_ms: in
 
 
 def add_partitions(cluster: Cluster, owner: ProducerIdentity, partitions: Iterable[TopicPartition]) -> None:
-    """The transaction is about to write there; the first call opens it."""
+    """Adds partitions to the transaction; the first call begins it."""
     from kio.schema.add_partitions_to_txn.v3.request import AddPartitionsToTxnRequest, AddPartitionsToTxnTopic
     from kio.schema.add_partitions_to_txn.v3.response import AddPartitionsToTxnResponse
     from kio.schema.types import ProducerId, TopicName, TransactionalId
@@ -252,7 +252,7 @@ def add_partitions(cluster: Cluster, owner: ProducerIdentity, partitions: Iterab
 def add_group_offsets(
     cluster: Cluster, owner: ProducerIdentity, group: str, offsets: Mapping[TopicPartition, Committed]
 ) -> None:
-    """Offsets of a group that are committed together with the transaction."""
+    """Adds offsets of a group that are committed together with the transaction."""
     from kio.schema.add_offsets_to_txn.v3.request import AddOffsetsToTxnRequest
     from kio.schema.add_offsets_to_txn.v3.response import AddOffsetsToTxnResponse
     from kio.schema.txn_offset_commit.v3.request import (
@@ -306,7 +306,7 @@ def add_group_offsets(
 
 
 def end_transaction(cluster: Cluster, owner: ProducerIdentity, *, commit: bool) -> None:
-    """Safe to repeat: an end that has happened already, in the same way, is a success."""
+    """Ends the transaction. Safe to retry: if it has already ended in the same way, this succeeds."""
     from kio.schema.end_txn.v3.request import EndTxnRequest
     from kio.schema.end_txn.v3.response import EndTxnResponse
     from kio.schema.types import ProducerId, TransactionalId
@@ -329,7 +329,7 @@ def end_transaction(cluster: Cluster, owner: ProducerIdentity, *, commit: bool) 
 
 
 def describe(cluster: Cluster, transactional_id: str) -> Described | None:
-    """What the coordinator knows of the id; None if nothing."""
+    """Returns the coordinator's state of the transactional id; None if it has none."""
 
     def attempt() -> Described | None:
         try:
@@ -344,7 +344,7 @@ def describe(cluster: Cluster, transactional_id: str) -> Described | None:
 
 
 def open_transactions(cluster: Cluster, prefix: str) -> list[str]:
-    """Transactional ids with this prefix that have a transaction open, at whichever coordinator."""
+    """Returns the transactional ids with this prefix and an open transaction, from all coordinators."""
 
     def attempt() -> list[str]:
         found: list[str] = []

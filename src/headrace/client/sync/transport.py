@@ -1,7 +1,7 @@
-"""One blocking connection to one broker, for what librdkafka has no call for, and for raw batches.
+"""Blocking connection to one broker, for requests that librdkafka lacks and for raw batches.
 
-Decides framing, correlation and the SASL handshake; messages come from kio, or from the caller as bytes. Nothing here
-retries, and no thread is started.
+Implements framing, correlation ids and the SASL handshake; messages are kio's, or bytes of the caller. Performs no
+retries and starts no thread.
 """
 
 import io
@@ -14,17 +14,16 @@ from headrace.client.core.config import SecurityConfig
 from headrace.client.librdkafka import CLIENT_ID, BrokerUnreachable
 from headrace.model.errors import ProtocolError
 
-# The largest answer is a fetch: its limit, and one batch that may be larger than that. More means that the peer speaks
-# another protocol.
+# The largest response is a fetch: its limit, and one batch that may exceed it. A larger frame is not Kafka's protocol.
 RESPONSE_BYTES_MAX = 256 * 1024 * 1024
 _LENGTH = Struct(">i")
-_REQUEST_START = Struct(">ihhih")  # size, API, version, correlation id, length of the client id
+_REQUEST_START = Struct(">ihhih")  # size, API key, version, correlation id, length of the client id
 
 Response = TypeVar("Response")
 
 
 class AuthenticationError(ConnectionError):
-    """The broker does not let us in; trying again would not help."""
+    """The broker rejected the credentials or the mechanism; not retriable."""
 
 
 class Connection:
@@ -72,7 +71,7 @@ class Connection:
             token = step(answer.auth_bytes)
 
     def call(self, request: Any, response_type: type[Response]) -> Response:
-        """Send a kio request and read its response."""
+        """Sends one of kio's requests and returns the response."""
         from kio.serial import entity_reader
         from kio.serial.errors import DecodeError
 
@@ -84,7 +83,7 @@ class Connection:
         return response
 
     def exchange(self, request: Any, response_type: type[Any]) -> bytes:
-        """The same, for a response that the caller reads itself: its body, without the header."""
+        """Like `call`, for a response that the caller decodes: returns its body, without the header."""
         from kio.serial import entity_reader
         from kio.serial.errors import DecodeError
 
@@ -100,7 +99,7 @@ class Connection:
         return frame[used:]
 
     def send(self, api_key: int, version: int, body: bytes) -> int:
-        """Send a request of a version without tagged fields; its correlation id is for `receive`."""
+        """Sends a request of a version without tagged fields; returns its correlation id for `receive`."""
         self._correlation_id += 1
         name = self._client_id.encode()
         start = _REQUEST_START.pack(
@@ -110,7 +109,7 @@ class Connection:
         return self._correlation_id
 
     def receive(self, correlation_id: int) -> memoryview:
-        """The body of the answer to `send`; answers come in the order of the requests."""
+        """Returns the body of the response to `send`. Responses must be received in the order of the requests."""
         frame = self._read_frame()
         if len(frame) < _LENGTH.size or _LENGTH.unpack_from(frame)[0] != correlation_id:
             raise ProtocolError("the response has an unexpected correlation id")
@@ -145,7 +144,7 @@ class Connection:
 
 
 def encode_request(request: Any, correlation_id: int, client_id: str = CLIENT_ID) -> bytes:
-    """A kio request with its header, as it goes over the wire."""
+    """Encodes one of kio's requests with its header and size."""
     from kio.serial import entity_writer
     from kio.static.primitive import i16, i32
 
