@@ -1,1 +1,1 @@
-"""app: the one place that knows everyone: reads settings, composes a node, starts and stops it in order."""
+"""app: the composition root. Reads settings, builds a node from its parts, starts and stops it in order."""

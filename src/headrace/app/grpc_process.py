@@ -1,9 +1,9 @@
-"""gRPC as a process of its own: in front of a broker, until told to stop.
+"""The gRPC process: serves gRPC in front of a broker until SIGTERM or SIGINT.
 
     python -m headrace.app.grpc_process --settings-json '{…}' --bootstrap HOST:PORT
 
-A process beside the one that serves REST, not a part of it: a stream of large messages holds the interpreter for
-milliseconds at a time, which small HTTP requests would feel (ADR 7). Imports grpcio only where it serves.
+A process separate from REST, because a stream of large messages holds the GIL for milliseconds at a time, which would
+add latency to small HTTP requests (ADR 7). Imports grpcio only where it serves.
 """
 
 import argparse
@@ -29,7 +29,7 @@ GRPC_FLAG = "--grpc"
 
 
 def reserve_grpc(settings: GatewaySettings) -> socket.socket:
-    """grpcio cannot be handed a listening socket, so the port is only held for it."""
+    """Reserves the port without listening: grpcio does not accept a listening socket."""
     return reserve(settings.grpc_host, settings.grpc_port, GRPC_FLAG, "serve no gRPC with --no-gateway")
 
 
@@ -68,7 +68,7 @@ async def serve(
     tracer = observing.tracer(GRPC)
     server = RpcServer(settings, bootstrap, request_timeout_ms, tracer)
     telemetry = ProcessTelemetry(GRPC, server.families, dict)
-    await telemetry.start(observing.sockets.get(GRPC))  # first: whoever was served finds it counted
+    await telemetry.start(observing.sockets.get(GRPC))  # first: metrics are available before the first request
     log_address(settings.grpc_host, await server.start(settings.grpc_host, settings.grpc_port))
     await stop.wait()
     await telemetry.stop()
@@ -85,7 +85,8 @@ def main(words: Sequence[str]) -> int:
     parser.add_argument("--observing-json", default="{}")
     options = parser.parse_args(words)
     settings = replace(GatewaySettings(), **json.loads(options.settings_json))
-    signal.signal(signal.SIGIO, signal.SIG_DFL)  # the parent's end is this process's end
+    # SIGIO is sent when the parent ends; the default action ends this process
+    signal.signal(signal.SIGIO, signal.SIG_DFL)
     step_back(settings.nice)
     observing = TelemetryContext.from_json(options.observing_json)
     write_log_lines(observing.log_format, GRPC)

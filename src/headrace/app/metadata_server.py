@@ -1,13 +1,13 @@
 """`python -m headrace.app.metadata_server`: the metadata store of a local cluster on a Unix socket.
 
-The store of a cluster on one machine ends the sessions of brokers that it has not heard of in time. If it was kept from
-running itself, it has heard of nobody, and their news wait in its sockets: by any other clock it would end all sessions
-at once when it wakes up. This one counts only time in which the process lived. A session may last longer by it, never
-shorter, and brokers count on theirs for no longer than was agreed.
+    python -m headrace.app.metadata_server --socket PATH [--file metadata.sqlite] [--ready-fd N]
 
-python -m headrace.app.metadata_server --socket PATH [--file metadata.sqlite] [--ready-fd N]
+Without a file the metadata is kept in memory. A line on the descriptor signals that brokers can connect; SIGTERM ends
+the process.
 
-Without a file the facts live in memory. A line on the descriptor says that brokers can connect; SIGTERM ends it.
+Session timeouts use a clock that counts only time in which this process ran. After the process was suspended, the
+brokers' keepalives are still unread in its sockets, and a system clock would expire all sessions at once. With this
+clock a session may last longer than agreed, never shorter, and brokers rely on theirs only for the agreed time.
 """
 
 import argparse
@@ -25,7 +25,7 @@ from headrace.model.errors import HeadraceError
 from headrace.process.runtime import SystemClock
 
 TICK_MS = 100
-# What one look may add: ticks of a busy loop come late. A process that is late by more was not running.
+# Maximum time that one reading adds: ticks of a busy loop are late. A process that is later than this was not running.
 STEP_MS_MAX = 300
 
 
@@ -42,19 +42,19 @@ class RunningTimeClock:
         return self._lived_ms + min(self._clock.monotonic_ms() - self._counted_at_ms, STEP_MS_MAX)
 
     def count(self) -> None:
-        """To be called again and again while the process lives."""
+        """Adds the time since the last call; must be called periodically."""
         self._lived_ms = self.monotonic_ms()
         self._counted_at_ms = self._clock.monotonic_ms()
 
     def count_with(self, loop: asyncio.AbstractEventLoop) -> None:
-        """From now on, whenever the loop has turned for a while."""
+        """Calls `count` every TICK_MS on the event loop from now on."""
         self.count()
         loop.call_later(TICK_MS / 1000, self.count_with, loop)
 
 
 log = logging.getLogger(__name__)
 
-LEASE_BITS = 48  # enough that no two runs meet, and room above it to count on
+LEASE_BITS = 48  # enough for runs to differ, with headroom for counting up
 
 
 async def _serve(socket_path: str, file: str | None, ready_fd: int | None) -> None:
@@ -75,7 +75,7 @@ async def _serve(socket_path: str, file: str | None, ready_fd: int | None) -> No
 
 
 async def _open(file: str | None) -> Store:
-    # Brokers outlive this process: a lease that an earlier one gave must not be mistaken for one of ours.
+    # Brokers outlive this process: lease ids of an earlier process must not collide with this one's.
     last_lease = secrets.randbits(LEASE_BITS)
     clock = RunningTimeClock()
     clock.count_with(asyncio.get_running_loop())

@@ -1,4 +1,4 @@
-"""Opens the store that a node's settings name, with whatever has to run for it, and closes both in order."""
+"""Opens the metadata store of a node's settings, with the etcd member that it may need, and closes both in order."""
 
 import asyncio
 import importlib
@@ -23,13 +23,11 @@ log = logging.getLogger(__name__)
 Result = TypeVar("Result")
 
 METADATA_FILE = "metadata.sqlite"
-LEARN_SECONDS = (
-    10.0  # how often the addresses of etcd's members are looked up: they change with every member that joins
-)
+LEARN_SECONDS = 10.0  # refresh interval of the etcd members' addresses, which change when a member joins
 
 
 class Metadata:
-    """`await open()` gives the store. One that is shared waits for the others it needs."""
+    """Owner of a node's metadata store. `await open()` returns the store; a shared one waits for a majority of etcd."""
 
     def __init__(self, settings: Settings, clock: Clock) -> None:
         self._settings = settings
@@ -43,7 +41,7 @@ class Metadata:
         return self._store
 
     async def close(self) -> None:
-        """The member of etcd goes last: until then the other parts of the node may still have something to say."""
+        """Stops the etcd member last: until then other parts of the node may still write metadata."""
         steps = StopSteps()
         if self._learning is not None:
             self._learning.cancel()
@@ -91,7 +89,7 @@ class Metadata:
         def own() -> tuple[str, ...]:
             return (member.target,)
 
-        # Beside the wait for the other members, where it costs no time.
+        # Imported while this node waits for other members, where it costs no time.
         loading = asyncio.create_task(asyncio.to_thread(importlib.import_module, "headrace.metadata.etcd.store"))
         await member.start()
         await loading
@@ -121,7 +119,7 @@ class Metadata:
 
 
 async def _unless(trouble: Coroutine[Any, Any, None], work: Coroutine[Any, Any, Result]) -> Result:
-    """What the work gives, unless the trouble is raised first."""
+    """Returns the result of `work`, unless `trouble` raises first."""
     watching, working = asyncio.ensure_future(trouble), asyncio.ensure_future(work)
     try:
         await asyncio.wait((watching, working), return_when=asyncio.FIRST_COMPLETED)
@@ -139,7 +137,7 @@ async def _keep_learning(store: "EtcdStore", first: Callable[[], tuple[str, ...]
         try:
             await store.refresh_endpoints(first())
         except HeadraceError:
-            pass  # no member answers; the addresses that are known remain valid
+            pass  # no member responds; the known addresses remain valid
         except Exception:
             # The task must outlive every failure: without it this node never connects to members that join later.
             log.exception("Listing the etcd members failed; retrying in %.0f s", LEARN_SECONDS)

@@ -1,8 +1,9 @@
-"""One node as a process: compose it, serve until told to stop, leave cleanly.
+"""A node as a process: starts it, serves until SIGTERM or SIGINT, shuts down cleanly.
 
     python -m headrace.app.node --settings-json '{…}' [--ready-fd N]
 
-Settings arrive checked. When clients are served, one line of JSON with the addresses goes to the descriptor.
+The settings have been validated. When the node serves clients, one line of JSON with its addresses is written to the
+descriptor.
 """
 
 import asyncio
@@ -46,7 +47,7 @@ log = logging.getLogger(__name__)
 
 
 class Node:
-    """A broker with its files and its store. `await start()` returns when it serves."""
+    """A broker with its data directory and its metadata store. `await start()` returns when it serves."""
 
     def __init__(self, settings: Settings) -> None:
         self.settings = settings
@@ -75,7 +76,7 @@ class Node:
 
     @property
     def superseded(self) -> asyncio.Event:
-        """Set when another process has taken this node's place in the cluster."""
+        """Set when another process has registered with this node's id."""
         membership = self.broker.membership if self.broker is not None else None
         return membership.superseded if membership is not None else self._never
 
@@ -85,7 +86,7 @@ class Node:
         return {name: (one.host, one.port) for name, one in self.broker.server.bound.items()}
 
     async def stop(self) -> None:
-        """Every step runs, also after one that failed; the first failure is raised at the end."""
+        """Stops all parts. Every step runs, also after a failed one; raises the first failure at the end."""
         steps = StopSteps()
         for one in self._looking_around:
             await steps.run(one.stop)
@@ -98,13 +99,13 @@ class Node:
 
 
 async def _serve(settings: Settings, ready_fd: int | None) -> None:
-    set_scheduler_slice(BROKER_SLICE_NS)  # first: threads that are started take after those who start them
+    set_scheduler_slice(BROKER_SLICE_NS)  # first: threads inherit it from the thread that starts them
     stop = asyncio.Event()
     loop = asyncio.get_running_loop()
     for signal_number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(signal_number, stop.set)
     node = Node(settings)
-    doors = _open_doors(settings)  # before the broker starts: a taken port is told while nothing has happened yet
+    doors = _open_doors(settings)  # before the broker starts, so that a port in use is reported without side effects
     observing = TelemetryContext.of(settings.telemetry, BROKER, GRPC)
     companions: list[Sidecar] = []
     telemetry: ProcessTelemetry | None = None
@@ -130,14 +131,14 @@ async def _serve(settings: Settings, ready_fd: int | None) -> None:
     finally:
         if telemetry is not None:
             await stopping.run(telemetry.stop)
-        # Before the broker, so that they can finish what they have begun.
+        # Before the broker, so that requests in flight can complete.
         await stopping.run(partial(_stop_companions, companions))
         await stopping.run(node.stop)
-    stopping.raise_first()  # unless the reason for the stop was an error already, which is the one to report
+    stopping.raise_first()  # unless an error caused the stop; that one is raised
 
 
 async def _first(*events: asyncio.Event) -> None:
-    """Returns when one of them is set."""
+    """Returns when one of the events is set."""
     waiting = [asyncio.ensure_future(event.wait()) for event in events]
     try:
         await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
@@ -147,7 +148,7 @@ async def _first(*events: asyncio.Event) -> None:
 
 
 async def _started(node: Node, stop: asyncio.Event) -> bool:
-    """False if it was told to stop before: a node of a cluster may wait long for the others."""
+    """Starts the node; returns False if `stop` was set first, because a node may wait long for other members."""
     starting, stopping = asyncio.ensure_future(node.start()), asyncio.ensure_future(stop.wait())
     try:
         await asyncio.wait((starting, stopping), return_when=asyncio.FIRST_COMPLETED)
@@ -162,7 +163,7 @@ async def _started(node: Node, stop: asyncio.Event) -> bool:
 
 
 def check_owner(files: FileSystem, settings: Settings) -> None:
-    """Refuse another node's directory before anything is started on it; its cluster is known only later."""
+    """Raises StorageError for another node's directory before anything is started; the cluster id is checked later."""
     meta = read_meta_properties(files, settings.data_dir)
     if meta is not None and meta.node_id != settings.node_id:
         raise StorageError(
@@ -202,20 +203,20 @@ async def _stop_companions(companions: "list[Sidecar]") -> None:
 
 
 def _tell_ready(node: Node, doors: "ApiSockets | None", descriptor: int) -> None:
-    """One line for whoever started us. HTTP is bound by now: requests wait until the gateway takes them."""
+    """Writes one line for the parent process. HTTP is bound: requests queue until the gateway accepts them."""
     facts = {"listeners": node.addresses, "pid": os.getpid(), **({} if doors is None else doors.addresses())}
     os.write(descriptor, (json.dumps(facts) + "\n").encode())
     os.close(descriptor)
 
 
 def _raise_descriptor_limit() -> None:
-    """Ten thousand partitions and as many connections need more descriptors than a shell gives."""
+    """Raises the soft limit: ten thousand partitions and as many connections exceed a shell's default."""
     _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
 
 
 def run(settings: Settings, ready_fd: int | None = None) -> int:
-    """Serve in the foreground until SIGTERM or SIGINT; returns the exit code."""
+    """Serves in the foreground until SIGTERM or SIGINT; returns the exit code."""
     write_log_lines(settings.telemetry.log_format, BROKER)
     _raise_descriptor_limit()
     try:

@@ -1,6 +1,6 @@
-"""Reads a group's rebalances from where its coordinator keeps them: its partition of the offsets topic.
+"""Reads a group's rebalance history from its coordinator's partition of the offsets topic.
 
-The command line asks it, and the gateway is handed it: the records' format is `core`'s, which a client does not know.
+Used by the command line and passed to the gateway: the record format belongs to `core`, which clients do not import.
 """
 
 import time
@@ -20,7 +20,7 @@ _KIND_BYTES = HISTORY_KIND.to_bytes(2, "big")
 
 
 def read_history(admin: "AdminClient", bootstrap: str, group: str, timeout_s: float) -> list[dict[str, Any]]:
-    """The oldest first."""
+    """Returns the rebalances, oldest first."""
     topic = admin.list_topics(OFFSETS_TOPIC, timeout=timeout_s).topics[OFFSETS_TOPIC]
     if not topic.partitions:
         return []
@@ -46,7 +46,7 @@ def _slots(consumer: "Consumer", group: str, partition: int, end: int, timeout_s
         if message is None:
             break
         if message.error():
-            break  # the end of the partition: what follows the last record is a marker
+            break  # end of the partition: only a marker follows the last record
         position = (message.offset() or 0) + 1
         key = message.key() or b""
         if key.startswith(_KIND_BYTES):

@@ -1,9 +1,9 @@
-"""The gateway as a process: REST in front of a broker, until told to stop.
+"""The REST process: serves HTTP in front of a broker until SIGTERM or SIGINT.
 
     python -m headrace.app.rest_process --settings-json '{…}' --bootstrap HOST:PORT [--listen-fd N]
 
-Composes the parts that serve; each part is a client of the broker and knows nothing of its insides. Imported by the
-gateway's own process only: what it needs takes longer to import than a broker takes to start.
+Its parts are clients of the broker and do not depend on broker internals. Only this process imports it: its imports
+take longer than a broker's start.
 """
 
 import argparse
@@ -50,7 +50,7 @@ def http_companion(
 def run(
     settings: GatewaySettings, bootstrap: str, request_timeout_ms: int, http: socket.socket, observing: TelemetryContext
 ) -> int:
-    """Serve in the foreground until SIGTERM or SIGINT; returns the exit code."""
+    """Serves in the foreground until SIGTERM or SIGINT; returns the exit code."""
     write_log_lines(observing.log_format, GATEWAY)
     from headrace.api.rest.server import serve
     from headrace.app.rebalance_history import read_history
@@ -74,7 +74,8 @@ def main(words: Sequence[str]) -> int:
     parser.add_argument("--observing-json", default="{}")
     options = parser.parse_args(words)
     settings = replace(GatewaySettings(), **json.loads(options.settings_json))
-    signal.signal(signal.SIGIO, signal.SIG_DFL)  # the parent's end is this process's end
+    # SIGIO is sent when the parent ends; the default action ends this process
+    signal.signal(signal.SIGIO, signal.SIG_DFL)
     step_back(settings.nice)
     http = listen_http(settings) if options.listen_fd is None else socket.socket(fileno=options.listen_fd)
     observing = TelemetryContext.from_json(options.observing_json)

@@ -1,6 +1,6 @@
-"""What stands beside a broker: REST and gRPC, each a process and a client of the broker's.
+"""Sidecar processes of a broker: REST and gRPC, each a client of the broker.
 
-Decides which ports they have before anything is started, so that a taken one is told while nothing has happened yet.
+Binds their ports before anything is started, so that a port in use is reported without side effects.
 """
 
 import asyncio
@@ -20,11 +20,11 @@ from headrace.process.supervisor import PortTaken, Sidecar
 
 log = logging.getLogger(__name__)
 
-# In place of a default port that is in use. More nodes than this on one machine choose their ports.
+# Ports tried after a default port in use. More nodes than this on one host need configured ports.
 PORTS_TRIED = 100
-# Where brokers of one machine listen by custom; one of them may start after this node.
+# Ports on which brokers of one host usually listen; one of them may start after this node.
 KAFKA_PORTS = range(9092, 9100)
-# How a wildcard is reached from this machine.
+# Address by which this host reaches a wildcard listener.
 _REACHED_BY = {"": "127.0.0.1", "0.0.0.0": "127.0.0.1", "::": "::1"}  # noqa: S104 (compared with, never bound)
 
 
@@ -41,7 +41,7 @@ class ApiSockets(NamedTuple):
 
 
 def bind_api_sockets(settings: GatewaySettings, broker_ports: Collection[int] = ()) -> ApiSockets:
-    """`broker_ports` are not taken in place of one that is in use: brokers that start later need them."""
+    """Binds both ports. `broker_ports` never replace one in use, because brokers that start later need them."""
     http = _first_free(
         "REST",
         lambda port: listen_http(replace(settings, port=port)),
@@ -66,7 +66,7 @@ def bind_api_sockets(settings: GatewaySettings, broker_ports: Collection[int] = 
 def _first_free(
     what: str, open_at: Callable[[int], socket.socket], port: int, moves: bool, avoided: Collection[int]
 ) -> socket.socket:
-    """The port, or the next one that no program has if no setting names it."""
+    """Opens the port or, if no setting names it, the next free one."""
     try:
         return open_at(port)
     except PortTaken as taken:
@@ -101,7 +101,7 @@ def start_companions(
 async def run_alone(
     settings: GatewaySettings, bootstrap: str, request_timeout_ms: int, doors: ApiSockets, observing: TelemetryContext
 ) -> None:
-    """In front of a broker that runs elsewhere, until SIGTERM or SIGINT."""
+    """Runs REST and gRPC in front of a broker elsewhere, until SIGTERM or SIGINT."""
     stop = asyncio.Event()
     for signal_number in (signal.SIGTERM, signal.SIGINT):
         asyncio.get_running_loop().add_signal_handler(signal_number, stop.set)

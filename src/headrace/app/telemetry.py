@@ -1,4 +1,4 @@
-"""Telemetry of a process that is no web server, the broker or gRPC: its figures, its checks and its sockets."""
+"""Telemetry of the broker and gRPC processes: metrics, health checks and the sockets that serve them."""
 
 import asyncio
 from collections.abc import Awaitable, Callable
@@ -20,7 +20,7 @@ OwnChecks = Callable[[], Checks]
 
 
 class ProcessTelemetry:
-    """`await start()` returns when somebody can ask."""
+    """Metrics and checks of one process. `await start()` returns when they can be requested."""
 
     def __init__(self, part: str, families: Families, checks: OwnChecks) -> None:
         self._lag = LoopLag()
@@ -29,7 +29,7 @@ class ProcessTelemetry:
         self.server = TelemetryServer(Telemetry(self.families, self.checks))
 
     async def start(self, socket_name: str | None, address: str = "") -> tuple[str, int] | None:
-        """Where it listens for others than the gateway, if it does."""
+        """Starts to serve; returns the listening address for clients other than the gateway, if one is configured."""
         self._lag.start()
         if socket_name is not None:
             await self.server.listen_for_gateway(socket_name)
@@ -54,7 +54,7 @@ class ProcessTelemetry:
 
 def broker_telemetry(part: str, broker: "Broker") -> ProcessTelemetry:
     async def families() -> list[MetricFamily]:
-        # The first time in a thread: what groups and transactions need takes some milliseconds to import.
+        # In a thread, because the modules of groups and transactions take some milliseconds to import the first time.
         report = await asyncio.to_thread(_report_module)
         return await report(broker)
 

@@ -1,6 +1,6 @@
-"""How a process of a node is watched: where it tells its figures, how it writes its log, whether it traces.
+"""Telemetry settings of a node's processes: metrics sockets, log format, tracing.
 
-One value for all processes of a node, handed down by the one that starts them.
+The process that starts the others passes the same value to all of them.
 """
 
 import json
@@ -19,7 +19,7 @@ BROKER, GATEWAY, GRPC = "broker", "gateway", "grpc"
 
 @dataclass(frozen=True, slots=True)
 class TelemetryContext:
-    """`sockets` has, by the part of the node, the name of the socket on which it answers its gateway."""
+    """`sockets` maps each process of the node to the name of its metrics socket for the gateway."""
 
     log_format: str = "text"
     tracing: bool = False
@@ -27,13 +27,13 @@ class TelemetryContext:
 
     @classmethod
     def of(cls, settings: TelemetrySettings, *parts: str) -> "TelemetryContext":
-        """Names that nobody can guess: whoever shares the machine cannot take them before us."""
+        """Creates unguessable socket names, so that other users of the host cannot bind them first."""
         token = token_hex(16)
         sockets = {part: f"headrace-{token}-{part}" for part in parts}
         return cls(settings.log_format, settings.tracing, sockets)
 
     def tracer(self, part: str) -> "OtelTracer | None":
-        """Only for who asked: OpenTelemetry takes longer to import than a broker takes to start."""
+        """Returns a tracer if tracing is enabled; OpenTelemetry takes longer to import than a broker takes to start."""
         if not self.tracing:
             return None
         from headrace.telemetry.tracing import OtelTracer

@@ -1,1 +1,1 @@
-"""The etcd member that a node of a cluster runs beside its broker: how it is begun, watched and stopped."""
+"""The etcd member that a node of a cluster runs besides its broker: bootstrap, supervision, stop."""

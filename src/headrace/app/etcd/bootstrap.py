@@ -1,9 +1,9 @@
-"""How a member comes into its cluster: founds it with others, joins it later, or was there before.
+"""Determines how an etcd member enters its cluster: it bootstraps a new one, joins an existing one, or restarts.
 
-Decides by what lies in its folder, what the settings say and what the other members answer. The founder lists all
-members under names that carry the mark of this founding; the others read the mark in the founder's list, so that only
-members of one founding ever form a cluster. A member whose data are gone never comes back as itself: it would have
-forgotten what it voted for.
+The decision depends on its data directory, the settings, and the responses of other members. The bootstrapping node
+lists all members under names that contain a random cluster token. The others read the token from that list, so only
+members of one bootstrap ever form a cluster. A member that lost its data never returns under its old identity: it
+would have lost its votes.
 """
 
 import asyncio
@@ -28,21 +28,21 @@ if TYPE_CHECKING:
     from headrace.metadata.etcd.messages import Member
 
 log = logging.getLogger(__name__)
-_logged: dict[str, str] = {}  # the latest warning by peer address
+_logged: dict[str, str] = {}  # the latest warning, by peer address
 
 ANSWER_SECONDS_MAX = 1.0  # of a member on the same network
 ASK_AGAIN_SECONDS = 0.03
-# Two members that begin at the same moment would each wait seconds for the other to answer: they begin in turn. One
-# that does not answer by then is not about to begin after all.
+# Two members that start at the same moment would each wait seconds for the other, so they start one after the other. A
+# member that does not respond within this time is assumed not to be starting.
 TURN_SECONDS_MAX = 0.3
-MARK_CHARACTERS = 12  # of hexadecimal digits: no two foundings meet by chance
+MARK_CHARACTERS = 12  # hexadecimal digits of the cluster token: enough to be unique
 
 
-ADD_AGAIN_SECONDS = 0.5  # one joins at a time, and each takes about this long
+ADD_AGAIN_SECONDS = 0.5  # members join one at a time, and each takes about this long
 
 
 class MemberInfo(NamedTuple):
-    """A member as the others list it."""
+    """A member as listed by another one."""
 
     name: str
     peer_urls: tuple[str, ...]
@@ -59,14 +59,14 @@ def _known(member: "Member") -> MemberInfo:
 
 
 def was_started(folder: str) -> bool:
-    """As etcd itself decides it: by its write-ahead log."""
+    """Whether the member was ever started, by etcd's own criterion: a write-ahead log exists."""
     with suppress(FileNotFoundError):
         return any(name.endswith(".wal") for name in os.listdir(os.path.join(folder, "member", "wal")))
     return False
 
 
 async def beginning(settings: Settings, folder: str, name: str) -> MemberBootstrap:
-    """`name` is the one that the member had before. Waits for another member to answer where it has to."""
+    """Returns how to start the member; `name` is its previous name. Waits for another member where required."""
     if was_started(folder):
         return MemberBootstrap(name)
     answer = await _first_answer(_others(settings), settings)
@@ -76,7 +76,7 @@ async def beginning(settings: Settings, folder: str, name: str) -> MemberBootstr
 
 
 def _others(settings: Settings) -> dict[str, str]:
-    """The peer addresses of the other nodes, by the addresses in the settings."""
+    """Returns the peer URLs of the other nodes, by their addresses in the settings."""
     return {
         member.rpc_addr: peer_url(settings, member.rpc_addr)
         for member in settings.cluster.initial_members
@@ -85,7 +85,10 @@ def _others(settings: Settings) -> dict[str, str]:
 
 
 def found(settings: Settings, answer: Answer | None, mark: str) -> MemberBootstrap:
-    """`answer`: what another member says already, if one does."""
+    """Returns the start of a new cluster; `answer` is the response of another member, if any.
+
+    Raises InvalidConfig if a cluster exists already.
+    """
     if answer is not None:
         raise InvalidConfig(
             f"cluster.bootstrap is true, but {answer.rpc_addr} has a cluster already; set it to false, and this node"
@@ -118,7 +121,7 @@ async def _join(settings: Settings, answer: Answer | None) -> MemberBootstrap:
 
 
 async def _wait_for(silent: Sequence[str], settings: Settings) -> None:
-    """Returns when the members at these peer addresses answer, or have had their time."""
+    """Returns when the members at these peer URLs respond, or after TURN_SECONDS_MAX for each of them."""
     deadline = asyncio.get_running_loop().time() + TURN_SECONDS_MAX * len(silent)
     while silent and asyncio.get_running_loop().time() < deadline:
         answers = await asyncio.gather(*(ask_members(url, settings) for url in silent))
@@ -128,7 +131,7 @@ async def _wait_for(silent: Sequence[str], settings: Settings) -> None:
 
 
 def found_with(settings: Settings, known: Sequence[MemberInfo], own_url: str) -> MemberBootstrap:
-    """As the founder lists us: under its names, in its cluster."""
+    """Returns the start as a member of the bootstrapping node's list, under the name and token of that list."""
     own = next(member for member in known if own_url in member.peer_urls)
     mark = own.name.rpartition("-")[2]
     if own.client_urls:
@@ -136,7 +139,7 @@ def found_with(settings: Settings, known: Sequence[MemberInfo], own_url: str) ->
             f"node {settings.node_id} was an etcd member at {settings.cluster.rpc_addr} before, and its data are lost;"
             " remove that member (etcdctl member list, etcdctl member remove ID) and start this node again"
         )
-    if not own.name:  # it was added and died before it could begin
+    if not own.name:  # it was added and ended before its first start
         return joining(settings, known, own_url)
     if not all(member.name.endswith(mark) for member in known):
         raise InvalidConfig(
@@ -147,7 +150,7 @@ def found_with(settings: Settings, known: Sequence[MemberInfo], own_url: str) ->
 
 
 def joining(settings: Settings, known: Sequence[MemberInfo], own_url: str) -> MemberBootstrap:
-    """As one who was added; etcd compares the addresses of the others, and not their names."""
+    """Returns the start as an added member; etcd compares the other members' addresses, not their names."""
     own_name = f"node-{settings.node_id}"
     everybody = [
         (own_name if own_url in member.peer_urls else f"other-{number}", url)
@@ -158,19 +161,19 @@ def joining(settings: Settings, known: Sequence[MemberInfo], own_url: str) -> Me
 
 
 def going_first(own_url: str, known: Sequence[MemberInfo]) -> list[str]:
-    """Where those are who are about to begin as well and have smaller addresses."""
+    """Returns the peer URLs of members that have not started yet and have smaller addresses."""
     addresses = [min(member.peer_urls) for member in known if not member.client_urls]
     return [address for address in addresses if address < own_url]
 
 
 async def _ask_to_be_added(settings: Settings, own_url: str) -> list[MemberInfo]:
-    """All members, once we are one of them."""
+    """Adds this node as a learner and returns all members."""
     from headrace.app.etcd.member_config import etcd_address
     from headrace.metadata.etcd import store
     from headrace.metadata.etcd.failover import Connection
 
     targets = await client_targets(settings)
-    while not targets:  # they are founding their cluster just now
+    while not targets:  # the cluster is being bootstrapped
         await asyncio.sleep(ASK_AGAIN_SECONDS)
         targets = await client_targets(settings)
     connection = Connection(etcd_address(settings, tuple(targets)))
@@ -178,19 +181,19 @@ async def _ask_to_be_added(settings: Settings, own_url: str) -> list[MemberInfo]
         while True:
             try:
                 return [_known(member) for member in await store.add_learner(connection, own_url)]
-            except HeadraceError as error:  # another one is joining, or a member does not answer just now
+            except HeadraceError as error:  # another member is joining, or a member does not respond
                 log.info("etcd does not take this node as a member yet: %s", error)
             await asyncio.sleep(ADD_AGAIN_SECONDS)
             with suppress(Unavailable):
                 present = [_known(member) for member in await store.list_members(connection)]
                 if any(own_url in member.peer_urls for member in present):
-                    return present  # it was taken after all
+                    return present  # the request succeeded although its response was an error
     finally:
         await connection.close()
 
 
 async def client_targets(settings: Settings) -> list[str]:
-    """host:port where the members serve brokers, as far as one of them tells."""
+    """Returns host:port of the members' client endpoints, as listed by the first member that responds."""
     answer = await _first_answer(_others(settings), settings)
     known = answer.members if answer is not None else []
     return [target_of(url) for member in known for url in member.client_urls]
@@ -202,7 +205,7 @@ async def _first_answer(others: Mapping[str, str], settings: Settings) -> Answer
 
 
 async def ask_members(url: str, settings: Settings) -> list[MemberInfo]:
-    """Who takes part, as the member at this peer address has it; nobody if it does not answer."""
+    """Returns the members as listed at this peer URL; empty if it does not respond."""
     return await asyncio.to_thread(_ask_members, url, settings)
 
 
@@ -220,7 +223,7 @@ def _ask_members(url: str, settings: Settings) -> list[MemberInfo]:
         return [
             MemberInfo(row.get("name", ""), tuple(row["peerURLs"]), tuple(row.get("clientURLs") or ())) for row in rows
         ]
-    except ssl.SSLError as error:  # waiting does not help: the certificates of one side have to be corrected
+    except ssl.SSLError as error:  # retries do not help: a certificate has to be corrected
         _log_once(url, f"No TLS connection to the etcd member at {url} with {settings.etcd.ca_file}: {error}")
         return []
     except (OSError, http.client.HTTPException, ValueError, KeyError, TypeError):
@@ -230,13 +233,13 @@ def _ask_members(url: str, settings: Settings) -> list[MemberInfo]:
 
 
 def _tls(settings: Settings) -> ssl.SSLContext:
-    from headrace.metadata.etcd.tls import client_context  # most clusters have no certificates
+    from headrace.metadata.etcd.tls import client_context  # imported here because most clusters have no certificates
 
     return client_context(settings.etcd.ca_file, settings.etcd.cert_file, settings.etcd.key_file)
 
 
 def _log_once(url: str, message: str) -> None:
-    """Members are asked 30 times a second: a line is written when it differs from the one before of the same member."""
+    """Logs a warning if it differs from the last one for this member: members are polled 30 times per second."""
     if _logged.get(url) != message:
         _logged[url] = message
         log.warning("%s", message)

@@ -1,7 +1,4 @@
-"""The etcd member beside a broker, as a process: started, watched, started again when it dies, stopped last.
-
-Decides how long to rest before the next start, and what a person is told when the first one fails.
-"""
+"""The etcd member of a node, as a child process: started, supervised, restarted when it ends, stopped last."""
 
 import asyncio
 import json
@@ -35,16 +32,16 @@ FOLDER = "etcd"
 DATA_FOLDER = "data"
 LOG_FILE = "etcd.log"
 IDENTITY_FILE = "identity.json"
-VERSION_MIN = (3, 4)  # the first with learners, by which a node can join without putting the others at risk
-LOG_BYTES_MAX = 16 * 1024 * 1024  # then it begins anew; only warnings are written
-LOG_SHOWN_BYTES, LOG_SHOWN_LINES = 8192, 3  # of a member that ends: its last words
+VERSION_MIN = (3, 4)  # the first with learners, which can join without a risk to the quorum
+LOG_BYTES_MAX = 16 * 1024 * 1024  # the log is truncated at the next start above this size; only errors are logged
+LOG_SHOWN_BYTES, LOG_SHOWN_LINES = 8192, 3  # end of the log that is reported when the member ends
 RESTART_SECONDS_MIN, RESTART_SECONDS_MAX = (
     0.2,
     10.0,
-)  # a crash heals at once; one that comes back does not fill the disk
-LIVED_SECONDS = 60.0  # a member that ran this long starts with a clean record
-# It hands its leadership over, which takes a few heartbeats; if all stop at once there is nobody to take it, and etcd
-# would wait for seven seconds. It is as safe to kill as to stop.
+)  # a crash is followed by a quick restart; repeated crashes do not fill the disk
+LIVED_SECONDS = 60.0  # after this run time the restart pause is reset
+# The member transfers its raft leadership, which takes a few heartbeats. If all members stop at once there is no
+# target, and etcd would wait for seven seconds. Killing it is as safe as stopping it.
 STOP_SECONDS_MAX = 2.0
 
 
@@ -55,15 +52,15 @@ class EtcdMember:
         self._folder = os.path.join(settings.data_dir, FOLDER)
         self._name = ""
         self._process: asyncio.subprocess.Process | None = None
-        self._alive = -1  # the end of a pipe whose closing ends the process
-        self._reserved: socket.socket | None = None  # where it listens, if any free port will do
+        self._alive = -1  # write end of a pipe; closing it ends the process
+        self._reserved: socket.socket | None = None  # holds the client port if it is any free one
         self._started_at = 0.0
-        self._log_begins = 0  # where the log of this run begins: lines before it are of earlier ones
+        self._log_begins = 0  # start of this run's lines in the log file
         self._watching: asyncio.Task[None] | None = None
-        self.target = ""  # host:port where it serves brokers; a new one after each start if the port is any free one
+        self.target = ""  # host:port of its client endpoint; changes with each start if the port is any free one
 
     async def start(self) -> None:
-        """Returns when the process runs; whether it serves depends on the other members."""
+        """Starts the member; returns when the process runs. Whether it serves depends on the other members."""
         await check_program(self._settings.etcd.program)
         known_name = check_identity(self._folder, self._settings)
         begin = await beginning(self._settings, self._data_folder(), known_name)
@@ -75,13 +72,13 @@ class EtcdMember:
         await self._spawn(begin)
 
     async def ended(self) -> None:
-        """Raises, with the member's last words, when the process is over."""
+        """Waits until the process ends; raises StorageError with the end of its log."""
         assert self._process is not None, "start first"
         code = await self._process.wait()
         raise StorageError(f"etcd ended with code {code} before it served: {self._tail_of_log()}")
 
     def supervise(self) -> None:
-        """From now on it is started again whenever it ends."""
+        """Restarts the member whenever it ends, from now on."""
         self._watching = asyncio.create_task(self._watch_over())
 
     async def stop(self) -> None:
@@ -105,10 +102,10 @@ class EtcdMember:
             rest_seconds = await self._start_again(rest_seconds)
 
     async def _start_again(self, rest_seconds: float) -> float:
-        """Returns when the process runs, however many starts fail before; the result is the next pause.
+        """Returns when the process runs, after any number of failed starts; the result is the next pause.
 
-        A start may fail for a reason that passes, such as a name that does not resolve for a second. An exception
-        that ended this task would leave the member down without a log line.
+        A start may fail for a temporary reason, such as a failed name lookup. An exception that ended this task would
+        leave the member down without a log line.
         """
         while True:
             await self._sleep(rest_seconds)
@@ -139,7 +136,10 @@ class EtcdMember:
         log.info("etcd runs as process %d, peers on %s, brokers on %s", self._process.pid, where.peer_url, self.target)
 
     async def _run(self, command: list[str]) -> asyncio.subprocess.Process:
-        """It ends with us, however we end: without its broker it would hold its folder and ports against the next."""
+        """Starts the process so that it ends with this one, even after SIGKILL.
+
+        An etcd without its broker would hold its directory and ports, and the next start would fail.
+        """
         alive_read, self._alive = os.pipe()
         try:
             with self._open_log() as output:
@@ -148,7 +148,7 @@ class EtcdMember:
                     stdin=alive_read,
                     stdout=output,
                     stderr=output,
-                    process_group=0,  # Ctrl-C reaches the node only; it stops the member after the broker
+                    process_group=0,  # Ctrl-C reaches the node only, which stops the member after the broker
                 )
             kill_when_pipe_closes(alive_read, process.pid, signal.SIGKILL)
         finally:
@@ -156,7 +156,7 @@ class EtcdMember:
         return process
 
     def _reserve_port(self, ip: str) -> int:
-        """Kept from everybody else while the member is about to listen there, and for as long as it lives."""
+        """Reserves a free port for the lifetime of the member."""
         self._reserved = reserve_port(0, ip)
         port: int = self._reserved.getsockname()[1]
         return port
@@ -193,7 +193,7 @@ class EtcdMember:
 
 
 def _in_short(line: str) -> str:
-    """etcd's own words, of a line in JSON with a stack trace."""
+    """Shortens a JSON log line of etcd, which may contain a stack trace, to message and error."""
     try:
         fields = json.loads(line)
         return ": ".join(str(fields[name]) for name in ("msg", "error") if name in fields)
@@ -202,7 +202,7 @@ def _in_short(line: str) -> str:
 
 
 async def check_program(program: str) -> None:
-    """There is an etcd, and it is one that we can use."""
+    """Raises InvalidConfig unless the program is an etcd of a supported version."""
     if shutil.which(program) is None:
         raise InvalidConfig(
             f"{program} is not installed, and the nodes of a cluster need it: apt-get install etcd-server, or set"
@@ -225,7 +225,10 @@ async def check_program(program: str) -> None:
 
 
 def check_identity(folder: str, settings: Settings) -> str:
-    """The name of this node's member; empty if the folder is. The member of another node is refused."""
+    """Returns the name of this node's member; empty if the directory is empty.
+
+    Raises StorageError if the directory belongs to another node's member.
+    """
     path = os.path.join(folder, IDENTITY_FILE)
     try:
         with open(path, encoding="utf-8") as file:
@@ -251,7 +254,7 @@ def check_identity(folder: str, settings: Settings) -> str:
 
 
 def write_identity(folder: str, settings: Settings, name: str) -> None:
-    """Before the member writes its first byte, so that whatever lies there later is known to be its own."""
+    """Writes the identity file before the member's first start, so that later contents of the directory are its own."""
     path = os.path.join(folder, IDENTITY_FILE)
     identity = {"node_id": settings.node_id, "rpc_addr": settings.cluster.rpc_addr, "name": name}
     with open(path + ".new", "w", encoding="utf-8") as file:
@@ -284,7 +287,7 @@ def _log_election_cap(settings: Settings) -> None:
 
 
 async def _number_of(host: str) -> str:
-    """etcd binds to numbers only."""
+    """Resolves the host to an IP address, because etcd binds to addresses only."""
     if not host:
         return "0.0.0.0"  # noqa: S104 - as the settings say: every interface
     try:

@@ -1,8 +1,6 @@
-"""Command line and access settings of an etcd member.
+"""Command line of the etcd member and client settings for etcd. Starts nothing.
 
-How this node gets into etcd: the addresses, with the user and the certificates of its settings.
-
-Decides flags; starts nothing.
+`etcd_address` combines endpoints with the user and the certificates of the settings.
 """
 
 from dataclasses import dataclass
@@ -13,7 +11,7 @@ from headrace.model.errors import InvalidConfig
 
 
 def etcd_address(settings: Settings, endpoints: tuple[str, ...] = ()) -> EtcdAddress:
-    """To these endpoints, or to those that `metadata` names."""
+    """Returns the client settings for these endpoints, or for those in `metadata`."""
     namespace = ""
     if not endpoints:
         endpoints, namespace = parse_endpoints(settings.metadata)
@@ -39,26 +37,26 @@ def _first_line(path: str) -> str:
         raise InvalidConfig(f"etcd.password_file: cannot read {path}: {error}") from None
 
 
-# Far enough from `rpc_addr` that the nodes of one machine, whose ports usually follow each other, do not meet.
+# Distance from `rpc_addr` that avoids collisions between nodes of one host, whose ports are usually consecutive.
 CLIENT_PORT_DISTANCE = 10_000
-HEARTBEATS_PER_ELECTION_MIN = 5  # etcd refuses fewer
-# Watchers that fall further behind load everything again. Every fact has a few hundred bytes: some megabytes.
+HEARTBEATS_PER_ELECTION_MIN = 5  # etcd rejects fewer
+# A watcher that falls further behind reloads everything. Metadata records have a few hundred bytes: some megabytes.
 REVISIONS_KEPT = 10_000
 
 
 @dataclass(frozen=True, slots=True)
 class MemberBootstrap:
-    """How the member comes into its cluster."""
+    """How the member enters its cluster."""
 
     name: str
-    state: str = ""  # "new": it is one of those who found it; "existing": it joins later; empty: it was there before
-    everybody: tuple[tuple[str, str], ...] = ()  # name and peer address of each member
-    token: str = ""  # what tells this founding from any other
+    state: str = ""  # "new": member of a bootstrap; "existing": joins a running cluster; empty: restart
+    everybody: tuple[tuple[str, str], ...] = ()  # name and peer URL of each member
+    token: str = ""  # cluster token of the bootstrap
 
 
 @dataclass(frozen=True, slots=True)
 class Addresses:
-    peer_url: str  # as the others know it
+    peer_url: str  # advertised to the other members
     listen_peer_url: str
     client_url: str
     listen_client_url: str
@@ -74,7 +72,7 @@ def peer_url(settings: Settings, rpc_addr: str) -> str:
 
 
 def client_address(settings: Settings) -> tuple[str, int]:
-    """Host and port on which the member serves brokers; port 0 is any free one."""
+    """Returns host and port of the member's client endpoint; port 0 is any free one."""
     if settings.etcd.client_addr:
         return split_address(settings.etcd.client_addr)
     host, port = split_address(settings.cluster.rpc_addr)
@@ -83,7 +81,7 @@ def client_address(settings: Settings) -> tuple[str, int]:
 
 
 def addresses(settings: Settings, *, rpc_ip: str, client_ip: str, client_port: int) -> Addresses:
-    """etcd binds to numbers only; what it tells others may be a name."""
+    """Returns listen and advertised URLs; etcd binds to IP addresses only, but advertises names as well."""
     scheme = _scheme(settings)
     rpc_host, rpc_port = split_address(settings.cluster.rpc_addr)
     client_host = client_address(settings)[0]
@@ -97,10 +95,10 @@ def addresses(settings: Settings, *, rpc_ip: str, client_ip: str, client_port: i
 
 
 def timers_ms(settings: Settings) -> tuple[int, int]:
-    """Heartbeat interval and election timeout of the etcd member.
+    """Returns heartbeat interval and election timeout of the etcd member.
 
-    etcd elects after one to two election timeouts without a heartbeat. If `election_timeout_max_ms` is less than twice
-    `election_timeout_min_ms`, half of it is used. `etcd.election_timeout_cap_ms` bounds the result.
+    etcd elects after one to two election timeouts without a heartbeat. If `election_timeout_max_ms` is less than
+    twice `election_timeout_min_ms`, half of it is used. `etcd.election_timeout_cap_ms` bounds the result.
     """
     election_ms = min(requested_election_ms(settings), settings.etcd.election_timeout_cap_ms)
     heartbeat_ms_max = election_ms // HEARTBEATS_PER_ELECTION_MIN
@@ -108,7 +106,7 @@ def timers_ms(settings: Settings) -> tuple[int, int]:
 
 
 def requested_election_ms(settings: Settings) -> int:
-    """The election timeout of `raft.*`, before the cap."""
+    """Returns the election timeout of `raft.*`, before the cap."""
     cluster = settings.cluster
     return min(cluster.election_timeout_min_ms, cluster.election_timeout_max_ms // 2)
 
@@ -124,12 +122,12 @@ def command_line(settings: Settings, folder: str, begin: MemberBootstrap, where:
         "advertise-client-urls": where.client_url,
         "heartbeat-interval": str(heartbeat_ms),
         "election-timeout": str(election_ms),
-        "pre-vote": "true",  # a member that was paused or cut off does not depose the leader when it comes back
+        "pre-vote": "true",  # a member that was paused or partitioned does not depose the leader when it returns
         "auto-compaction-mode": "revision",
         "auto-compaction-retention": str(REVISIONS_KEPT),
         "logger": "zap",
         "log-outputs": "stderr",
-        "log-level": "error",  # a neighbour that is down would fill the disk with warnings
+        "log-level": "error",  # a peer that is down would fill the disk with warnings
         **_beginning(begin),
         **_certificates(settings),
     }

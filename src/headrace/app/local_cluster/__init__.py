@@ -1,1 +1,1 @@
-"""app.local_cluster: the brokers of `headrace cluster up` on one machine."""
+"""app.local_cluster: the brokers of `headrace cluster up` on one host."""

@@ -1,7 +1,7 @@
-"""What a cluster on one machine tells other processes, and what they may ask of it: by files in its directory.
+"""Control files of a local cluster: its state, and requests of other processes.
 
-<dir>/cluster.json         while it runs: where the brokers are, and their processes
-<dir>/wish-<pid>.json      what another process wants of it: one broker more, or one less; removed when it is done
+<dir>/cluster.json         while it runs: addresses and processes of the brokers
+<dir>/wish-<pid>.json      request of another process: add or remove a broker; deleted when it is complete
 """
 
 import json
@@ -22,7 +22,7 @@ class AlreadyRunning(HeadraceError):
 
 
 class NotRunning(HeadraceError):
-    """No cluster runs in this directory, or it cannot do what is asked."""
+    """No cluster runs in this directory, or it cannot execute the request."""
 
 
 class RunningNode(NamedTuple):
@@ -34,7 +34,7 @@ class RunningNode(NamedTuple):
 class ClusterState(NamedTuple):
     supervisor: int
     nodes: tuple[RunningNode, ...]
-    etcd: tuple[int, ...] = ()  # the brokers that have a member of etcd beside them
+    etcd: tuple[int, ...] = ()  # brokers with an etcd member
 
     @property
     def bootstrap(self) -> str:
@@ -56,14 +56,14 @@ def remove_state(directory: str) -> None:
 
 
 def forget_wishes(directory: str) -> None:
-    """Of those who asked an earlier process."""
+    """Removes requests that were left to an earlier process."""
     for name in os.listdir(directory):
         if name.startswith(WISH_PREFIX):
             os.remove(os.path.join(directory, name))
 
 
 def answer_wishes(directory: str, obey: Callable[[dict[str, object]], int]) -> None:
-    """`obey` does one of them; the number of the broker that it concerned is the answer, or why it was not done."""
+    """Executes pending requests with `obey` and writes the resulting broker id, or the error, for the requester."""
     for name in os.listdir(directory):
         if name.startswith(WISH_PREFIX) and name.endswith(".json"):
             path = os.path.join(directory, name)
@@ -83,11 +83,11 @@ def _write_whole(path: str, fields: dict[str, object]) -> None:
     os.replace(path + ".tmp", path)
 
 
-# By others
+# By other processes
 
 
 def read_state(directory: str) -> ClusterState | None:
-    """What runs in the directory; None if nothing does."""
+    """Returns the state of the cluster in the directory; None if none runs."""
     try:
         with open(os.path.join(directory, STATE_FILE)) as file:
             fields = json.load(file)
@@ -98,12 +98,12 @@ def read_state(directory: str) -> ClusterState | None:
     try:
         os.kill(state.supervisor, 0)
     except ProcessLookupError:
-        return None  # left behind by one that was killed; its brokers ended with it
+        return None  # left by a killed process; its brokers ended with it
     return state
 
 
 def check_removable(directory: str, node_id: int) -> None:
-    """Before anything is moved off the broker."""
+    """Raises NotRunning for a broker with an etcd member; called before any replica is moved off the broker."""
     state = read_state(directory)
     if state is not None and node_id in state.etcd:
         raise NotRunning(
@@ -117,7 +117,7 @@ def ask_to_stop(state: ClusterState) -> None:
 
 
 def ask_to_add(directory: str, seconds_max: float) -> RunningNode:
-    """One broker more in the cluster that runs in the directory; returns when it serves."""
+    """Adds a broker to the cluster that runs in the directory; returns when it serves."""
     added = _ask(directory, {"what": "add"}, seconds_max)
     state = read_state(directory)
     assert state is not None, "it has answered"
@@ -125,7 +125,7 @@ def ask_to_add(directory: str, seconds_max: float) -> RunningNode:
 
 
 def ask_to_remove(directory: str, node_id: int, seconds_max: float) -> None:
-    """Stop a broker that is no longer needed, for good."""
+    """Stops a broker and removes it from the cluster."""
     _ask(directory, {"what": "remove", "node": node_id}, seconds_max)
 
 

@@ -1,10 +1,6 @@
-"""Broker and metadata server processes of a local cluster.
+"""Broker and metadata server processes of a local cluster: start, stop and kill.
 
-A broker in a process of its own: started, watched, stopped, killed.
-
-The child ends with its parent, however the parent ends. Nothing here knows what a broker does.
-
-The embedded metadata of a cluster on one machine, in a process of its own: started, stopped.
+A child ends with its parent, even if the parent is killed.
 """
 
 import os
@@ -16,15 +12,15 @@ import tempfile
 from headrace.config.settings import Settings
 from headrace.process.child import kill_when_pipe_closes, readable_within
 
-NODE_START_SECONDS_MAX = 30.0  # a start takes about 0.15 s; a machine that needs this long is out of memory or stuck
+NODE_START_SECONDS_MAX = 30.0  # a start takes about 0.15 s; a host that needs this long is out of memory or stuck
 NODE_STOP_SECONDS_MAX = 15.0  # a clean shutdown syncs every open file; after this the disk hangs
 
 
 class BrokerProcess:
-    """`python -m headrace.app.node`, from the moment it serves."""
+    """A running `python -m headrace.app.node`; the constructor returns when it serves."""
 
     def __init__(self, settings: Settings, output: int, stop_seconds_max: float = NODE_STOP_SECONDS_MAX) -> None:
-        """What it says goes to `output`, a file; why it did not start is read there."""
+        """The broker's output goes to the file `output`; the error of a failed start is read from it."""
         self._stop_seconds_max = stop_seconds_max
         self._said_before = os.fstat(output).st_size
         self._process, ready, self._alive = _spawn(settings, output)
@@ -79,7 +75,7 @@ class BrokerProcess:
 
 
 def _spawn(settings: Settings, output: int) -> tuple["subprocess.Popen[bytes]", int, int]:
-    """The child, the end of the pipe on which it says that it serves, and the one whose closing ends it."""
+    """Returns the child, the read end of its readiness pipe, and the write end of the pipe whose closing ends it."""
     ready_read, ready_write = os.pipe()
     alive_read, alive_write = os.pipe()
     command = [sys.executable, "-P", "-m", "headrace.app.node"]
@@ -91,7 +87,7 @@ def _spawn(settings: Settings, output: int) -> tuple["subprocess.Popen[bytes]", 
             stdout=output,
             stderr=output,
             pass_fds=(ready_write,),
-            process_group=0,  # Ctrl-C reaches the tests only; they stop the broker in their own order
+            process_group=0,  # Ctrl-C reaches the parent only, which stops the broker in its own order
         )
         kill_when_pipe_closes(alive_read, process.pid)
     except BaseException:
@@ -109,7 +105,7 @@ METADATA_SERVER_STOP_SECONDS_MAX = 15.0
 
 
 class MetadataProcess:
-    """`python -m headrace.app.metadata_server`, from the moment it serves. It ends with its parent."""
+    """A running `python -m headrace.app.metadata_server`; ends with its parent."""
 
     def __init__(self, socket_path: str, file: str | None) -> None:
         ready, ready_write = os.pipe()

@@ -1,10 +1,10 @@
-"""A cluster on one machine: a process for each broker, and one for the facts, kept alive until they are stopped.
+"""A cluster on one host: one process per broker and one for the metadata, supervised until they are stopped.
 
-<dir>/metadata.sqlite      the facts; with etcd instead, each of the first three brokers has a member beside it
-<dir>/broker-<id>/         the data of each broker, and its log beside it
+    <dir>/metadata.sqlite      metadata; with etcd, each of the first three brokers has a member instead
+    <dir>/broker-<id>/         data directory of each broker, with its log file next to it
 
-Decides where each of them listens and keeps its data, and in which order they start and stop. How others ask for
-something, `control.py` says; how what died is started again, `process/supervised_process.py`.
+Assigns addresses and data directories, and the order of start and stop. Requests of other processes arrive through
+`control.py`; `process/supervised_process.py` restarts processes.
 """
 
 import logging
@@ -36,12 +36,12 @@ log = logging.getLogger(__name__)
 
 HOST = "127.0.0.1"
 METADATA_FILE = "metadata.sqlite"
-ETCD_MEMBERS_MAX = 3  # one may be lost; more are slower, and all of them are on one machine
-# Member i listens for the others on the brokers' base port plus this plus i; where it serves brokers, it chooses.
+ETCD_MEMBERS_MAX = 3  # tolerates the loss of one; more would be slower, and all of them are on one host
+# Member i listens for peers on the brokers' base port plus this plus i; its client port is any free one.
 ETCD_PORTS_ABOVE = 100
-# Of two that stop at once one may be the first, and the other asks an etcd without a majority for some 14 s in vain.
+# Of two brokers that stop at once, the second may try to reach an etcd without a majority for about 14 s in vain.
 ETCD_STOP_SECONDS_MAX = 40.0
-STARTS_MAX = 32  # at once: as many as there may be brokers
+STARTS_MAX = 32  # concurrent starts: the maximum number of brokers
 
 
 class LocalClusterRunner:
@@ -63,10 +63,10 @@ class LocalClusterRunner:
         self._brokers: dict[int, SupervisedProcess[BrokerProcess]] = {}
         self._logs: dict[int, IO[bytes]] = {}
 
-    # Where its facts are
+    # Metadata
 
     def _members(self, wanted: bool) -> list[int]:
-        """The brokers that have an etcd member beside them: those that had one before, else the first ones."""
+        """Returns the brokers with an etcd member: those that had one before, otherwise the first ones."""
         known = [one for one in self._ids if self._has_etcd(one)]
         if wanted and not known and os.path.exists(os.path.join(self._directory, METADATA_FILE)):
             raise HeadraceError(
@@ -79,7 +79,7 @@ class LocalClusterRunner:
         return os.path.isdir(os.path.join(self._data_of(node_id), "etcd"))
 
     def _facts(self, node_id: int) -> dict[str, str]:
-        """The settings that lead a broker to them."""
+        """Returns the settings with which a broker finds the metadata."""
         if not self._etcd_ids:
             return {"metadata": f"unix://{self._socket_path}"}
         rpc_addr = {one: f"{HOST}:{self._listen_base + ETCD_PORTS_ABOVE + one}" for one in self._etcd_ids}
@@ -88,7 +88,7 @@ class LocalClusterRunner:
         told = {"cluster.initial_members": listed, "cluster.bootstrap": str(founds).lower()}
         return told | ({"etcd.client_addr": f"{HOST}:0"} if node_id in rpc_addr else {})
 
-    # Beginning
+    # Start
 
     def start(self) -> ClusterState:
         """Returns when every broker serves."""
@@ -133,7 +133,7 @@ class LocalClusterRunner:
         }
         texts = [(name, text, "") for name, text in {**self._settings, **own}.items()]
         if node_id not in self._logs:
-            # To be read, too: what a broker said before it failed to start is why it did.
+            # Readable, too: the error of a failed start is read from it.
             self._logs[node_id] = open(f"{self._data_of(node_id)}.log", "a+b")  # noqa: SIM115 - closed by `stop`
         patience = {"stop_seconds_max": ETCD_STOP_SECONDS_MAX} if self._etcd_ids else {}
         return BrokerProcess(load_settings(None, {}, texts).settings, self._logs[node_id].fileno(), **patience)
@@ -147,18 +147,18 @@ class LocalClusterRunner:
     # While it runs
 
     def mend(self) -> list[str]:
-        """Start again what has died, when its time has come; returns what has happened, in words."""
+        """Restarts ended processes whose pause is over; returns a description of each event."""
         now_s = time.monotonic()
         kept: list[SupervisedProcess[MetadataProcess] | SupervisedProcess[BrokerProcess]] = [*self._brokers.values()]
         if self._metadata is not None:
             kept.insert(0, self._metadata)
         said = [what for one in kept if (what := one.look(now_s)) is not None]
         if said:
-            self._tell_state()  # others find the new processes there
+            self._tell_state()  # publishes the new process ids
         return said
 
     def obey(self) -> list[RunningNode]:
-        """Do what others have asked for meanwhile; returns the brokers that are new."""
+        """Executes pending requests of other processes; returns the added brokers."""
         before = set(self._brokers)
         answer_wishes(self._directory, self._obey)
         return [
@@ -176,18 +176,18 @@ class LocalClusterRunner:
         try:
             self._keep_broker(node_id)
         except BaseException:
-            self._set_data_aside(node_id)  # else the next `up` would start a broker that was never added
+            self._set_data_aside(node_id)  # otherwise the next `up` would start a broker that was never added
             raise
         return node_id
 
     def _remove(self, node_id: int) -> int:
-        """Its data stays, under a name that the next start passes over."""
+        """Stops a broker; keeps its data under a name that the next start ignores."""
         if node_id not in self._brokers:
             raise HeadraceError(f"no broker {node_id} runs in {self._directory}")
         try:
             self._brokers.pop(node_id).stop()
         except RuntimeError as error:
-            # The process has ended and holds no replicas. A failure here would leave it registered forever.
+            # The process has ended and has no replicas. A failure here would leave it registered forever.
             log.warning("Broker %d did not shut down cleanly: %s; removing it nevertheless", node_id, error)
         self._set_data_aside(node_id)
         return node_id
@@ -199,13 +199,13 @@ class LocalClusterRunner:
         with suppress(FileNotFoundError):  # a broker that failed early has none
             os.rename(data, free)
 
-    # End
+    # Stop
 
     def stop(self, report: Callable[[str], None] = lambda what: None) -> bool:
-        """One broker after the other, so that each can hand over to those that are left.
+        """Stops the brokers one after another, so that each can hand its leaderships over to the remaining ones.
 
-        Reports what became of each; False if one did not shut down cleanly. The others are stopped all the same: they
-        would be killed with this process.
+        Reports the outcome of each; returns False if one did not shut down cleanly. The others are still stopped:
+        otherwise they would be killed with this process.
         """
         outcomes = []
         for together in stopping_order(list(self._brokers), self._etcd_ids):
@@ -229,7 +229,7 @@ class LocalClusterRunner:
 def _stopped(
     name: str, process: "SupervisedProcess[MetadataProcess] | SupervisedProcess[BrokerProcess]"
 ) -> tuple[str, bool]:
-    """What became of it, in words, and whether it ended cleanly."""
+    """Stops a process; returns a description of the outcome and whether it ended cleanly."""
     try:
         process.stop()
     except FAILURES as error:
@@ -238,10 +238,10 @@ def _stopped(
 
 
 def stopping_order(brokers: Sequence[int], etcd_ids: Sequence[int]) -> list[list[int]]:
-    """Who is stopped at once with whom, group by group.
+    """Returns groups of brokers to stop at once, in order.
 
-    A broker takes its member of etcd along. The members of the last majority need each other to change anything: of
-    them, one that is left behind would wait in vain to say that it goes.
+    A broker stops its etcd member with it. The last members with a majority need each other for every write: one of
+    them that stopped later would wait in vain to deregister.
     """
     majority = len(etcd_ids) // 2 + 1 if etcd_ids else 0
     last = [one for one in brokers if one in etcd_ids][-majority:] if majority else []
@@ -250,7 +250,7 @@ def stopping_order(brokers: Sequence[int], etcd_ids: Sequence[int]) -> list[list
 
 
 def _ids_in(directory: str, nodes: int) -> list[int]:
-    """The brokers whose data are there, and new ones up to the wanted number."""
+    """Returns the brokers with data directories, and new ones up to the wanted number."""
     names = os.listdir(directory) if os.path.isdir(directory) else []
     known = sorted(int(name[len("broker-") :]) for name in names if re.fullmatch(r"broker-\d+", name))
     first_new = known[-1] + 1 if known else 1
