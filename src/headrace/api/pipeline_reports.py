@@ -1,7 +1,7 @@
-"""How pipelines fare, as they tell it themselves: the newest message of each in the topic that they report to.
+"""Reads the newest report of each pipeline from the report topic.
 
-Reads on where it stopped, when somebody asks. The first time it goes back ten thousand reports in each partition: who
-has said nothing among them is not told of.
+Reads on demand, from where the last read ended. The first read starts at most ten thousand records before the end of
+each partition; pipelines without a report among them are not listed.
 """
 
 import asyncio
@@ -18,7 +18,7 @@ from headrace.model.errors import ErrorCode
 TOPIC = "__headrace_pipelines"
 REPORTS_BACK_MAX = 10_000
 FETCH_BYTES = 1024 * 1024
-# Names are given by people; this bounds what somebody can make us hold by writing to the topic.
+# Pipeline names come from clients; this bounds the memory that records in the topic can take.
 PIPELINES_MAX = 10_000
 
 
@@ -30,7 +30,7 @@ class PipelineReports:
         self._turn = asyncio.Lock()
 
     async def reports(self) -> dict[str, dict[str, Any]]:
-        """The newest report of each pipeline, by its name; none where no pipeline has ever run."""
+        """Returns the newest report of each pipeline by name; empty if the topic does not exist."""
         async with self._turn:
             try:
                 topic = await self._cluster.topic(TOPIC)
@@ -46,7 +46,7 @@ class PipelineReports:
 
     async def _read(self, partition: int, end: int) -> None:
         at = self._positions.get(partition)
-        if at is None or at > end:  # the first time, or the topic was made anew
+        if at is None or at > end:  # first read, or the topic was deleted and created again
             start = (await offsets_at(self._cluster, TOPIC, [partition], EARLIEST))[partition]
             at = max(start, end - REPORTS_BACK_MAX)
         while at < end:
@@ -72,10 +72,10 @@ class PipelineReports:
 
 
 def parsed(value: bytes | None) -> dict[str, Any] | None:
-    """A report that can be shown; None for any other record. Every client may write to the topic."""
+    """Returns the report; None for a record that is not a valid report. Every client may write to the topic."""
     try:
         report = orjson.loads(value or b"")
-        orjson.dumps(report)  # it reads more levels than it writes
+        orjson.dumps(report)  # orjson parses deeper nesting than it serializes
     except (orjson.JSONDecodeError, TypeError):
         return None
     if not isinstance(report, dict):

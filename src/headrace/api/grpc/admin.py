@@ -1,8 +1,5 @@
-"""Topic administration and cluster metadata.
-
-GetTopicMetadata: which topics there are, and who leads their partitions.
-
-The Admin service: topics, groups and their offsets, for operators and tools.
+"""The Admin service: topics, consumer groups and committed offsets, for operators and tools. Also GetTopicMetadata:
+topics and the leaders of their partitions.
 """
 
 import asyncio
@@ -55,7 +52,7 @@ def topic_metadata(facts: TopicMetadata) -> pb.TopicMetadata:
     return pb.TopicMetadata(name=facts.name, id=str(facts.id or ""), internal=facts.internal, partitions=partitions)
 
 
-# More than any cluster serves; the broker has the last word.
+# More than any cluster serves. The broker applies its own limit.
 PARTITIONS_MAX = 1_000_000
 REPLICATION_FACTOR_MAX = 1000
 PAGE_SIZE_DEFAULT, PAGE_SIZE_MAX = 1000, 10_000
@@ -193,7 +190,7 @@ async def list_group_offsets(clients: Clients, request: pb.ListGroupOffsetsReque
 async def _lag(clients: Clients, committed: Offset) -> int:
     try:
         end = await offsets_at(clients.cluster, committed.topic, [committed.partition], LATEST)
-    except (KafkaApiError, BrokerUnreachable):  # its topic may be gone; the other offsets are still worth telling
+    except (KafkaApiError, BrokerUnreachable):  # the topic may be deleted; the other offsets are still returned
         return _UNKNOWN_LAG
     return max(end[committed.partition] - committed.offset, 0)
 

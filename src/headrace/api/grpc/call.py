@@ -1,12 +1,8 @@
-"""What every call passes: deadlines, errors, metrics, tracing.
+"""gRPC method handlers: binds each method of the .proto to its implementation by name, and applies deadlines, error
+mapping, metrics and tracing.
 
-What the gRPC side counts: calls by method and status, how long they took, and which are open.
-
-How a method of the .proto becomes a handler of the server: by name, with its time limit and its failures told.
-
-Decides what every call has in common. A method of the .proto that nobody serves stops the server from being built.
-
-Calls as spans, where they are traced: counted as ever, and named by their method.
+A service with a method that has no implementation, or an implementation without a method, fails when the server is
+built.
 """
 
 import asyncio
@@ -29,18 +25,20 @@ from headrace.telemetry import gateway_metrics as metrics
 from headrace.telemetry.metrics import Histogram, MetricFamily, by_label
 from headrace.telemetry.tracing import CARRIED, Tracer
 
-# The metadata of a call, asked for only by who wants it: reading it costs more than counting.
+# Returns the metadata of a call. Called only by observers that need it: reading it costs more than counting a call.
 MetadataGetter = Callable[[], Any]
 
 
 class Observer(Protocol):
-    """Whoever wants to know of calls."""
+    """Observes calls, for metrics or tracing."""
 
     def call(self, service: str, method: str, sent: MetadataGetter) -> AbstractContextManager["Outcome"]: ...
 
 
 class Outcome:
-    """What a call ends with; CANCELLED if nobody says otherwise: then its client has gone."""
+    """Final status of a call. CANCELLED until the handler sets another one, because a call without a status was
+    cancelled.
+    """
 
     __slots__ = ("status",)
 
@@ -56,7 +54,9 @@ class RpcMetrics:
 
     @contextmanager
     def call(self, service: str, method: str, sent: MetadataGetter) -> Iterator[Outcome]:
-        """For as long as the call lasts; whoever serves it says how it ended."""
+        """Counts the call as open until the context exits, then records its duration and the outcome that the handler
+        set.
+        """
         outcome = Outcome()
         self._open[method] += 1
         began = perf_counter()
@@ -79,7 +79,7 @@ class RpcMetrics:
 
 Context = grpc.aio.ServicerContext[Any, Any]
 Unary = Callable[[Clients, Any], Awaitable[Message]]
-# Writes its answers itself: `await write(message, or the bytes of one)`.
+# Writes one response message, or its encoded bytes.
 Write = Callable[[Message | bytes], Awaitable[None]]
 Stream = Callable[[Clients, AsyncIterator[Any], Write], Awaitable[None]]
 Read = Callable[[bytes], Message]
@@ -98,7 +98,7 @@ def handlers(
 def _handler(
     method: MethodDescriptor, clients: Clients, serve: Any, observer: Observer
 ) -> "grpc.RpcMethodHandler[Any, Any]":
-    # Without a deserializer the bytes come as they are: grpcio would answer broken ones with UNKNOWN and a Python name.
+    # No deserializer: grpcio would end a call with malformed bytes with UNKNOWN and the name of a Python exception.
     read = partial(_read, GetMessageClass(method.input_type))
     counting = partial(observer.call, method.containing_service.name, method.name)
     if method.client_streaming:
@@ -130,7 +130,7 @@ def _unary(clients: Clients, serve: Unary, read: Read, counting: Counting) -> An
             except Exception as error:
                 failure = failed(error)
             outcome.status = failure.status
-        # Counted first: who hears how the call ended finds it in the figures.
+        # The call is counted first, so that a client that has received the status finds the call in the metrics.
         return await end(context, failure)
 
     return call
@@ -159,14 +159,14 @@ def _too_late() -> RpcError:
 
 
 async def until_shutdown(clients: Clients, requests: AsyncIterator[Request]) -> AsyncIterator[Request]:
-    """The requests of a stream, until the client has said all or the process is told to stop."""
+    """Yields the requests of a stream until the client ends it or the process is stopping."""
     stop = asyncio.ensure_future(clients.stopping.wait())
     try:
         while True:
             following = asyncio.ensure_future(anext(requests, None))
             await asyncio.wait((following, stop), return_when=asyncio.FIRST_COMPLETED)
             if not following.done():
-                # It may end with an error when the call does, of which nothing is to be said.
+                # The pending read may fail when the call ends. Its exception is retrieved and dropped.
                 following.add_done_callback(lambda done: done.cancelled() or done.exception())
                 following.cancel()
                 return
@@ -178,7 +178,7 @@ async def until_shutdown(clients: Clients, requests: AsyncIterator[Request]) -> 
         stop.cancel()
 
 
-# What is the server's fault, as OpenTelemetry has it.
+# Status codes that count as errors of the server, as in OpenTelemetry's conventions.
 FAULTS = frozenset(
     {
         Status.UNKNOWN,

@@ -1,6 +1,5 @@
-"""The Kafka clients of the gRPC server, and the budget of messages in flight.
-
-What the calls work with: one client of each kind for the whole process, made at start and closed at the end.
+"""The Kafka clients of the gRPC server, and the budget of records in flight. One client of each kind serves the whole
+process; it is created at start and closed at the end.
 """
 
 import asyncio
@@ -14,10 +13,11 @@ from headrace.config.settings import GatewaySettings
 
 
 class SendBudget:
-    """What may wait for the broker at once, over all calls; whoever wants more waits, first come, first served.
+    """Bounds the records and bytes that wait for the broker, over all calls. Calls beyond the limits wait in FIFO
+    order.
 
-    Both limits stay well below what librdkafka takes (`client/aio/producer.py`): where its queue overflows in the
-    middle of a request, later records could overtake earlier ones.
+    Both limits are well below librdkafka's queue limits (`client/aio/producer.py`). If that queue overflowed in
+    the middle of a request, later records could overtake earlier ones.
     """
 
     RECORDS_MAX = 100_000
@@ -43,7 +43,7 @@ class SendBudget:
 
 
 CLIENT_ID = "headrace-grpc"
-# Each consume stream is a librdkafka consumer: a few threads, and up to a few megabytes read ahead.
+# Each consume stream is a librdkafka consumer: a few threads, and up to a few megabytes of prefetched records.
 CONSUME_STREAMS_MAX = 256
 
 
@@ -57,12 +57,12 @@ class Clients:
     watch: TopicDeletionMonitor
     room: SendBudget = field(default_factory=SendBudget)
     consume_slots: asyncio.Semaphore = field(default_factory=lambda: asyncio.Semaphore(CONSUME_STREAMS_MAX))
-    # Set when the process is told to stop: streams end then with a word, instead of being cut off.
+    # Set when the process is stopping, so that streams end with a status instead of a broken connection.
     stopping: asyncio.Event = field(default_factory=asyncio.Event)
 
     @classmethod
     def start(cls, settings: GatewaySettings, bootstrap: str, request_timeout_ms: int) -> "Clients":
-        """Connects to nobody yet: this may be up before its broker is."""
+        """Creates the clients without connecting: this process may start before its broker."""
         cluster, publisher = open_clients(settings, bootstrap, request_timeout_ms, CLIENT_ID)
         publisher.warm()
         return cls(
@@ -75,12 +75,12 @@ class Clients:
         )
 
     async def topic(self, name: str) -> TopicMetadata:
-        """Known, or asked for until a broker that is being restarted answers again."""
+        """Returns the cached metadata of the topic, or requests it and retries while a broker restarts."""
         known = self.cluster.cached_topic(name)
         return known if known is not None else await self.cluster.patiently(lambda: self.cluster.topic(name))
 
     async def topic_to_produce(self, name: str) -> TopicMetadata:
-        """The same, once the producers know it as it is now."""
+        """Returns the metadata of the topic after updating the producers with it."""
         facts = await self.topic(name)
         await self.publisher.learn(facts)
         return facts

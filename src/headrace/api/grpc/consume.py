@@ -1,14 +1,7 @@
-"""Consume streams: chunks, acknowledgements, flow control.
+"""StreamConsume: a streaming RPC that is a member of a consumer group or a consumer of assigned partitions.
 
-Runs in the consumer's thread.
-
-Pure.
-
-Sending says nothing about the client: only a number that the client sends back turns into offsets to commit.
-
-StreamConsume: a member of a consumer group, or a reader of named partitions, at the other end of a stream.
-
-Decides what a stream is told and when offsets count as read. A client that does not read holds up only itself.
+Records are packed into numbered messages in the consumer's thread. Sending a message acknowledges nothing: offsets
+are committed only up to a number that the client returns. A client that reads slowly delays only its own stream.
 """
 
 import asyncio
@@ -36,14 +29,14 @@ if TYPE_CHECKING:
     from confluent_kafka import Message
 
 
-# gRPC clients refuse messages over 4 MiB unless they are told otherwise. One record may be larger; it goes alone.
+# gRPC clients reject messages over 4 MiB by default. A larger record is sent in a message of its own.
 MESSAGE_BYTES_MAX = 1024 * 1024
-# Offset, time, lengths and tags of a record.
+# Offset, timestamp, lengths and field tags of a record.
 RECORD_OVERHEAD_BYTES = 32
 
 
 class Packed(NamedTuple):
-    """A message of the stream, and where each of its partitions goes on behind it."""
+    """An encoded message of the stream, and the next offset of each of its partitions."""
 
     number: int
     body: bytes
@@ -51,7 +44,7 @@ class Packed(NamedTuple):
 
 
 class Packer:
-    """Numbers the messages of one stream."""
+    """Encodes records as messages of one stream, numbered from 1. Pure; performs no I/O."""
 
     def __init__(self) -> None:
         self._numbers = count(1)
@@ -77,7 +70,7 @@ class Packer:
 
 
 def _stretches(messages: "Sequence[Message]") -> "Iterator[tuple[Sequence[Message], int]]":
-    """Cut where the bytes would become too many; each with its bytes."""
+    """Splits messages at MESSAGE_BYTES_MAX. Yields each part with its size in bytes."""
     start = size = 0
     for index, message in enumerate(messages):
         message_bytes = len(message) + RECORD_OVERHEAD_BYTES
@@ -89,7 +82,7 @@ def _stretches(messages: "Sequence[Message]") -> "Iterator[tuple[Sequence[Messag
 
 
 def _add(partition: pb.PartitionRecords, messages: "Sequence[Message]") -> None:
-    """Field by field: naming all of them in one call of `add` costs half as much again."""
+    """Sets the fields one by one: passing all of them to one call of `add` takes 1.5 times as long."""
     add = partition.records.add
     for message in messages:
         record = add()
@@ -98,14 +91,15 @@ def _add(partition: pb.PartitionRecords, messages: "Sequence[Message]") -> None:
             record.key = key
         if value is not None:
             record.value = value
-        record.offset = message.offset() or 0  # without error it has one
+        record.offset = message.offset() or 0  # None only for a message with an error, and errors do not get here
         record.timestamp_ms = message.timestamp()[1]
         if headers:
             for name, content in headers:
                 record.headers.add(name=name, value=content)
 
 
-# A stream that is never acknowledged by numbers remembers so many messages; older ones are acknowledged together.
+# Unacknowledged messages remembered per stream. Beyond this number the oldest two are merged, so that they are
+# acknowledged together.
 MESSAGES_REMEMBERED_MAX = 10_000
 
 Offsets = dict[tuple[str, int], PartitionOffset]
@@ -131,7 +125,9 @@ class Sent:
             self._messages[0] = _together(self._messages.popleft(), self._messages[0])
 
     def up_to(self, number: int) -> tuple[list[PartitionOffset], int]:
-        """Where partitions go on behind the message of this number, and the assignment in which they were read."""
+        """Returns the next offsets of the partitions up to the message of this number, and the assignment in which they
+        were read.
+        """
         if not 0 < number <= self._last:
             raise invalid(f"number is {number}; the last records event of this stream has {self._last}")
         while self._messages and self._messages[0].number <= number:
@@ -140,16 +136,18 @@ class Sent:
 
 
 def _together(first: _Message, second: _Message) -> _Message:
-    """Both, as the second. What was read in an earlier assignment may have been another member's meanwhile."""
+    """Merges two messages under the number of the second. Offsets of an earlier assignment are dropped: their
+    partitions may have belonged to another member since.
+    """
     offsets = first.offsets if first.assignment == second.assignment else {}
     return _Message(second.number, second.assignment, offsets | second.offsets)
 
 
 RECORDS_DEFAULT, RECORDS_MAX = 1000, 10_000
 MAX_POLL_INTERVAL_MS = 300_000
-# What librdkafka reads ahead for one stream, beyond the portions under way.
+# librdkafka's prefetch limit for one stream, in addition to the records already handed to the stream.
 READ_AHEAD_KIB = 4 * 1024
-# A fetch is unpacked whole, whatever is waiting already, and may have been packed a hundredfold.
+# librdkafka decompresses a whole fetch whatever its queue holds, and the compression ratio may be a hundred.
 FETCH_BYTES = 256 * 1024
 READ_AHEAD_RECORDS = 20_000
 TOPICS_MAX = 1000
@@ -198,7 +196,8 @@ async def _consumer(clients: Clients, subscribe: pb.Subscribe) -> ThreadedConsum
     beginning = _beginning(clients, subscribe)
     if clients.consume_slots.locked():
         raise OverloadedError(f"{CONSUME_STREAMS_MAX} streams consume already")
-    await clients.consume_slots.acquire()  # nothing may fail between here and the thread, which gives it back
+    # No failure is possible between this line and the thread, which releases the slot.
+    await clients.consume_slots.acquire()
     return ThreadedConsumer(
         clients.bootstrap,
         settings,
@@ -212,7 +211,9 @@ async def _consumer(clients: Clients, subscribe: pb.Subscribe) -> ThreadedConsum
 
 
 def _beginning(clients: Clients, subscribe: pb.Subscribe) -> GroupBeginning | None:
-    """librdkafka would look for the latest records after the client has received its assignment."""
+    """Returns where a `latest` subscription starts, resolved before the client receives its assignment. librdkafka
+    would resolve it afterwards, and records produced in between would be skipped.
+    """
     if not subscribe.topics or subscribe.offset_reset != pb.LATEST:
         return None
     committed_only = subscribe.isolation_level != pb.READ_UNCOMMITTED
@@ -242,7 +243,8 @@ def _settings(subscribe: pb.Subscribe) -> Overrides:
         raise invalid(f"max_poll_interval_ms is {poll_ms}; it may not be less than the session timeout, {session_ms}")
     settings: dict[str, str | int | float | bool] = {
         "client.id": CLIENT_ID,
-        "group.id": subscribe.group_id or f"{CLIENT_ID}-{secrets.token_hex(8)}",  # never committed to
+        # Nothing is committed to the random group.
+        "group.id": subscribe.group_id or f"{CLIENT_ID}-{secrets.token_hex(8)}",
         "enable.auto.commit": subscribe.auto_commit,
         "auto.commit.interval.ms": _AUTO_COMMIT_INTERVAL_MS,
         "enable.partition.eof": False,
@@ -266,7 +268,7 @@ class _Stream:
         self._consumer, self._subscribe = consumer, subscribe
         self._sent = Sent()
         self._write = write
-        self._turn = asyncio.Lock()  # one message of a stream at a time
+        self._turn = asyncio.Lock()  # messages of one stream are written one at a time
 
     async def pass_on(self) -> None:
         while True:
@@ -275,7 +277,7 @@ class _Stream:
                     await self._tell(_assignment(places))
                 case Read(portion, assignment):
                     for message in portion:
-                        # Noted first: the client may name it as soon as it has received it.
+                        # Noted before it is sent: the client may acknowledge the message as soon as it arrives.
                         self._sent.note(message.number, message.next_offsets, assignment)
                         await self._tell(message.body)
                     self._consumer.taken()
@@ -297,7 +299,7 @@ class _Stream:
         self._consumer.store(offsets, assignment)
 
     async def _committed(self, commit: pb.Commit) -> pb.StreamConsumeResponse:
-        group_name(self._subscribe.group_id)  # who has none cannot commit
+        group_name(self._subscribe.group_id)  # a stream without a group cannot commit
         event = pb.CommittedEvent()
         try:
             places = await self._commit(commit)

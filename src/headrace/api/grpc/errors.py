@@ -1,7 +1,8 @@
-"""What went wrong, as gRPC has it: a status code, a sentence, and details that a program can act on.
+"""Maps Kafka errors to gRPC statuses: a status code, a message, and details that a program can act on. Every call that
+fails ends here.
 
-Decides which status a Kafka error is. Every call that does not succeed is answered from here. The details are a
-google.rpc.Status with an ErrorInfo (Kafka's name and number, whether a retry helps) and, where it does, a RetryInfo.
+The details are a google.rpc.Status with an ErrorInfo (Kafka's error name and code, whether it is retriable) and, for
+retriable errors, a RetryInfo.
 """
 
 import logging
@@ -21,10 +22,10 @@ from headrace.rpc import headrace_pb2 as pb
 log = logging.getLogger(__name__)
 
 DOMAIN = "headrace"
-DETAILS_KEY = "grpc-status-details-bin"  # where every gRPC library looks for a google.rpc.Status
-# A broker that restarts is back within a second or two.
+DETAILS_KEY = "grpc-status-details-bin"  # the trailer in which gRPC libraries expect a google.rpc.Status
+# A restarting broker is available again within a second or two.
 RETRY_DELAY_S = 1
-# What goes into HTTP/2 trailers has to fit there, in every library's idea of a header.
+# HTTP/2 trailers must fit the header limits of every gRPC library.
 MESSAGE_CHARACTERS_MAX = 1024
 
 Status = grpc.StatusCode
@@ -36,7 +37,7 @@ _NOT_FOUND = {
     ErrorCode.UNKNOWN_MEMBER_ID,
     ErrorCode.RESOURCE_NOT_FOUND,
 }
-# The group has moved on: join again, then go on.
+# The group has a newer generation. The client must rejoin before it continues.
 _ABORTED = {ErrorCode.REBALANCE_IN_PROGRESS, ErrorCode.ILLEGAL_GENERATION, ErrorCode.STALE_MEMBER_EPOCH}
 _PRECONDITION = {
     ErrorCode.NON_EMPTY_GROUP,
@@ -92,7 +93,7 @@ _STATUS: Mapping[ErrorCode, grpc.StatusCode] = {
 
 @dataclass(slots=True)
 class RpcError(Exception):
-    """A call's end that is not a success."""
+    """Ends a call with a status other than OK."""
 
     status: grpc.StatusCode
     reason: str
@@ -147,7 +148,8 @@ def failed(error: BaseException) -> RpcError:
             return RpcError(status, error.code.name, str(error), error.code, error.retriable)
         case BaseExceptionGroup():
             return failed(_first(error))
-        case grpc.aio.InternalError():  # of a write to a client that has cancelled the call or hung up
+        # Raised by a write to a client that has cancelled the call or closed the connection.
+        case grpc.aio.InternalError():
             return RpcError(Status.CANCELLED, "CLIENT_GONE", "the client is gone")
         case _:
             log.error("Unexpected %s", type(error).__name__, exc_info=error)
@@ -155,7 +157,7 @@ def failed(error: BaseException) -> RpcError:
 
 
 def _first(group: BaseExceptionGroup[BaseException]) -> BaseException:
-    """What a group of tasks failed with; the others were cancelled because of it."""
+    """Returns the exception that made a task group fail. The other tasks were cancelled because of it."""
     return next(_leaves(group))
 
 
@@ -168,7 +170,7 @@ def _leaves(error: BaseException) -> Iterator[BaseException]:
 
 
 async def end(context: "grpc.aio.ServicerContext[Any, Any]", failure: RpcError) -> NoReturn:
-    """Ends the call; does not return."""
+    """Aborts the call with the failure's status and details. Never returns."""
     message = failure.message[:MESSAGE_CHARACTERS_MAX]
     await context.abort(failure.status, message, ((DETAILS_KEY, failure.details()),))
     raise AssertionError("abort raises")

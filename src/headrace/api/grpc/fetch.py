@@ -1,4 +1,4 @@
-"""Fetch: one partition from an offset on, as records or as the log's own batches."""
+"""The Fetch call: reads one partition from an offset, as records or as the log's own record batches."""
 
 import asyncio
 
@@ -11,11 +11,11 @@ from headrace.client.aio.fetch import fetch as fetch_batches
 from headrace.rpc import headrace_pb2 as pb
 
 BYTES_DEFAULT = 1024 * 1024
-# gRPC clients refuse answers over 4 MiB unless they are told otherwise; one record more than this may still come.
+# gRPC clients reject responses over 4 MiB by default. A response exceeds this limit by at most one record.
 BYTES_MAX = 3 * 1024 * 1024
 RECORDS_MAX = 1_000_000
 WAIT_MS_MAX = 60_000
-# Unpacking this much takes about a millisecond; more is done beside the loop.
+# Decoding this much takes about a millisecond. Larger fetches are decoded in a thread.
 UNPACKED_ON_LOOP_BYTES = 32 * 1024
 
 
@@ -67,7 +67,7 @@ async def _start(cluster: Cluster, topic: str, partition: int, offset: int, comm
 
 
 def _unpack(fetched: Fetched, start: int, answer: pb.FetchResponse, bytes_max: int, records_max: int) -> None:
-    """As many records as fit, at least one; compressed batches can hold far more than was asked for."""
+    """Adds as many records as fit, at least one. Compressed batches can hold far more than the request allows."""
     size = 0
     for count, record in enumerate(readable_records(fetched, start)):
         size += len(record.key or b"") + len(record.value or b"")

@@ -1,7 +1,7 @@
-"""The consumer group protocol, call by call, for clients that are members themselves.
+"""The consumer group protocol as unary calls, for clients that implement group membership themselves.
 
-Decides the defaults, and reads and writes the bytes of consumers' subscriptions and assignments for those who would
-rather name topics and partitions.
+Applies the defaults, and encodes and decodes subscriptions and assignments of the `consumer` protocol type for
+clients that send topics and partitions instead of bytes.
 """
 
 from collections.abc import Iterable
@@ -26,8 +26,8 @@ from headrace.rpc import headrace_pb2 as pb
 
 SESSION_TIMEOUT_MS = 30_000
 REBALANCE_TIMEOUT_MS = 60_000
-TIMEOUT_MS_MAX = 30 * 60_000  # as group.max.session.timeout.ms of Kafka
-METADATA_CHARACTERS_MAX = 4096  # as offset.metadata.max.bytes of Kafka
+TIMEOUT_MS_MAX = 30 * 60_000  # Kafka's group.max.session.timeout.ms
+METADATA_CHARACTERS_MAX = 4096  # Kafka's offset.metadata.max.bytes
 
 
 async def join_group(clients: Clients, request: pb.JoinGroupRequest) -> pb.JoinGroupResponse:
@@ -88,7 +88,7 @@ async def sync_group(clients: Clients, request: pb.SyncGroupRequest) -> pb.SyncG
     try:
         partitions = decode_assignment(share)
     except ProtocolError:
-        partitions = {}  # a group of another type: its bytes mean something else
+        partitions = {}  # the group has another protocol type, whose assignments have another format
     return pb.SyncGroupResponse(assignment=share, partitions=topic_partitions(partitions.items()))
 
 
@@ -138,7 +138,7 @@ async def fetch_offset(clients: Clients, request: pb.FetchOffsetRequest) -> pb.F
         topic_name(request.topic),
         partition_index(request.partition),
     )
-    await clients.cluster.patiently(lambda: clients.cluster.partition(topic, partition))  # refuses an unknown one
+    await clients.cluster.patiently(lambda: clients.cluster.partition(topic, partition))  # rejects unknown partitions
     (found,) = await groups.committed(clients.coordinators, group, {topic: [partition]})
     return pb.FetchOffsetResponse(offset=found.offset, metadata=found.metadata)
 
@@ -160,7 +160,9 @@ def _who(
 
 
 async def _explain_unknown_member(clients: Clients, who: Membership, refused: KafkaApiError) -> KafkaApiError:
-    """Kafka says "unknown member" also where there is no such group; callers want to know which it is."""
+    """Returns the error to send. Kafka returns UNKNOWN_MEMBER_ID also for a group that does not exist; this
+    distinguishes the two.
+    """
     if refused.code is not ErrorCode.UNKNOWN_MEMBER_ID:
         return refused
     try:
@@ -177,7 +179,7 @@ def _subscription(protocol_type: str, metadata: bytes) -> list[str]:
     try:
         return decode_subscription(metadata)
     except ProtocolError:
-        return []  # the leader sees the bytes all the same
+        return []  # the group leader receives the bytes unchanged
 
 
 def topic_partitions(shares: Iterable[tuple[str, Iterable[int]]]) -> list[pb.TopicPartitions]:

@@ -1,10 +1,7 @@
-"""Produce calls: unary and streaming.
+"""Produce and StreamProduce.
 
-Decides how records go to the publisher, and how the reports are put together again in the order of the request.
-
-Produce and StreamProduce: records in, offsets out.
-
-Decides how many requests of a stream may be unanswered, and that acks leave in the order of the requests.
+Records are queued in the producer in request order, and their delivery reports are collected into one result per
+request. A stream has a bounded number of unacknowledged requests and sends its acks in request order.
 """
 
 import asyncio
@@ -33,20 +30,19 @@ _ACKS = {pb.ACKS_UNSPECIFIED: None, pb.ACKS_ALL: Acks.ALL, pb.ACKS_LEADER: Acks.
 
 
 class Receipt:
-    """What became of the records of one request: complete when the last of them has been answered for."""
+    """Collects the outcomes of one request's records. Complete when every record has been written or has failed."""
 
     def __init__(self, count: int) -> None:
         self.partitions = [NOT_WRITTEN] * count
         self.offsets = [NOT_WRITTEN] * count
         self.written = 0
-        self.failure: RpcError | None = None  # the first
+        self.failure: RpcError | None = None  # the first one
         self._left = count
         self._complete: asyncio.Future[None] = asyncio.get_running_loop().create_future()
 
     async def complete(self) -> None:
-        await asyncio.shield(
-            self._complete
-        )  # whoever waits may be cancelled; the records are on their way all the same
+        # The waiting call may be cancelled. Its records are sent nevertheless.
+        await asyncio.shield(self._complete)
 
     def when_complete(self, do: Callable[[], None]) -> None:
         self._complete.add_done_callback(lambda _: do())
@@ -68,7 +64,7 @@ class Receipt:
 
 
 async def send(clients: Clients, facts: TopicMetadata, request: pb.ProduceRequest) -> Receipt:
-    """All records are queued, in their order, when this returns; the receipt tells the rest."""
+    """Queues all records in order before it returns. The receipt collects their outcomes."""
     acks = _acks(request)
     partition = await _partition(clients, facts, request)
     if request.record_batch:
@@ -115,7 +111,7 @@ async def _send_batch(
 
 
 class _Sending:
-    """The way of one request's records into the publisher. Never waits: there is room for them."""
+    """Queues one request's records in the producer. Never waits: the send budget has reserved their space."""
 
     def __init__(
         self, publisher: AsyncProducer, topic: str, partition: int, acks: Acks | None, receipt: Receipt
@@ -126,14 +122,15 @@ class _Sending:
     def queue(self, records: Sequence[pb.Record]) -> None:
         together: list[dict[str, Any]] = []
         for index, record in enumerate(records):
-            if record.timestamp_ms or record.headers:  # librdkafka takes neither in bulk
+            if record.timestamp_ms or record.headers:  # librdkafka's bulk call supports neither
                 self._queue_together(together)
                 together = []
                 self._queue_alone(index, record)
                 continue
             message: dict[str, Any] = {"callback": partial(self._delivered, index)}
             key, value = record.key, record.value
-            if key or record.HasField("key"):  # asking is as dear as reading: only where it is empty, absent or not
+            # HasField costs as much as a read; called only to distinguish empty from absent.
+            if key or record.HasField("key"):
                 message["key"] = key
             if value or record.HasField("value"):
                 message["value"] = value
@@ -183,8 +180,8 @@ class _Alone(NamedTuple):
         self.sending._delivered(self.number, error, message)
 
 
-# With a thousand records a request that is more than a broker's round trip needs; with one each, it still fills
-# record batches well.
+# With a thousand records per request this covers more than one round trip to the broker. With one record per request it
+# still fills record batches.
 UNANSWERED_MAX = 256
 
 
@@ -213,7 +210,7 @@ async def stream_produce(clients: Clients, requests: AsyncIterator[pb.ProduceReq
 async def _read(
     clients: Clients, requests: AsyncIterator[pb.ProduceRequest], unanswered: "asyncio.Queue[Receipt | RpcError | None]"
 ) -> None:
-    """Sends on what comes in. Stops reading while too much is unanswered: gRPC then stops the client."""
+    """Sends the requests of the stream. Stops reading at UNANSWERED_MAX; gRPC's flow control stops the client."""
     topic = ""
     async for request in until_shutdown(clients, requests):
         topic = request.topic or topic
@@ -222,7 +219,7 @@ async def _read(
 
 
 async def _sent(clients: Clients, topic: str, request: pb.ProduceRequest) -> Receipt | RpcError:
-    """A request that makes no sense, or that the broker refuses, fails alone; the stream goes on."""
+    """Sends one request. An invalid or rejected request gets an error of its own and the stream continues."""
     try:
         facts: TopicMetadata = await clients.topic_to_produce(topic_name(topic))
         return await send(clients, facts, request)
@@ -241,7 +238,9 @@ async def _ack(index: int, sent: Receipt | RpcError) -> pb.ProduceAck:
 
 
 def _alone(failure: RpcError) -> RpcError:
-    """A broker that does not answer, for longer than librdkafka tried, fails the others too: the stream ends."""
+    """Returns the failure for its ack. Raises it, and so ends the stream, if the broker did not answer within
+    librdkafka's retries: later requests would fail as well.
+    """
     if failure.status is Status.UNAVAILABLE and failure.reason == "NO_ANSWER":
         raise failure
     return failure

@@ -1,6 +1,6 @@
-"""Runs the gRPC server: services, health, reflection; limits on strangers; an orderly end.
+"""The gRPC server: services, health, reflection, limits for untrusted clients, and graceful shutdown.
 
-Decides the limits. Imported by the gateway's processes only: grpcio takes longer to import than a broker to start.
+Imported only by the gateway's processes, because importing grpcio takes longer than starting a broker.
 """
 
 import grpc
@@ -21,17 +21,18 @@ from headrace.telemetry.gateway_metrics import UPSTREAM_WAITING
 from headrace.telemetry.metrics import MetricFamily, by_label
 from headrace.telemetry.tracing import Tracer
 
-# Each costs a few kilobytes while it waits; whoever comes on top is told RESOURCE_EXHAUSTED.
+# A waiting call costs a few kilobytes. Further calls fail with RESOURCE_EXHAUSTED.
 CALLS_MAX = 4096
 STREAMS_PER_CONNECTION_MAX = 1024
 METADATA_BYTES_MAX = 16 * 1024
-# A client that vanished without a word is noticed after this and the next; its stream then leaves its group.
+# A client that disappears without closing its connection is detected after the sum of both. Its streams then leave
+# their groups.
 KEEPALIVE_MS, KEEPALIVE_TIMEOUT_MS = 30_000, 10_000
-# How often clients may ping us on their own; the default, five minutes, drops connections of careful clients.
+# Minimum interval of client pings. gRPC's default of five minutes would disconnect clients with shorter keepalives.
 CLIENT_PING_MS_MIN = 10_000
-# What is under way may finish.
+# Time for calls in flight to finish.
 GRACEFUL_S = 5.0
-PART = "grpc"  # of the node, in the labels of its figures
+PART = "grpc"  # the process's label value in the node's metrics
 
 KAFKA_BROKER: dict[str, Unary | Stream] = {
     "Produce": produce,
@@ -60,18 +61,19 @@ ADMIN: dict[str, Unary | Stream] = {
     "AlterGroupOffsets": admin.alter_group_offsets,
 }
 _OPTIONS = [
-    ("grpc.max_send_message_length", -1),  # one large record may have to go out; the client decides whether it wants it
+    ("grpc.max_send_message_length", -1),  # a single large record may exceed any limit here; the client applies its own
     ("grpc.max_metadata_size", METADATA_BYTES_MAX),
     ("grpc.max_concurrent_streams", STREAMS_PER_CONNECTION_MAX),
     ("grpc.keepalive_time_ms", KEEPALIVE_MS),
     ("grpc.keepalive_timeout_ms", KEEPALIVE_TIMEOUT_MS),
     ("grpc.http2.min_recv_ping_interval_without_data_ms", CLIENT_PING_MS_MIN),
-    ("grpc.so_reuseport", 1),  # the supervisor holds the port too, so that nobody takes it between two starts
+    # The supervisor holds the port as well, so that no other process binds it between restarts.
+    ("grpc.so_reuseport", 1),
 ]
 
 
 class RpcServer:
-    """`start` binds, `stop` lets calls finish; between the two the event loop does everything."""
+    """Binds with `start` and drains calls with `stop`. All calls run on the event loop."""
 
     def __init__(
         self, settings: GatewaySettings, bootstrap: str, request_timeout_ms: int, tracer: Tracer | None = None
@@ -80,7 +82,7 @@ class RpcServer:
         self._figures = RpcMetrics()
         observer = self._figures if tracer is None else TracedCalls(self._figures, tracer)
         self._health = health.HealthServicer()
-        # Bounds what one call can make us hold. gRPC's own default, 4 MiB, is less than a topic may allow.
+        # Bounds the memory of one request. gRPC's default of 4 MiB is less than a topic's max.message.bytes may allow.
         largest = ("grpc.max_receive_message_length", settings.body_bytes_max)
         self._server = grpc.aio.server(options=[*_OPTIONS, largest], maximum_concurrent_rpcs=CALLS_MAX)
         services = pb.DESCRIPTOR.services_by_name
@@ -97,7 +99,7 @@ class RpcServer:
         reflection.enable_server_reflection(named, self._server)
 
     async def start(self, host: str, port: int) -> int:
-        """The port, which is new if 0 was asked for. OSError if it cannot be had."""
+        """Binds and returns the port, chosen by the system for port 0. Raises OSError if it is not available."""
         try:
             bound = self._server.add_insecure_port(join_address(host, port))
         except RuntimeError as error:
@@ -108,7 +110,7 @@ class RpcServer:
         return bound
 
     async def families(self) -> list[MetricFamily]:
-        """What a scrape is told."""
+        """Returns the metrics for a scrape."""
         waiting = by_label(UPSTREAM_WAITING, [(PART, self._clients.publisher.under_way)])
         return [*self._figures.families(), waiting]
 

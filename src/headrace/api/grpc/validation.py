@@ -1,8 +1,8 @@
-"""Whether the fields of a request can mean anything, before anybody is asked. Raises what the caller is told."""
+"""Validates request fields before any request to the broker. Raises RpcError INVALID_ARGUMENT for the client."""
 
 from headrace.api.grpc.errors import invalid
 
-# Kafka's own limit for the names of topics. Groups and members have none there but the encoding's.
+# Kafka's limit for topic names. Group and member ids are limited in Kafka only by the encoding.
 TOPIC_CHARACTERS_MAX = 249
 NAME_CHARACTERS_MAX = 1024
 
@@ -39,5 +39,5 @@ def within(field: str, number: int, lowest: int, highest: int | None = None) -> 
 
 
 def default(field: str, number: int, otherwise: int, highest: int) -> int:
-    """A number whose absence, zero, stands for `otherwise`."""
+    """Returns the number, or `otherwise` if it is absent (zero)."""
     return within(field, number, 0, highest) or otherwise

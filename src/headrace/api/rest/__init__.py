@@ -1,1 +1,1 @@
-"""gateway: REST in front of a broker, in a process of its own. Enters by the front door, as any Kafka client does."""
+"""api.rest: the REST API, served by a process of its own. A client of the broker's public Kafka listener."""

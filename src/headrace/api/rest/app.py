@@ -1,4 +1,4 @@
-"""Puts the application together: routes, error documents, the OpenAPI page, and the life of the clients behind."""
+"""Builds the application: routes, error documents, the OpenAPI document, and start and close of the Kafka clients."""
 
 import asyncio
 from collections.abc import AsyncIterator, Mapping
@@ -36,7 +36,7 @@ from headrace.client.librdkafka import BrokerUnreachable
 from headrace.config.settings import GatewaySettings
 from headrace.model.errors import HeadraceError
 
-# The paths of the first generation: short to type, the same answers.
+# Paths of the first API version without the `/api/v1` prefix. They return the same documents.
 SHORT_PATHS = (topics.short, messages.short, group_offsets.short, health.short, metrics.short)
 FULL = (
     topics.short,
@@ -69,12 +69,13 @@ def build_app(
     read_rebalances: RebalanceReader,
     neighbours: Mapping[str, str],
 ) -> tuple[FastAPI, RequestGate]:
-    """The FastAPI application, and what stands in front of it."""
+    """Returns the FastAPI application and the request gate in front of it."""
     figures = HttpMetrics()
 
     @asynccontextmanager
     async def life(app: FastAPI) -> AsyncIterator[None]:
-        # Python's own pool has a few threads more than there are processors: a broker that hangs would take them all.
+        # Python's default pool has a few threads more than there are CPUs. Requests to an unresponsive broker would
+        # occupy all of them.
         asyncio.get_running_loop().set_default_executor(ThreadPoolExecutor(THREADS_MAX))
         app.state.services = ApiClients.start(
             settings, bootstrap, request_timeout_ms, read_rebalances, figures, neighbours
@@ -119,7 +120,7 @@ def _add_handlers(app: FastAPI) -> None:
         return respond(request, Problem(error.status_code, detail, headers=error.headers))
 
     async def disconnected(request: Request, error: Exception) -> Response:
-        return Response(status_code=GONE)  # for the metrics
+        return Response(status_code=GONE)  # counted in the metrics; the connection is closed
 
     app.add_exception_handler(Disconnected, disconnected)
     app.add_exception_handler(RequestValidationError, invalid)

@@ -1,4 +1,6 @@
-"""What the routes work with: one client of each kind for the whole process, made at start and closed at the end."""
+"""The Kafka clients of the REST server. One client of each kind serves the whole process; it is created at start and
+closed at the end.
+"""
 
 import asyncio
 from collections.abc import Callable, Mapping
@@ -25,8 +27,8 @@ if TYPE_CHECKING:
 CLIENT_ID = "headrace-gateway"
 THREADS_MAX = 64
 
-# Admin client, bootstrap, group and time limit in; the group's rebalances out, the oldest first. Handed in, because the
-# format in which a coordinator writes them down is not a client's business.
+# Takes the admin client, bootstrap address, group and timeout; returns the group's rebalances, oldest first. Injected,
+# because the format of the coordinator's rebalance records is not part of the client package.
 RebalanceReader = Callable[["AdminClient", str, str, float], list[dict[str, Any]]]
 
 
@@ -47,9 +49,9 @@ class ApiClients:
     telemetry: NodeTelemetry
     figures: HttpMetrics
     locks: Locks = field(default_factory=Locks)
-    # As many as there are threads: a request that would have to wait for one is answered with 503 instead.
+    # One permit per thread of the pool: a request that would have to wait for a thread gets 503 instead.
     threads: asyncio.Semaphore = field(default_factory=lambda: asyncio.Semaphore(THREADS_MAX))
-    # Set when the process is told to stop: whoever waits for records ends then, instead of being cut off.
+    # Set when the process is stopping, so that waiting reads end with a response instead of a broken connection.
     stopping: asyncio.Event = field(default_factory=asyncio.Event)
 
     @classmethod
@@ -62,7 +64,7 @@ class ApiClients:
         figures: HttpMetrics,
         neighbours: Mapping[str, str],
     ) -> "ApiClients":
-        """Connects to nobody yet: a gateway may be up before its broker is."""
+        """Creates the clients without connecting: the gateway may start before its broker."""
         telemetry = NodeTelemetry(figures, neighbours)
         telemetry.lag.start()
         cluster, publisher = open_clients(settings, bootstrap, request_timeout_ms, CLIENT_ID)
@@ -86,7 +88,9 @@ class ApiClients:
         )
 
     async def topic_to_produce(self, name: str) -> TopicMetadata:
-        """Known, or asked for until a broker that is being restarted answers again; the producers know it as well."""
+        """Returns the topic's cached metadata, or requests it and retries while a broker restarts. Updates the
+        producers too.
+        """
         facts = self.cluster.cached_topic(name)
         if facts is None:
             facts = await self.cluster.patiently(lambda: self.cluster.topic(name))
@@ -94,13 +98,15 @@ class ApiClients:
         return facts
 
     async def check_partition(self, facts: TopicMetadata, partition: int) -> None:
-        """librdkafka would wait half a minute for a partition that does not exist. One may have been added since."""
+        """Raises if the partition does not exist; librdkafka would retry for half a minute. Refreshes the metadata
+        first, because the partition may have been added since.
+        """
         if partition != ANY_PARTITION and partition >= len(facts.partitions):
             await self.cluster.patiently(lambda: self.cluster.partition(facts.name, partition))
             await self.publisher.learn(await self.cluster.topic(facts.name))
 
     def stop(self) -> None:
-        """Told before the end: nobody is to wait any longer."""
+        """Called at the beginning of the shutdown: ends waiting reads."""
         self.stopping.set()
         self.consumers.wake_all()
 

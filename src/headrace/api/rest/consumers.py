@@ -1,16 +1,16 @@
-"""Consumers of REST clients: polls, deliveries and acknowledgements.
+"""Consumer instances of REST clients: group members that exist between HTTP requests, with polls, deliveries and
+acknowledgements.
 
-poll ──► delivery 1 ──► poll (or poll?delivery=1, or commit) ──► acknowledged
-                 └── the connection broke, or poll?delivery=0 ──► delivered again, as delivery 2
+    poll ──► delivery 1 ──► poll (or poll?delivery=1, or commit) ──► acknowledged
+                     └── the connection broke, or poll?delivery=0 ──► delivered again, as delivery 2
 
-Only what is acknowledged, or was sent in the last response without a sign of its loss, is covered by a commit.
+A commit covers acknowledged deliveries, and the last response unless it is known to be lost.
 
-Consumers that live between HTTP requests: members of a group on behalf of clients who can only ask.
+The number of instances is limited, and an instance that receives no requests for its session timeout is removed.
+Instances belong to this process: after a restart of the gateway a client joins again and continues at its committed
+offsets.
 
-Decides how many there may be and when one that nobody asks any more is let go. They belong to this process: a client
-whose gateway is another one after a restart joins again and goes on where it has committed.
-
-The response to a poll: made when its turn comes, unless its client has gone, and noted as sent when it was.
+A poll takes records only when its turn comes and its client is still connected. It is noted as sent afterwards.
 """
 
 import asyncio
@@ -44,7 +44,7 @@ if TYPE_CHECKING:
 
 @dataclass(slots=True)
 class Delivery:
-    """The records of one response. `unread` is set when its connection shows that it was not received."""
+    """Records of one response. `unread` is set when the connection shows that the response was not received."""
 
     number: int
     assignment: int
@@ -54,7 +54,7 @@ class Delivery:
 
     @property
     def received(self) -> bool:
-        """For all that the gateway knows."""
+        """Whether the response was sent and is not known to be lost."""
         return self.sent and not self.unread.is_set()
 
 
@@ -63,18 +63,18 @@ class Deliveries:
         self._member = member
         self._number = self._acknowledged_number = 0  # of the last delivery, and of the last acknowledged one
         self._last: Delivery | None = None
-        self._offsets: dict[PartitionKey, int] = {}  # behind the acknowledged records
+        self._offsets: dict[PartitionKey, int] = {}  # next offsets after the acknowledged records
         self._assignment = member.assignment
 
     @property
     def number(self) -> int:
-        """What the client names when it has received the response that is made now."""
+        """The delivery number that a client which has received the current response acknowledges."""
         return self._acknowledged_number if self._last is None else self._last.number
 
     def next_poll(self, number: int | None) -> None:
         """Acknowledges the last delivery, or puts its records back if the client did not receive it.
 
-        `number` is the last delivery that the client has received, if it says so.
+        `number` is the last delivery that the client has received, if the request contains it.
         """
         self._check(number)
         if self._last is None:
@@ -87,7 +87,7 @@ class Deliveries:
         self._last = None
 
     def deliver(self, messages: "Sequence[Message]", unread: asyncio.Event) -> Delivery | None:
-        """A delivery of these records; none if there is nothing to acknowledge."""
+        """Returns a delivery of these records; None if there are none."""
         if not messages:
             return None
         self._number += 1
@@ -95,7 +95,7 @@ class Deliveries:
         return self._last
 
     def offsets(self, number: int | None) -> dict[PartitionKey, int]:
-        """What a commit covers: up to the delivery of this number, or everything that was received."""
+        """Returns the offsets that a commit covers: up to the delivery of this number, or all that was received."""
         self._check(number)
         last = self._last
         if last is not None and (last.received if number is None else number == last.number):
@@ -110,7 +110,7 @@ class Deliveries:
             offsets |= {place_of(message): (message.offset() or 0) + 1 for message in delivery.messages}
 
     def _current(self) -> dict[PartitionKey, int]:
-        """The offsets, without those of partitions that were taken away since."""
+        """Returns the acknowledged offsets; empty after a new assignment: other members may own the partitions."""
         if self._assignment != self._member.assignment:
             self._assignment, self._offsets = self._member.assignment, {}
         return self._offsets
@@ -126,7 +126,7 @@ class Deliveries:
 
 log = logging.getLogger(__name__)
 
-# Each costs half a megabyte and four threads of librdkafka.
+# Each instance costs half a megabyte and four threads of librdkafka.
 MEMBERS_MAX = 1_000
 REAP_INTERVAL_S = 1.0
 
@@ -137,8 +137,8 @@ class Consumer:
     member: GroupConsumer
     expires_after_s: float
     last_asked: float
-    listens: bool = False  # at the end of a stream, which ends its life too
-    # One request at a time: two polls at once would share out records without order.
+    listens: bool = False  # a consumer of an event stream; removed when its connection ends
+    # Serializes requests: two concurrent polls would divide the records between them without order.
     turn: asyncio.Lock = field(default_factory=asyncio.Lock)
     deliveries: Deliveries = field(init=False)
 
@@ -165,7 +165,7 @@ class ConsumerRegistry:
         beginning: Beginning | None = None,
         places: Mapping[PartitionKey, int] | None = None,
     ) -> GroupConsumer:
-        """A member, or a reader of `places`, for a caller that gives it to `leave`."""
+        """Creates a group member, or a consumer of `places` without a group. The caller must pass it to `leave`."""
         if len(self._members) >= MEMBERS_MAX:
             raise Problem(
                 429,
@@ -181,7 +181,7 @@ class ConsumerRegistry:
     async def joined(
         self, settings: GroupConsumerConfig, places: Mapping[PartitionKey, int]
     ) -> AsyncIterator[GroupConsumer]:
-        """A reader without a group."""
+        """A consumer of `places` without a group, for the duration of the context."""
         member = self.join(settings, places=places)
         try:
             yield member
@@ -192,7 +192,7 @@ class ConsumerRegistry:
     async def listening(
         self, settings: GroupConsumerConfig, id_: str, beginning: Beginning
     ) -> AsyncIterator[GroupConsumer]:
-        """A member whose client listens to a stream. A client that connects again takes the place of its old stream."""
+        """A group member for an event stream. A client that reconnects with the same id replaces its old stream."""
         key = (settings.group, id_)
         before = self._consumers.get(key)
         if before is not None and not before.listens:
@@ -215,7 +215,7 @@ class ConsumerRegistry:
         await member.close()
 
     def create(self, settings: GroupConsumerConfig, name: str | None, beginning: Beginning | None) -> Consumer:
-        """A member that waits for its client's next request."""
+        """Creates a group member that is kept between the requests of its client."""
         id_ = name or uuid.uuid4().hex
         if (settings.group, id_) in self._consumers:
             raise Problem(409, f"there is a consumer {id_} in {settings.group} already; choose another id")
@@ -228,7 +228,7 @@ class ConsumerRegistry:
         return consumer
 
     def find(self, group: str, id_: str) -> Consumer:
-        """The consumer, which has been asked for just now and therefore lives on."""
+        """Returns the consumer and renews its expiry. Problem 404 if there is none."""
         consumer = self._consumers.get((group, id_))
         if consumer is None:
             raise Problem(
@@ -262,7 +262,7 @@ class ConsumerRegistry:
                     task.add_done_callback(self._leaving.discard)
 
     def wake_all(self) -> None:
-        """Whoever waits for records gets what there is: the gateway is about to stop."""
+        """Ends all waiting polls with the records that are there, because the gateway is stopping."""
         for member in self._members:
             member.wake()
 
@@ -282,20 +282,20 @@ class PollResponse(Response):
         wait_s: float,
         delivery: int | None,
     ) -> None:
-        """`touch` keeps the consumer from being removed, and raises if it has been; `show` writes the body."""
+        """`touch` renews the consumer's expiry and raises if it has been removed; `show` encodes the body."""
         super().__init__(media_type="application/json")
         self._consumer, self._touch, self._show = consumer, touch, show
         self._count_max, self._wait_s, self._delivery = count_max, wait_s, delivery
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        # Cancelled only while it waits, for its turn or for records: nothing has been taken for it then.
+        # Cancelled only while it waits for its turn or for records, when it has taken no records yet.
         await while_connected(scope, self._answer(scope, receive, send))
 
     async def _answer(self, scope: Scope, receive: Receive, send: Send) -> None:
         consumer, lost = self._consumer, unread(scope)
         async with consumer.turn:
             if lost.is_set():
-                return  # its client has gone while others had their turn: it acknowledges nothing
+                return  # the client disconnected while the request was queued: it acknowledges nothing
             self._touch()
             consumer.deliveries.next_poll(self._delivery)
             messages = await consumer.member.poll(self._count_max, self._wait_s)
@@ -306,7 +306,9 @@ class PollResponse(Response):
     async def _send(
         self, delivery: Delivery | None, messages: "list[Message]", scope: Scope, receive: Receive, send: Send
     ) -> None:
-        """Nothing that was taken is lost if this fails: it is delivered again unless it is noted as sent."""
+        """Sends the response. If this fails, the records are delivered again, because the delivery is not noted as
+        sent.
+        """
         self.body = self._show(messages)
         self.init_headers()
         await super().__call__(scope, receive, send)

@@ -1,6 +1,5 @@
-"""What went wrong, as RFC 9457 has it: a document with a status, Kafka's code, and whether trying again helps.
-
-Decides which HTTP status a Kafka error is. Every answer that is not a success comes from here.
+"""Maps Kafka errors to HTTP problem documents (RFC 9457): a status, Kafka's error code, and whether the error is
+retriable. Every error response is built here.
 """
 
 import logging
@@ -18,7 +17,7 @@ from headrace.model.errors import ErrorCode, HeadraceError
 log = logging.getLogger(__name__)
 
 MEDIA_TYPE = "application/problem+json"
-# How long a client should wait before it tries what may pass again: a broker is back within a second or two.
+# Retry-After of retriable errors: a restarting broker is available again within a second or two.
 RETRY_AFTER_S = 1
 
 _NOT_FOUND = {
@@ -111,7 +110,7 @@ _TITLES = {
 
 
 class Problem(HTTPException):
-    """Anything but a success. `detail` says what to do next."""
+    """An error response. `detail` contains the remedy."""
 
     def __init__(
         self,
@@ -147,12 +146,12 @@ class Problem(HTTPException):
 
 
 def to_json(document: Any) -> bytes:
-    """With a line's end, for people who read it in a terminal."""
+    """Encodes a document, with a newline at the end for terminals."""
     return orjson.dumps(document, default=str, option=orjson.OPT_APPEND_NEWLINE)
 
 
 class HttpResponse(NamedTuple):
-    """A whole HTTP response, before any framework has seen it."""
+    """A complete HTTP response that does not depend on a framework."""
 
     status: int
     body: bytes

@@ -1,17 +1,11 @@
-"""What every request passes: origins, limits, tracing, metrics, the fast route of produce requests.
+"""ASGI middleware that every request passes first: origin check, limits, tracing, metrics, and the direct route of
+produce requests, which bypasses FastAPI.
 
-Which web pages may send: none but our own.
+The origin check rejects requests of foreign web pages. A browser lets any page post plain text to localhost without a
+preflight request and only hides the response. A modifying request with an Origin header is therefore rejected unless
+the page was served from this address. Programs other than browsers send no Origin.
 
-A browser lets any page post plain text to localhost, without asking; it only hides the answer. So a request that
-changes something and says that it comes from a page is refused unless the page was served from this very address.
-Programs other than browsers send no Origin and never notice.
-
-The first to see a request: the hot path goes straight to its answer, everything else to FastAPI.
-
-Also decides what no route should have to think about: who may send from a browser, how many requests may be under
-way, and that nothing leaves without a problem document when it fails.
-
-What stands before everything else when requests are traced: a span for each, named by its route.
+Every failed request gets a problem document.
 """
 
 import re
@@ -40,7 +34,9 @@ def check_origin(scope: Scope) -> None:
 
 
 def _is_ours(origin: str, scope: Scope) -> bool:
-    """The page's address is the one that the request was sent to, and that is not somebody's name for loopback."""
+    """Whether the page was served from the address that the request was sent to. A foreign DNS name that resolves to
+    loopback does not count (DNS rebinding).
+    """
     host = (header(scope, b"host") or b"").decode("latin-1")
     try:
         page, here = urlsplit(origin), urlsplit(f"//{host}")
@@ -55,11 +51,11 @@ def _is_ours(origin: str, scope: Scope) -> bool:
 App = Callable[[Scope, Receive, Send], Awaitable[None]]
 
 PRODUCE_PATH = re.compile(rb"(?:/api/v1)?/topics/([^/]+)/messages")
-# Each holds a task and perhaps a body; a client that opens more at once is told to come back.
+# Each request in flight holds a task and perhaps a body. Requests beyond the limit get 503.
 REQUESTS_MAX = 4_000
 PRODUCE_ROUTE = "/topics/{topic}/messages"
 V1 = "/api/v1"
-# The status of a request whose client has gone before there was an answer; what nginx writes down for it.
+# Status in the metrics of a request whose client disconnected before the response, as in nginx's logs.
 GONE = 499
 
 
@@ -83,7 +79,7 @@ class RequestGate:
             self._figures.served(scope["method"], route_of(scope), status, perf_counter() - began)
 
     async def _serve(self, scope: Scope, receive: Receive, send: Send) -> int:
-        """The status of the answer."""
+        """Serves the request and returns the status of the response."""
         try:
             if self._figures.under_way > REQUESTS_MAX:
                 raise Problem(503, f"{REQUESTS_MAX:,} requests are in flight; retry later", retriable=True)
@@ -112,14 +108,14 @@ class RequestGate:
         try:
             await self._app(scope, receive, noting)
         except Exception:
-            # FastAPI raises again what it has answered and logged as unforeseen.
+            # FastAPI raises an unexpected exception again after it has logged it and sent the response.
             if not status:
                 raise
         return status or GONE
 
 
 def route_of(scope: Scope) -> str:
-    """The path as it is written in the OpenAPI document: never what the client wrote."""
+    """Returns the path template of the OpenAPI document, never the requested path, so that labels stay bounded."""
     route = scope.get("route")
     if route is None:
         return NO_ROUTE
@@ -135,7 +131,9 @@ def topic_of(raw: bytes) -> str:
 
 
 def _rest_is_small(scope: Scope) -> bool:
-    """After a refusal the rest of the body may still be on its way: a little is read and dropped, else we hang up."""
+    """Whether the rest of a rejected request's body is small enough to be read and dropped. If not, the connection is
+    closed.
+    """
     announced = header(scope, b"content-length") or b""
     return announced.isdigit() and len(announced) < len("1000000")
 
@@ -148,7 +146,7 @@ async def respond(send: Send, answer: HttpResponse, *, keep: bool = True) -> Non
     await send({"type": "http.response.body", "body": answer.body})
 
 
-FAILED_FROM = 500  # a client's own mistake is no error of the server's: so OpenTelemetry has it
+FAILED_FROM = 500  # Statuses below are client errors, which OpenTelemetry's conventions do not record as span errors.
 
 
 class TracingMiddleware:

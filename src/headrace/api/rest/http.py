@@ -1,20 +1,15 @@
-"""HTTP requests and responses: bodies, compression, connections, conditional requests.
+"""HTTP requests and responses: bodies, compression, disconnects, conditional requests.
 
-Decides which encodings are taken, and how much memory one piece of decompressed data takes.
+Bodies are read within limits of size, time and nesting. Memory beyond the limit is never used, whatever length the
+client announces, and decompressed data is produced in pieces of bounded size.
 
-Reading what a client sends, within limits: how large, how slow, how deep.
+A client that closes the connection during a response answers the bytes that still arrive with a reset. A response
+that the client's kernel has received and its program has not read is detected too if client and gateway share a host
+or the client's kernel resets the connection. What a proxy in between has received counts as read.
 
-Decides when a body is too much and when it takes too long. Nothing is held beyond the limit, whatever the client
-announces or fails to announce.
-
-A client that hangs up in the middle of a response answers what still arrives with a reset. A response that the client's
-kernel has received and its program has not is seen too, where client and gateway share a machine or the client's
-kernel resets the connection. What a proxy in between has received counts as read.
-
-Conditional requests: If-Match and If-None-Match as RFC 9110 has them, and who may change a resource meanwhile.
-
-Decides whether a request goes on, by the ETag of what the client would change or get. A request that fails for
-another reason (404) fails for that reason.
+Conditional requests follow RFC 9110: the ETag of the resource is compared with If-Match and If-None-Match, and
+conditional changes of a resource are serialized within this gateway. A request that fails for another reason (404)
+fails for that reason.
 """
 
 import asyncio
@@ -35,16 +30,16 @@ from starlette.datastructures import Headers
 from headrace.api.rest.errors import Problem
 from headrace.model.errors import ErrorCode
 
-# A part of a body from the network has 64 KiB, and can stand for a thousand times as much.
+# A chunk of a body from the network has 64 KiB and can expand to a thousand times as much.
 PIECE_BYTES_MAX = 256 * 1024
-# zlib copies what is behind the end of a member: thousands of tiny members in one part cost little this way.
+# zlib copies the input behind the end of a member. Small inputs bound that cost for thousands of tiny members.
 _INPUT_BYTES = 4 * 1024
 _GZIP_WINDOW = 16 + zlib.MAX_WBITS
-_GZIP = frozenset({"gzip", "x-gzip"})  # RFC 9110: the two are the same
+_GZIP = frozenset({"gzip", "x-gzip"})  # equivalent in RFC 9110
 
 
 def is_compressed(content_encoding: bytes | None) -> bool:
-    """Whether the body is gzip; Problem 415 for any other encoding."""
+    """Returns whether the body is gzip. Problem 415 for any other encoding."""
     names = (content_encoding or b"").decode("latin-1").lower().split(",")
     encodings = [name for one in names if (name := one.strip()) not in ("", "identity")]
     if not encodings:
@@ -59,7 +54,7 @@ def is_compressed(content_encoding: bytes | None) -> bool:
 
 
 async def inflated(parts: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
-    """The decompressed body in pieces of at most PIECE_BYTES_MAX; Problem 400 if it is not whole gzip data."""
+    """Yields the decompressed body in pieces of at most PIECE_BYTES_MAX. Problem 400 for incomplete gzip data."""
     try:
         async for piece in _inflated(parts):
             yield piece
@@ -79,15 +74,15 @@ async def _inflated(parts: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
                 if piece:
                     yield piece
                 rest = member.unused_data if member.eof else member.unconsumed_tail
-        # What a full piece left inside the decompressor comes without further input.
+        # After a full piece the decompressor returns its buffered output without further input.
         while not member.eof and (piece := member.decompress(b"", PIECE_BYTES_MAX)):
             yield piece
     if not member.eof:
         raise Problem(400, "the body's gzip data ends in the middle; was the upload interrupted?")
 
 
-# Bodies in memory at once, over all requests; what is beyond is answered with 503. Those that come in one piece, of a
-# few kilobytes, are not counted.
+# Request bodies in memory, over all requests; beyond it requests get 503. Bodies that arrive in one piece, of a few
+# kilobytes, are not counted.
 HELD_BYTES_MAX = 256 * 1024 * 1024
 
 _HELD = "headrace.held"
@@ -97,14 +92,14 @@ Message = MutableMapping[str, Any]
 Receive = Callable[[], Awaitable[Message]]
 Send = Callable[[Message], Awaitable[None]]
 
-# A client that sends nothing for this long in the middle of a body has gone or means harm.
+# A client that sends nothing for this long in the middle of a body has disconnected or is malicious.
 SILENCE_S_MAX = 20.0
-# A body that is not a stream must be here in this time: 16 MiB over a slow line.
+# A body that is not a stream must be complete within this time: 16 MiB over a slow line.
 WHOLE_BODY_S_MAX = 120.0
 
 
 class Held:
-    """What one request holds of its body, and all requests of the process together."""
+    """Memory held by one request's body, and the total over all requests of the process."""
 
     __slots__ = ("_bytes",)
     _all_bytes: ClassVar[int] = 0
@@ -113,7 +108,9 @@ class Held:
         self._bytes = 0
 
     def resize(self, size: int) -> None:
-        """Problem 503 if there is no room for more. A body alone has room, however large it may be."""
+        """Reserves `size` bytes. Problem 503 if the total exceeds the limit. A single body is accepted whatever its
+        size.
+        """
         others = Held._all_bytes - self._bytes
         if size > self._bytes and others and others + size > HELD_BYTES_MAX:
             raise Problem(503, "too many large request bodies at once; try again a little later", retriable=True)
@@ -122,13 +119,13 @@ class Held:
 
 
 def held(scope: Scope) -> Held:
-    """Of this request; `gate.py` gives it back at the end."""
+    """Returns the reservation of this request. `gate.py` releases it at the end."""
     found: Held = scope.setdefault(_HELD, Held())
     return found
 
 
 class Disconnected(Exception):
-    """The client has hung up; there is nobody to answer."""
+    """The client has closed the connection; no response can be sent."""
 
 
 def header(scope: Scope, name: bytes) -> bytes | None:
@@ -140,13 +137,13 @@ def header(scope: Scope, name: bytes) -> bytes | None:
 
 
 async def read_body(scope: Scope, receive: Receive, bytes_max: int) -> bytes:
-    """The whole body, decompressed; Problem 413 or 408 if it is too large or too slow."""
+    """Returns the whole decompressed body. Problem 413 if it is too large, 408 if it is too slow."""
     _check_announced(scope, bytes_max)
     if is_compressed(header(scope, b"content-encoding")):
         return await _joined(scope, body_parts(scope, receive), bytes_max)
     message = await _next_part(receive, SILENCE_S_MAX)
     body: bytes = message.get("body", b"")
-    if not message.get("more_body", False):  # nearly always: small bodies come in one piece
+    if not message.get("more_body", False):  # the common case: small bodies arrive in one piece
         return _checked(body, bytes_max)
     return await _joined(scope, _rest(receive), bytes_max, body)
 
@@ -169,7 +166,7 @@ async def _joined(scope: Scope, parts: AsyncIterator[bytes], bytes_max: int, fir
 
 
 def body_parts(scope: Scope, receive: Receive) -> AsyncIterator[bytes]:
-    """A body as it comes, decompressed, for streams: nothing but the current part is held."""
+    """Yields a decompressed body in the parts in which it arrives, for streams. Holds only the current part."""
     parts = _as_sent(receive)
     return inflated(parts) if is_compressed(header(scope, b"content-encoding")) else parts
 
@@ -202,7 +199,7 @@ async def _next_part(receive: Receive, silence_s: float) -> Message:
 
 
 def announced_bytes(scope: Scope) -> int:
-    """How long the body will be, as the client says; 0 if it does not."""
+    """Returns the Content-Length; 0 if there is none."""
     announced = header(scope, b"content-length") or b""
     return int(announced[:20]) if announced.isdigit() else 0
 
@@ -228,7 +225,7 @@ def too_large(bytes_max: int) -> Problem:
 
 
 def parse_json(body: bytes) -> Any:
-    """JSON as orjson reads it: strict UTF-8, at most 1,024 levels deep."""
+    """Parses JSON with orjson: strict UTF-8, at most 1,024 levels deep. Problem 400 if it is malformed."""
     try:
         return orjson.loads(body)
     except orjson.JSONDecodeError as error:
@@ -240,19 +237,19 @@ Result = TypeVar("Result")
 _KEY = "headrace.unread"
 _PIPELINED = "headrace.pipelined"
 _TRANSPORT = "headrace.transport"
-# Of Linux's tcp_info, the first byte; TCP_CLOSE is what a reset leaves.
+# State in the first byte of Linux's tcp_info. A reset leaves TCP_CLOSE.
 _TCP_CLOSE = 7
 _INT = struct.Struct("i")
 
 
 def unread(scope: Scope) -> asyncio.Event:
-    """An event that is set when the request's connection ends before its client has read the whole response."""
+    """Returns an event that is set when the connection ends before the client has read the whole response."""
     event: asyncio.Event = scope.setdefault(_KEY, asyncio.Event())
     return event
 
 
 async def while_connected(scope: Scope, work: Coroutine[Any, Any, Result]) -> Result:
-    """The work's result. Cancels it and raises Disconnected when the client hangs up before it is done."""
+    """Returns the work's result. Cancels it and raises Disconnected when the client disconnects before it is done."""
     working, leaving = asyncio.create_task(work), asyncio.create_task(unread(scope).wait())
     try:
         await asyncio.wait((working, leaving), return_when=asyncio.FIRST_COMPLETED)
@@ -266,9 +263,8 @@ async def while_connected(scope: Scope, work: Coroutine[Any, Any, Result]) -> Re
 
 
 def report_unread(scope: Scope) -> None:
-    """The connection has ended, and the client had not read the response to this request.
-
-    That may be before the request is looked into, so the event may have to wait there for it.
+    """Sets the request's `unread` event. Called when the connection has ended before the client read the response,
+    possibly before the request is handled.
     """
     unread(scope).set()
 
@@ -278,19 +274,19 @@ def note_transport(scope: Scope, transport: asyncio.Transport) -> None:
 
 
 def abort(scope: Scope) -> None:
-    """End the request's connection at once, with what has not been sent."""
+    """Closes the request's connection at once and drops unsent bytes."""
     transport = scope.get(_TRANSPORT)
     if transport is not None:
         transport.abort()
 
 
 def note_pipelined(scope: Scope) -> None:
-    """The request came before the response to the one before it was sent."""
+    """Marks a request that arrived before the response to its predecessor was sent."""
     scope[_PIPELINED] = True
 
 
 def check_not_pipelined(scope: Scope) -> None:
-    """Problem 409 for a request that acknowledges a response which its client cannot have received."""
+    """Problem 409 for a pipelined request: it acknowledges a response that its client cannot have received."""
     if scope.get(_PIPELINED):
         raise Problem(
             409,
@@ -300,7 +296,9 @@ def check_not_pipelined(scope: Scope) -> None:
 
 
 def has_unread_bytes(transport: asyncio.Transport) -> bool:
-    """Whether the client, which has hung up, has left something of what was sent. Only while the socket is open."""
+    """Whether the client closed the connection without reading everything that was sent. Valid only while the socket is
+    open.
+    """
     if transport.get_write_buffer_size():
         return True
     connection = transport.get_extra_info("socket")
@@ -314,7 +312,7 @@ _READING = frozenset({"GET", "HEAD"})
 
 
 class Locks:
-    """One lock for each resource that is being changed: from reading its ETag until the change has been applied."""
+    """One lock per resource, held from reading its ETag until the change has been applied."""
 
     def __init__(self) -> None:
         self._locks: WeakValueDictionary[tuple[str, str], asyncio.Lock] = WeakValueDictionary()
@@ -335,7 +333,7 @@ def is_conditional(headers: Headers) -> bool:
 
 
 def is_known(headers: Headers, method: str, tag: str) -> bool:
-    """Whether the client has this representation already (304). Problem 412 if the request must not be carried out."""
+    """Returns whether the client has this representation (304). Problem 412 if a precondition fails."""
     wanted, unwanted = headers.getlist("if-match"), headers.getlist("if-none-match")
     if wanted and not _names(wanted, tag, allow_weak=False):
         raise Problem(412, "If-Match names another ETag: it has changed since it was read; read it again")
@@ -346,7 +344,7 @@ def is_known(headers: Headers, method: str, tag: str) -> bool:
 
 
 def _names(lines: list[str], tag: str, *, allow_weak: bool) -> bool:
-    """Whether a list of ETags has this one; `*` is any."""
+    """Whether a list of ETags contains this one; `*` matches any."""
     text = ",".join(lines)
     if text.strip() == "*":
         return True

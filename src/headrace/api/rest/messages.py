@@ -1,13 +1,9 @@
-"""Messages as JSON: parsing, and rendering records.
-
-Messages between JSON and bytes: what a client may write, and how a record is shown.
-
-Decides the two shapes. Pure: bytes and dicts in, dicts and bytes out.
+"""Messages as JSON: parses produced messages and renders records. Pure; performs no I/O.
 
     {"key": "user-1", "value": "Hello", "partition": 0, "headers": {"trace": "1"}, "timestamp": 1700000000000}
 
-A string is its UTF-8 text, null is null, any other JSON value is its JSON text, as the client wrote it. Bytes that are
-no text travel as `key_base64` and `value_base64`, both ways.
+A string is its UTF-8 text, null is null, and any other JSON value is its JSON text, as the client wrote it. Bytes
+that are not UTF-8 are `key_base64` and `value_base64`, in both directions.
 """
 
 import base64
@@ -29,7 +25,7 @@ if TYPE_CHECKING:
 
 PARTITION_MAX = 2**31 - 1
 OFFSET_MAX = TIMESTAMP_MAX = 2**63 - 1
-# A record's headers are meant for a trace id and the like; this many already cost more than their message.
+# Headers are meant for a trace id and the like. This many already cost more than their message.
 HEADERS_MAX = 1_000
 _FIELDS = frozenset({"key", "key_base64", "value", "value_base64", "partition", "headers", "timestamp"})
 
@@ -37,7 +33,7 @@ Format = Literal["auto", "json", "base64"]
 
 
 class Outgoing(NamedTuple):
-    """A message as it goes to the broker."""
+    """A message to be produced."""
 
     value: bytes | None
     key: bytes | None
@@ -47,7 +43,7 @@ class Outgoing(NamedTuple):
 
 
 class CompactText:
-    """Parts of a document that is spelled as orjson spells it, and therefore its parts are too."""
+    """The JSON text of a document in orjson's own spelling: encoding a part of it returns the original bytes."""
 
     __slots__ = ("_value",)
 
@@ -65,19 +61,19 @@ Text = JsonText | CompactText
 
 
 def text_of(document: bytes, value: Any) -> Text:
-    """The text of a document and of its parts, exactly as it was sent.
+    """Returns the text of a document and of its parts, exactly as it was sent.
 
     Most programs write compact JSON, for which this is ten times as fast as finding the positions of the parts.
     """
     try:
         is_compact = orjson.dumps(value) == document
-    except TypeError:  # orjson reads more levels than it writes
+    except TypeError:  # orjson parses deeper nesting than it serializes
         is_compact = False
     return CompactText(value) if is_compact else JsonText(document.decode)
 
 
 def outgoing(message: Any, text: Text) -> Outgoing:
-    """A message of a request, and its JSON text; Problem 422 says what is wrong with it."""
+    """Returns the message of a parsed request and its JSON text. Problem 422 if it is invalid."""
     if type(message) is not dict:
         raise _wrong('a message is an object, e.g. {"key": "user-1", "value": "Hello"}')
     if not message.keys() <= _FIELDS:
@@ -108,7 +104,7 @@ def _bytes(message: Mapping[str, Any], name: str, text: Text) -> bytes | None:
 
 
 def _content(label: str, given: Any, text: Text, part: Name) -> bytes | None:
-    """The bytes that a JSON value stands for; `text[part]` is that value as the client wrote it."""
+    """Returns the bytes of a JSON value; `text[part]` is that value as the client wrote it."""
     if type(given) is str:
         return _text(label, given)
     if given is None:
@@ -140,7 +136,9 @@ def _integer(name: str, number: Any, maximum: int, minimum: int = 0) -> int:
 
 
 def _headers(given: Any, text: Text) -> list[tuple[str, bytes | None]]:
-    """An object of texts; or, for names that repeat and for bytes, a list of name, value or value_base64."""
+    """Parses headers: an object of strings, or a list of objects with name and value or value_base64, for repeated
+    names and for bytes.
+    """
     is_list = isinstance(given, list) and all(isinstance(row, dict) for row in given)
     if not is_list and not isinstance(given, dict):
         raise _wrong('headers are an object, {"trace": "1"}, or a list, [{"name": "trace", "value": "1"}]')
@@ -167,14 +165,14 @@ def _wrong(what: str) -> Problem:
     return Problem(422, what)
 
 
-# The other way
+# Rendering
 
 Shown = dict[str, Any]
 _LINE_ENDS_TO_SPACES = bytes.maketrans(b"\r\n", b"  ")
 
 
 def shown(record: Record, format_: Format = "auto") -> Shown:
-    """A record as JSON shows it."""
+    """Returns a record as a JSON object."""
     made: Shown = {"offset": record.offset, "timestamp": record.timestamp}
     show = _SHOW[format_]
     show(made, "key", "key_base64", record.key)
@@ -201,7 +199,7 @@ def _show_text(made: Shown, name: str, name_base64: str, content: bytes | None) 
 
 
 def _show_json(made: Shown, name: str, name_base64: str, content: bytes | None) -> None:
-    """JSON as it is stored, without a change to its numbers, but on one line: it may stand in a line of NDJSON."""
+    """Renders JSON as it is stored, with its numbers unchanged, on one line: it may be part of a line of NDJSON."""
     if content is None:
         made[name] = None
         return
@@ -210,7 +208,7 @@ def _show_json(made: Shown, name: str, name_base64: str, content: bytes | None) 
     except orjson.JSONDecodeError:
         _show_text(made, name, name_base64, content)
     else:
-        # Within a JSON text a line's end is space between two tokens; in strings it must be escaped.
+        # In JSON a line break is either white space between two tokens or escaped in a string.
         made[name] = orjson.Fragment(bytes(content).translate(_LINE_ENDS_TO_SPACES))
 
 

@@ -1,10 +1,8 @@
-"""Metrics of the REST server, and what it reports for its node.
+"""Metrics of the REST server, and telemetry of its node.
 
-What the HTTP side counts: requests by route and status, how long they took, who listens.
-
-The node as its HTTP port tells it: this process, and those beside it that were named to it at the start.
-
-A gateway that runs alone has no broker beside it: it tells of itself, and that the broker's front door answers.
+Counts requests by route and status, durations, and open streams. The REST server also reports metrics and health of
+the other processes of its node, whose sockets it receives at start. A gateway without a broker on its node reports on
+itself and on the reachability of the Kafka listener.
 """
 
 import asyncio
@@ -23,7 +21,7 @@ if TYPE_CHECKING:
     from headrace.api.rest.clients import ApiClients
 
 
-# What no route has taken: a label of its own, so that no client can make one up.
+# Label of requests without a route, so that clients cannot create labels.
 NO_ROUTE = "none"
 _METHODS = frozenset({"GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"})
 OTHER_METHOD = "other"
@@ -60,7 +58,7 @@ PART = "gateway"
 
 
 class NodeTelemetry:
-    """`neighbours` has the sockets of the other processes, by their part of the node."""
+    """Collects metrics and checks. `neighbours` maps the node's other processes to their telemetry sockets."""
 
     def __init__(self, figures: HttpMetrics, neighbours: Mapping[str, str]) -> None:
         self._figures, self._neighbours = figures, neighbours
@@ -68,7 +66,7 @@ class NodeTelemetry:
         self._process = ProcessMetrics(PART, self.lag)
 
     async def families(self, services: "ApiClients") -> list[MetricFamily]:
-        """Of all processes; of those that are silent, that they are."""
+        """Returns the metrics of all processes. A process that does not respond is reported as down."""
         told = await self._ask_all()
         ups = [(part, int(isinstance(answer, RemoteTelemetry))) for part, answer in told.items()]
         own = [
@@ -81,7 +79,7 @@ class NodeTelemetry:
         return merge([*(answer.families for answer in told.values() if isinstance(answer, RemoteTelemetry)), own])
 
     async def checks(self) -> Checks:
-        """Each under the name of its process: `broker.disk`."""
+        """Returns the health checks, prefixed with the process name: `broker.disk`."""
         checks: Checks = {f"{PART}.loop": self.lag.check()}
         for part, answer in (await self._ask_all()).items():
             if isinstance(answer, RemoteTelemetry):

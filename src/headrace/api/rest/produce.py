@@ -1,8 +1,7 @@
-"""POST …/topics/{topic}/messages: one message, many, plain text or bytes, or an endless stream of lines.
+"""POST …/topics/{topic}/messages: a single message, a batch, plain text or bytes, or a stream of lines without a limit.
 
-The one path that is called tens of thousands of times a second, so it is answered before FastAPI has seen it
-(`gate.py`); FastAPI has a route of the same name for the documentation, which ends here too. Decides the shapes of
-request and answer; `client/aio/producer.py` does the producing.
+The only path that is called tens of thousands of times a second, so `gate.py` serves it before FastAPI. FastAPI's
+route of the same name exists for the OpenAPI document and ends here too. `client/aio/producer.py` sends the messages.
 """
 
 import asyncio
@@ -20,7 +19,7 @@ from headrace.client.aio.producer import ANY_PARTITION, RecordMetadata
 from headrace.client.aio.producer_pool import Acks
 from headrace.client.core.errors import PartitionDeleted
 
-# A request is answered as one: this many fit into a second of a slow disk. Streams have no such limit.
+# A batch has a single response: this many messages fit into a second of a slow disk. Streams have no such limit.
 BATCH_MESSAGES_MAX = 10_000
 JSON = b"application/json"
 NDJSON = b"application/x-ndjson"
@@ -47,7 +46,7 @@ async def _one(services: ApiClients, facts: TopicMetadata, message: Outgoing, ac
     await services.check_partition(facts, message.partition)
     try:
         place = await services.singles.send(facts.name, message, acks)
-    except PartitionDeleted:  # it was not written: either there is a new topic, or this says that there is none
+    except PartitionDeleted:  # not written: retried if there is a new topic, else the metadata request raises
         facts = await services.topic_to_produce(facts.name)
         await services.check_partition(facts, message.partition)
         place = await services.singles.send(facts.name, message, acks)
@@ -57,7 +56,7 @@ async def _one(services: ApiClients, facts: TopicMetadata, message: Outgoing, ac
 async def _many(
     services: ApiClients, facts: TopicMetadata, given: Mapping[str, Any], text: Text, acks: Acks | None
 ) -> HttpResponse:
-    """Each message has its own outcome, in the order of the request; 207 if they differ."""
+    """Sends a batch. Each message has its own outcome, in request order; the status is 207 if some messages failed."""
     rows = given["messages"]
     if len(given) > 1 or type(rows) is not list or not 0 < len(rows) <= BATCH_MESSAGES_MAX:
         raise Problem(422, f'write {{"messages": […]}} with 1 to {BATCH_MESSAGES_MAX:,} messages, and nothing else')
@@ -76,7 +75,7 @@ async def _many(
 
 
 def _sent(services: ApiClients, topic: str, message: Outgoing, acks: Acks | None) -> asyncio.Future[RecordMetadata]:
-    """Not a coroutine: each of ten thousand messages would be a task."""
+    """Sends one message. Not a coroutine, because each of ten thousand messages would be a task."""
     try:
         return services.publisher.send(
             topic,
@@ -87,7 +86,7 @@ def _sent(services: ApiClients, topic: str, message: Outgoing, acks: Acks | None
             headers=message.headers,
             acks=acks,
         )
-    except Exception as error:  # there is no room for this one; others are under way, and have outcomes
+    except Exception as error:  # the queue is full for this message; others are in flight and have outcomes
         refused: asyncio.Future[RecordMetadata] = asyncio.get_running_loop().create_future()
         refused.set_exception(error)
         return refused
@@ -158,7 +157,7 @@ def _parameters(query: bytes) -> tuple[Acks | None, Mapping[str, str]]:
     if unknown:
         raise Problem(422, f"no parameter {min(unknown)!r}; there are acks, key and partition")
     values = {name: texts[-1] for name, texts in given.items()}
-    _partition(values)  # a wrong one is wrong beside a JSON body too, where it says nothing
+    _partition(values)  # validated even with a JSON body, which ignores it
     acks = values.get("acks")
     if acks is None:
         return None, values

@@ -1,6 +1,5 @@
-"""Reading topics by offset, and whole topics without a group.
-
-Decides how much one answer holds, and how a stream goes on. The records come from `client/aio/fetch.py`.
+"""Reads partitions by offset, and whole topics without a group. Bounds the size of one response. The records come from
+`client/aio/fetch.py`.
 """
 
 import asyncio
@@ -34,15 +33,16 @@ from headrace.records.batch import BatchHeader
 from headrace.records.compression import Buffer
 from headrace.records.record import NO_VALUE, Record, headers_of, iter_record_spans, records_section
 
-# One Kafka fetch: large enough that a round trip does not count, small enough to hold a few hundred of them.
+# One Kafka fetch: large enough to make the round trip negligible, small enough to hold a few hundred of them.
 FETCH_BYTES_MAX = 1024 * 1024
 STREAM_FETCH_BYTES_MAX = 4 * 1024 * 1024
-# One JSON answer, measured in the records' keys and values: what is beyond is for the next call. One may be larger.
+# One JSON response, measured in bytes of keys and values. Further records need another request. A single record may be
+# larger.
 ANSWER_BYTES_MAX = 8 * 1024 * 1024
-# Lines that are made before others get a turn, about 3 ms, and before they are sent: a fetch of a few megabytes may
-# decompress to gigabytes.
+# Lines rendered before the event loop runs other tasks, about 3 ms, and bytes rendered before they are sent: a fetch of
+# a few megabytes may decompress to gigabytes.
 LINES_AT_ONCE, LINE_BYTES_AT_ONCE = 1_000, 1024 * 1024
-# How long one wait for new records of a stream takes before it looks whether it should end.
+# Maximum wait of one fetch of a stream, after which the stream checks whether to end.
 FOLLOW_WAIT_MS = 1_000
 
 
@@ -52,7 +52,7 @@ class ReadPosition(NamedTuple):
 
 
 class Choice(NamedTuple):
-    """What a reader wants to see, and how."""
+    """Isolation level and format of a read."""
 
     committed_only: bool = True
     format: Format = "auto"
@@ -66,7 +66,7 @@ class Read(NamedTuple):
 
 
 async def first_offset(client: ApiClients, place: ReadPosition, offset: int | None, timestamp_ms: int | None) -> int:
-    """Where to begin: at an offset, at the first record of a time, or at the start."""
+    """Returns the offset to start at: the given offset, the first record of a timestamp, or the log start."""
     if offset is not None:
         return offset
     cluster, (topic, partition) = client.cluster, place
@@ -74,14 +74,15 @@ async def first_offset(client: ApiClients, place: ReadPosition, offset: int | No
     found = (await cluster.patiently(lambda: offsets_at(cluster, topic, [partition], when)))[partition]
     if found >= 0:
         return found
-    ends = await cluster.patiently(lambda: offsets_at(cluster, topic, [partition], -1))  # no record is that young
+    # No record is as recent as the timestamp.
+    ends = await cluster.patiently(lambda: offsets_at(cluster, topic, [partition], -1))
     return ends[partition]
 
 
 async def read(
     client: ApiClients, place: ReadPosition, offset: int, count_max: int, wait_ms: int, choice: Choice
 ) -> Read:
-    """At most `count_max` records from `offset` on; waits for the first one if there is none."""
+    """Returns at most `count_max` records from `offset`. Waits up to `wait_ms` if there is none."""
     records: list[Record] = []
     position, size = offset, 0
     while True:
@@ -103,7 +104,9 @@ async def read(
 async def fetch_from(
     client: ApiClients, place: ReadPosition, offset: int, bytes_max: int, wait_ms: int, choice: Choice
 ) -> Fetched:
-    """One fetch, tried again while the broker restarts or its leader moves. A waiting one ends when we are to stop."""
+    """Fetches once, with retries while the broker restarts or the leader moves. Does not wait if the process is
+    stopping.
+    """
 
     async def attempt() -> Fetched:
         return await fetch(
@@ -135,10 +138,10 @@ async def fetch_from(
 async def lines(
     client: ApiClients, place: ReadPosition, offset: int, count_max: int | None, follow: bool, choice: Choice
 ) -> AsyncIterator[bytes]:
-    """The partition as NDJSON, from `offset` to what was its end when that is reached, or until the gateway stops.
+    """Yields the partition as NDJSON from `offset` to its end; with `follow` until the gateway stops.
 
-    The next fetch is under way while the lines of the last one are made and sent. A gateway that stops ends only a
-    response that has no end of its own: an earlier end would be taken for the end of the partition.
+    The next fetch is in flight while the lines of the last one are rendered and sent. A stopping gateway ends only
+    responses with `follow`: an earlier end of another response would be taken for the end of the partition.
     """
     fetching = asyncio.create_task(_next(client, place, offset, follow, choice))
     left = count_max
@@ -168,7 +171,7 @@ async def _next(client: ApiClients, place: ReadPosition, offset: int, follow: bo
 def _pieces(
     place: ReadPosition, fetched: Fetched, offset: int, left: int | None, choice: Choice
 ) -> Iterator[tuple[bytes, int]]:
-    """Lines in pieces of a few milliseconds' work, with their number."""
+    """Yields lines in chunks of a few milliseconds' work, with the number of lines."""
     made: list[bytes] = []
     size = 0
     for header, batch, _ in readable_batches(fetched):
@@ -186,7 +189,9 @@ def _pieces(
 
 
 def _lines(partition: int, header: BatchHeader, batch: Buffer, offset: int, format_: Format) -> Iterator[bytes]:
-    """One record a line. Texts without headers, which nearly all are, never become a Record: a third of the price."""
+    """Yields one line per record. Most records are UTF-8 without headers. They skip the Record class, at a third of the
+    cost.
+    """
     dumps, newline = orjson.dumps, orjson.OPT_APPEND_NEWLINE
     section = records_section(batch, header, bytes_max=UNPACKED_BYTES_MAX)
     plain = format_ == "auto"
@@ -208,7 +213,7 @@ def _lines(partition: int, header: BatchHeader, batch: Buffer, offset: int, form
         yield dumps({"partition": partition, **shown(record, format_)}, option=newline)
 
 
-# The ids of the topic's events name every partition, and have to fit into the head of a request.
+# Event ids of a topic stream contain every partition and must fit into a request head.
 TOPIC_STREAM_PARTITIONS_MAX = 1_000
 
 
@@ -230,7 +235,7 @@ async def whole_topic(
 async def _grow(client: ApiClients, member: GroupConsumer, topic: str, positions: TopicPositions) -> None:
     while True:
         await asyncio.sleep(TOPIC_TRUSTED_S)
-        with suppress(BrokerUnreachable, KafkaApiError, UnknownOutcomeError):  # the next look will do
+        with suppress(BrokerUnreachable, KafkaApiError, UnknownOutcomeError):  # retried at the next refresh
             count = len((await client.cluster.topic(topic)).partitions)
             if count > TOPIC_STREAM_PARTITIONS_MAX:
                 member.fail(too_many_partitions(topic, count))
@@ -249,7 +254,7 @@ def too_many_partitions(topic: str, count: int) -> Problem:
 async def _add_partitions(
     client: ApiClients, member: GroupConsumer, topic: str, positions: TopicPositions, count: int
 ) -> None:
-    """From their starts: they are younger than the stream."""
+    """Adds new partitions from their log start: they are younger than the stream."""
     added = [(topic, partition) for partition in range(len(positions), count)]
     if added:
         found = await offsets_of(client.cluster, added, EARLIEST, committed_only=False)

@@ -1,4 +1,4 @@
-"""What routes share: a router that reads requests within limits, documents with an ETag, awaited admin calls."""
+"""Shared by the routes: typed path parameters, a router with request limits, ETags, awaited admin calls."""
 
 import asyncio
 from collections.abc import Callable, Coroutine
@@ -19,12 +19,12 @@ from headrace.client.librdkafka import BrokerUnreachable
 Value = TypeVar("Value")
 
 Client = Annotated[ApiClients, Depends(services)]
-# As Kafka: letters, digits, dot, underscore and dash, 249 at most.
+# Kafka's rule: letters, digits, dot, underscore and dash, at most 249.
 TOPIC_PATTERN = r"^[a-zA-Z0-9._-]{1,249}$"
 TopicName = Annotated[str, Path(pattern=TOPIC_PATTERN, examples=["my-topic"], description="The topic.")]
 Partition = Annotated[int, Path(ge=0, le=PARTITION_MAX, examples=[0], description="The partition.")]
 BrokerId = Annotated[int, Path(ge=0, le=PARTITION_MAX, examples=[1], description="The broker.")]
-# A group's name is any text for Kafka; this bounds what one can put into a log line or a path.
+# Kafka accepts any text as a group id. This bounds what a client can put into a log line or a path.
 GroupId = Annotated[
     str,
     Path(min_length=1, max_length=255, pattern=r"^[^\x00-\x1f/]+$", examples=["my-group"], description="The group."),
@@ -85,7 +85,7 @@ def make_router(tag: str) -> APIRouter:
 
 
 async def settled(future: "Future[Value]") -> Value:
-    """The result of an admin call, or a Refused or Unanswered."""
+    """Returns the result of an admin call. Raises the Kafka error, or a Problem if librdkafka rejects the arguments."""
     from confluent_kafka import KafkaError, KafkaException
 
     try:
@@ -94,12 +94,12 @@ async def settled(future: "Future[Value]") -> Value:
         if error.args and isinstance(error.args[0], KafkaError):
             raise from_kafka_error(error.args[0]) from error
         raise
-    except ValueError as error:  # librdkafka's own checks of what it is asked to send
+    except ValueError as error:  # librdkafka's validation of the request
         raise Problem(422, str(error)) from error
 
 
 def tagged(request: Request, document: Any) -> Response:
-    """The document with an ETag, or 304 if the client has it already."""
+    """Returns the document with its ETag, or 304 if the client has it already."""
     body = to_json(document)
     tag = etag(body)
     if is_known(request.headers, request.method, tag):
@@ -108,12 +108,12 @@ def tagged(request: Request, document: Any) -> Response:
 
 
 def changed(body: bytes) -> Response:
-    """What a resource has become, with its new ETag: the conditions of the request were about the old one."""
+    """Returns the changed document with its new ETag. Preconditions of the request applied to the old one."""
     return Response(body, media_type="application/json", headers={"etag": etag(body)})
 
 
 def page(names: list[str], limit: int, after: str | None) -> tuple[list[str], str | None]:
-    """A part of the sorted names, and where the next part begins."""
+    """Returns a page of the sorted names, and where the next page begins."""
     rest = [name for name in sorted(names) if after is None or name > after]
     return rest[:limit], rest[limit - 1] if len(rest) > limit else None
 
@@ -123,7 +123,7 @@ def document(made: Any, status: int = 200, headers: dict[str, str] | None = None
 
 
 async def blocking(client: ApiClients, call: Callable[[], Value]) -> Value:
-    """Run what waits on a thread. Only for what is asked rarely: admin requests of which there is no other form."""
+    """Runs a blocking call in a thread. Only for rare admin requests that have no asynchronous form."""
     from confluent_kafka import KafkaError, KafkaException
 
     if client.threads.locked():
@@ -133,7 +133,7 @@ async def blocking(client: ApiClients, call: Callable[[], Value]) -> Value:
             return await asyncio.to_thread(call)
         except BrokerUnreachable:
             raise
-        except OSError as error:  # a broker that hangs, or resets the connection
+        except OSError as error:  # an unresponsive broker, or a connection reset
             raise UnknownOutcomeError(f"the broker did not answer ({error.strerror or error})") from error
         except KafkaException as error:
             if error.args and isinstance(error.args[0], KafkaError):

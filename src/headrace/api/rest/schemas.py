@@ -1,8 +1,5 @@
-"""OpenAPI schemas of requests and responses.
-
-Data only.
-
-The OpenAPI document: FastAPI's, and the schemas that only hand-written parts of it name.
+"""OpenAPI schemas of requests and responses. Adds schemas that only hand-written parts of the document reference. Data
+only.
 """
 
 from typing import Annotated, Any, Literal
@@ -13,10 +10,10 @@ from pydantic.json_schema import models_json_schema
 
 from headrace.api.rest.messages import OFFSET_MAX, PARTITION_MAX, TIMESTAMP_MAX
 
-# More than any cluster has brokers, and as many as the client library lets through.
+# The client library's limit; more than any cluster has brokers.
 REPLICATION_FACTOR_MAX = 10_000
 
-PARTITIONS_MAX = 100_000  # of one topic: more than a cluster serves, and what is beyond it is a slip
+PARTITIONS_MAX = 100_000  # of one topic; more than a cluster serves, so a larger number is a typing error
 Offset = Annotated[int, Field(ge=0, le=OFFSET_MAX, strict=True)]
 PartitionNumber = Annotated[int, Field(ge=0, le=PARTITION_MAX, strict=True)]
 Name = Annotated[str, Field(pattern=r"^[a-zA-Z0-9._-]{1,249}$")]
@@ -29,7 +26,7 @@ class _In(BaseModel):
 
 
 class ProblemDocument(BaseModel):
-    """What went wrong (RFC 9457)."""
+    """Error response (RFC 9457)."""
 
     model_config = ConfigDict(extra="allow")
 
@@ -110,7 +107,7 @@ class ConfigList(BaseModel):
 
 
 class ConfigChanges(_In):
-    """Keys to set; null goes back to the default."""
+    """Keys to set; null resets a key to its default."""
 
     model_config = ConfigDict(
         extra="forbid", json_schema_extra={"examples": [{"configs": {"retention.ms": "86400000"}}]}
@@ -246,7 +243,7 @@ _NAMED_BY_HAND = (ProblemDocument, MessageIn, MessagesIn)
 
 
 def complete_openapi(app: FastAPI) -> None:
-    """Every reference in the document leads somewhere."""
+    """Adds the schemas that are referenced only by hand-written parts of the document."""
     made_by_fastapi = app.openapi
 
     def openapi() -> dict[str, Any]:

@@ -1,9 +1,7 @@
-"""The HTTP server: uvicorn with headrace's limits.
+"""The HTTP server: uvicorn on an open socket until SIGTERM or SIGINT, with limits for the size and duration of a
+request head and for the number of connections.
 
-Decides how large the head of a request may be, how long it may take, and how many connections there may be. What is
-refused here has not become a request yet, so it is answered by hand.
-
-Runs the application: uvicorn on a socket that is already open, until SIGTERM or SIGINT.
+Requests over these limits never reach the application, so their responses are written here.
 """
 
 import asyncio
@@ -26,11 +24,11 @@ from headrace.api.rest.http import has_unread_bytes, note_pipelined, note_transp
 from headrace.config.settings import GatewaySettings
 from headrace.telemetry.tracing import Tracer
 
-# As nginx: four buffers of 8 KiB. A head beyond it is a mistake or an attack.
+# nginx's default: four buffers of 8 KiB. A larger head is a mistake or an attack.
 HEAD_BYTES_MAX = 32 * 1024
-# From the connection, or the end of the last answer, to a complete head.
+# From the connection, or the end of the last response, to a complete head.
 HEAD_S_MAX = 30.0
-# Each idle connection costs about 10 KiB: this many are a hundred megabytes.
+# An idle connection costs about 10 KiB, so this many cost a hundred megabytes.
 CONNECTIONS_MAX = 10_000
 
 
@@ -43,7 +41,7 @@ class LimitedProtocol(HttpToolsProtocol):
 
     def __init__(self, *arguments: Any, **more: Any) -> None:
         super().__init__(*arguments, **more)
-        # The last request, and those before it whose responses had not been sent when it came.
+        # The last request, and those before it whose responses had not been sent when it arrived.
         self._pipelined: list[RequestResponseCycle] = []
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
@@ -63,7 +61,7 @@ class LimitedProtocol(HttpToolsProtocol):
         incomplete = any(not one.response_complete for one in requests)
         super().connection_lost(exc)
         for request in requests:
-            if not request.response_complete:  # uvicorn notes it of the last request only
+            if not request.response_complete:  # uvicorn reports the disconnect only to the last request
                 request.disconnected = True
                 request.message_event.set()
             if incomplete or self._left_unread or exc is not None:
@@ -77,10 +75,10 @@ class LimitedProtocol(HttpToolsProtocol):
             self._refuse(_head_too_large())
 
     def on_headers_complete(self) -> None:
-        # What came in with the head may be its body; only when it is much does counting the headers pay.
+        # The bytes so far may include body bytes. The headers are measured only when the total exceeds the limit.
         if self._head_bytes > HEAD_BYTES_MAX and self._headers_bytes() > HEAD_BYTES_MAX:
             self._refused = _head_too_large()
-            raise ValueError("the head is too large")  # httptools ends the parsing, uvicorn asks for a 400
+            raise ValueError("the head is too large")  # ends httptools' parsing; uvicorn then calls send_400_response
         self._in_head = False
         self._stop_timer()
         if self.cycle is None or self.cycle.response_complete:
@@ -93,7 +91,7 @@ class LimitedProtocol(HttpToolsProtocol):
 
     def on_message_complete(self) -> None:
         super().on_message_complete()
-        self._head_bytes, self._in_head = 0, True  # what follows is the next request's
+        self._head_bytes, self._in_head = 0, True  # what follows belongs to the next request
 
     def on_response_complete(self) -> None:
         super().on_response_complete()
@@ -136,9 +134,9 @@ def _head_too_large() -> Problem:
 
 log = logging.getLogger(__name__)
 
-# Longer than the pauses of a person at a terminal and of most connection pools.
+# Longer than pauses of a person at a terminal and idle timeouts of most connection pools.
 KEEP_ALIVE_S = 75
-# What is under way may finish; streams are told to end and need a moment to say so.
+# Time for requests in flight to finish, and for streams to end.
 GRACEFUL_S = 5
 FAILED = 1
 
@@ -152,10 +150,12 @@ def serve(
     neighbours: Mapping[str, str],
     tracer: Tracer | None = None,
 ) -> int:
-    """`neighbours` are the sockets of the node's other processes, by their part, which tell their figures there."""
+    """Runs the server and returns the exit code. `neighbours` maps the node's other processes to their telemetry
+    sockets.
+    """
     _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
-    logging.getLogger("uvicorn.error").setLevel(logging.WARNING)  # it tells of every start and stop
+    logging.getLogger("uvicorn.error").setLevel(logging.WARNING)  # uvicorn logs every start and stop at a lower level
     app, front = build_app(settings, bootstrap, request_timeout_ms, read_rebalances, neighbours)
     config = uvicorn.Config(
         front if tracer is None else TracingMiddleware(front, tracer),
@@ -176,7 +176,7 @@ def serve(
 
 
 class Server(uvicorn.Server):
-    """Tells the streams to end before it waits for them."""
+    """A uvicorn server that ends the event streams before it waits for requests in flight."""
 
     def __init__(self, config: uvicorn.Config, tell_stop: Callable[[], None]) -> None:
         super().__init__(config)
@@ -184,7 +184,9 @@ class Server(uvicorn.Server):
 
     @contextmanager
     def capture_signals(self) -> Iterator[None]:
-        """uvicorn's own would send itself the signal again at the end: a stop that was asked for is a success."""
+        """Handles the signals without uvicorn's behavior of raising them again at the end: a requested stop is a
+        success.
+        """
         for number in (signal.SIGTERM, signal.SIGINT):
             signal.signal(number, self.handle_exit)
         yield

@@ -1,19 +1,17 @@
-"""Server-sent events: event ids and the event stream.
+"""Server-sent events: event ids, and the streams of a group member or of a whole topic.
 
-Ids of events: positions, as a client sends them back when it connects again.
+An event id contains the next offsets, as a client returns them in Last-Event-ID when it reconnects:
 
-    jobs:0:101,57,0,mail:3:8        jobs-0 goes on at 101, jobs-1 at 57, jobs-2 at 0; mail-3 at 8
+    jobs:0:101,57,0,mail:3:8        jobs-0 continues at 101, jobs-1 at 57, jobs-2 at 0; mail-3 at 8
 
-Pure. A topic's stream names every partition, since there is no other memory of them; a group's stream names those with
-the latest events, and the group's committed offsets are the memory of the others.
+Ids of a topic stream contain every partition, since they are the only state. Ids of a group stream contain the
+partitions of the latest events; the group's committed offsets cover the others.
 
-Records as server-sent events, for as long as a client listens: of a group's share, or of a whole topic.
-
-    id: my-topic:0:101,57,33        where Last-Event-ID goes on, see sse.py
+    id: my-topic:0:101,57,33
     data: {"topic":"my-topic","partition":2,"offset":32,…}
 
-Commits nothing: an event that was written to a connection may never arrive. A client acknowledges by the id that it
-sends when it connects again, or by a commit of its own.
+A stream commits nothing, because an event written to a connection may never arrive. A client acknowledges with the id
+that it sends when it reconnects, or with a commit.
 """
 
 import asyncio
@@ -35,15 +33,15 @@ if TYPE_CHECKING:
     from confluent_kafka import Message as Record
 
 
-# A request's head has 32 KiB; a thousand partitions of a topic fit, whatever their offsets are.
+# A request head has 32 KiB. A thousand partitions of a topic fit, whatever their offsets are.
 EVENT_ID_BYTES_MAX = 24 * 1024
-# Each event has an id, so this bounds what a group's stream sends beside the records, however many partitions it has.
+# Every event has an id, so this bounds the overhead of a group stream with many partitions.
 GROUP_ID_BYTES_MAX = 2 * 1024
 _DIGITS_MAX = len(str(OFFSET_MAX))
 
 
 def parse_event_id(text: str) -> dict[PartitionKey, int]:
-    """Where each partition goes on; ValueError if this is no event id."""
+    """Parses an event id to the next offset of each partition. ValueError if it is malformed."""
     if len(text) > EVENT_ID_BYTES_MAX:
         raise ValueError("too long")
     positions: dict[PartitionKey, int] = {}
@@ -80,17 +78,17 @@ def _items(positions: Mapping[PartitionKey, int]) -> Iterator[str]:
 
 
 class GroupPositions:
-    """What a group's stream has sent on its connection, and how much of it an id can say."""
+    """Next offsets of a group stream on this connection. An id contains as many partitions as fit."""
 
     def __init__(self) -> None:
-        self._sent: OrderedDict[PartitionKey, int] = OrderedDict()  # the partition of the latest event last
+        self._sent: OrderedDict[PartitionKey, int] = OrderedDict()  # ordered by latest event, the most recent last
 
     def get(self, place: PartitionKey) -> int:
-        """Behind the last event of this partition; -1 if there was none."""
+        """Returns the offset after the last event of this partition; -1 if there was none."""
         return self._sent.get(place, -1)
 
     def moved(self, place: PartitionKey, offset: int) -> str:
-        """The id of an event behind which this partition goes on at `offset`."""
+        """Returns the id of an event after which this partition continues at `offset`."""
         self._sent[place] = offset
         self._sent.move_to_end(place)
         return event_id(dict(self._latest()))
@@ -105,7 +103,7 @@ class GroupPositions:
 
 
 class TopicPositions:
-    """Where a topic's stream goes on in each of its partitions, from the first to the last."""
+    """Next offsets of a topic stream, in partition order."""
 
     def __init__(self, topic: str, offsets: Sequence[int]) -> None:
         self._topic = topic
@@ -125,22 +123,21 @@ class TopicPositions:
         return f"{self._topic}:0:{','.join(self._texts)}"
 
 
-# Proxies cut connections that are silent for a minute.
+# Proxies close connections without traffic for a minute.
 KEEP_ALIVE_S = 15.0
-# What a client should wait before it connects again: a restart of the gateway takes about that.
+# Reconnect delay sent to clients: about the duration of a restart of the gateway.
 RECONNECT_MS = 1_000
 RECORDS_AT_ONCE = 500
 LOOK_S = 1.0
-# A client that reads nothing for this long loses its stream, and its partitions go to others: Kafka's default for
-# consumers that do not poll.
+# A client that reads nothing for this long loses its stream and its partitions: Kafka's default max.poll.interval.ms.
 UNREAD_S_MAX = POLL_INTERVAL_MS_MAX / 1000
 
-# Place and the offset behind an event in; the event's id out.
+# Takes a partition and the offset after an event, returns the event's id.
 Moved = Callable[[PartitionKey, int], str]
 
 
 class EventStream(Response):
-    """Sends until the client hangs up or the gateway stops; then leaves `reading`."""
+    """Sends events until the client disconnects or the gateway stops, then exits `reading`."""
 
     media_type = "text/event-stream"
 
@@ -154,7 +151,9 @@ class EventStream(Response):
         first_id: Callable[[], str] | None = None,
         headers: Mapping[str, str] | None = None,
     ) -> None:
-        """`first_id` is the id of an assignment, for streams whose positions a client must know before any event."""
+        """`first_id` returns the id of an assignment event, for streams whose clients need the offsets before the first
+        record.
+        """
         super().__init__()
         self._client, self._reading, self._moved, self._format = client, reading, moved, format_
         self._first_id = first_id
@@ -164,7 +163,7 @@ class EventStream(Response):
         headers = [
             (b"content-type", b"text/event-stream; charset=utf-8"),
             (b"cache-control", b"no-store"),
-            (b"x-accel-buffering", b"no"),  # nginx would gather events before it passes them on
+            (b"x-accel-buffering", b"no"),  # disables nginx's response buffering
             *self._more_headers,
         ]
         async with self._reading as member:
@@ -188,7 +187,7 @@ class EventStream(Response):
                 async with asyncio.timeout(UNREAD_S_MAX):
                     await send(message)
             except TimeoutError:
-                abort(scope)  # what is left of the response would wait for the client too
+                abort(scope)  # the rest of the response would wait for the client as well
                 raise Disconnected from None
 
         return send_in_time
@@ -224,7 +223,7 @@ class EventStream(Response):
         return b"id: %s\ndata: %s\n\n" % (id_.encode(), orjson.dumps(delivered(message, self._format)))
 
     def _assignment(self, member: GroupConsumer) -> bytes:
-        """Which partitions are this stream's: when it begins to read, and whenever that changes."""
+        """Returns the event with the stream's partitions: sent at the beginning and after every change."""
         rows = [{"topic": topic, "partition": partition} for topic, partition in member.assigned]
         id_ = b"id: %s\n" % self._first_id().encode() if self._first_id is not None else b""
         return b"%sevent: assigned\ndata: %s\n\n" % (id_, orjson.dumps(rows))

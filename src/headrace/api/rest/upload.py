@@ -1,7 +1,6 @@
-"""A stream of messages, one JSON object a line, as fast as the broker takes them.
+"""Produces a stream of messages, one JSON object per line, at the rate of the broker.
 
-Decides how lines are cut from a body and what an upload is told at its end. Holds one part of the body and what the
-publisher has room for; nothing grows with the length of the stream.
+Holds one part of the body and what the producer's queue takes. Memory does not grow with the length of the stream.
 """
 
 import asyncio
@@ -19,10 +18,11 @@ from headrace.client.aio.client import TopicMetadata
 from headrace.client.aio.producer import ANY_PARTITION, NOW
 from headrace.client.aio.producer_pool import Acks
 
-# Between two lines of a piece that is read at once. A text cannot go on over a line's end, so a line that ends inside
-# one is still found to be wrong.
+# Separator of lines that are parsed together. A JSON string cannot contain a line break, so a line that ends inside a
+# string is still rejected.
 _BETWEEN = b"\n,"
-# Lines that are looked at one by one before others get a turn: a few milliseconds. A compressed body may have millions.
+# Lines parsed one by one before the event loop runs other tasks: a few milliseconds. A compressed body may have
+# millions.
 LINES_AT_ONCE = 1_000
 
 
@@ -44,7 +44,7 @@ async def _upload(
         async for part in body:
             await _send(services, facts, progress, lines, lines.cut(part))
             holding.resize(lines.rest_bytes)
-            await asyncio.sleep(0)  # decompressed parts come without waiting
+            await asyncio.sleep(0)  # decompressed parts are available without waiting
         await _send(services, facts, progress, lines, lines.last())
     except Disconnected:
         await progress.finish()
@@ -67,7 +67,7 @@ def _answer(facts: TopicMetadata, progress: BulkSend) -> HttpResponse:
 
 
 class _Lines:
-    """Cuts lines from parts of any length; counts them, for whoever wants to know which one was wrong."""
+    """Splits parts of any length into lines. Counts them, for the line number of an error."""
 
     def __init__(self, bytes_max: int) -> None:
         self._bytes_max = bytes_max
@@ -84,7 +84,7 @@ class _Lines:
 
     @property
     def rest_bytes(self) -> int:
-        """Of a line that has not ended."""
+        """Size of the incomplete last line."""
         return len(self._rest)
 
     def last(self) -> list[bytes]:
@@ -95,7 +95,7 @@ class _Lines:
 async def _send(
     services: ApiClients, facts: TopicMetadata, progress: BulkSend, lines: _Lines, cut: list[bytes]
 ) -> None:
-    """Whatever stands before a wrong line is sent."""
+    """Sends the messages. Messages before an invalid line are sent."""
     together = _all_simple(cut)
     if together is not None:
         lines.number += len(cut)
@@ -114,7 +114,7 @@ async def _send(
                 ready.append(message)
                 continue
             await services.check_partition(facts, message.partition)
-            # librdkafka takes none of these in bulk; a partition it even ignores without a word.
+            # librdkafka's bulk call supports none of these; it silently ignores a partition.
             if message.headers or message.timestamp_ms != NOW or message.partition != ANY_PARTITION:
                 await progress.push(facts.name, ready)
                 ready = []
@@ -126,10 +126,11 @@ async def _send(
 
 
 def _all_simple(lines: list[bytes]) -> list[dict[str, Any]] | None:
-    """The messages, if every line is one that librdkafka takes as it is; None if each has to be looked at.
+    """Returns the messages if librdkafka's bulk call can take every line as it is; None if the lines need to be parsed
+    one by one.
 
-    All lines are read in one go, which is twice as fast. That each is an object by itself is certain: every line begins
-    and ends with a brace, and no message has anything but texts in it, in which no line could have ended.
+    Parses all lines at once, which is twice as fast. Each line is certain to be one object: it begins and ends with a
+    brace, and the messages contain only strings, in which no line can end.
     """
     text = _BETWEEN.join(lines)
     if not text.startswith(b"{") or not text.endswith(b"}") or text.count(b"}\n,{") != len(lines) - 1:
@@ -137,12 +138,12 @@ def _all_simple(lines: list[bytes]) -> list[dict[str, Any]] | None:
     try:
         found: list[dict[str, Any]] = orjson.loads(b"[%b]" % text)
     except orjson.JSONDecodeError:
-        return None  # whoever looks at each line finds out which one it is
+        return None  # the line-by-line parser finds the invalid line
     return found if len(found) == len(lines) and all(map(_is_simple, found)) else None
 
 
 def _is_simple(message: dict[str, Any]) -> bool:
-    """What nearly every line has, and what librdkafka takes as it is: texts."""
+    """Whether the message has only a string value and, optionally, a string key, as most lines do."""
     if type(message.get("value")) is not str:
         return False
     return len(message) == 1 or (len(message) == 2 and type(message.get("key")) is str)

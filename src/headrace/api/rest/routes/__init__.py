@@ -1,1 +1,1 @@
-"""routes: the paths of the REST interface, a noun a file. Each turns a request into calls of `client` and back."""
+"""routes: the paths of the REST API, one resource per module. Each translates requests to calls of `client`."""

@@ -1,4 +1,4 @@
-"""The cluster and its brokers."""
+"""Routes of the cluster and its brokers."""
 
 from fastapi import Response
 from pydantic import BaseModel
@@ -36,7 +36,7 @@ class ClusterView(BaseModel):
 
 @full.get("/cluster", response_model=ClusterView)
 async def cluster(client: Client) -> Response:
-    """The cluster in numbers."""
+    """Returns the number of brokers, topics and partitions of the cluster."""
     facts = await client.cluster.everything()
     partitions = [one for topic in facts.topics.values() for one in topic.partitions]
     return document(
@@ -54,13 +54,13 @@ async def cluster(client: Client) -> Response:
 
 @full.get("/brokers", response_model=BrokerList)
 async def brokers(client: Client) -> Response:
-    """The brokers, with how many partitions each leads and holds."""
+    """Lists the brokers with the number of partitions that each one leads and hosts."""
     return document({"brokers": _rows(await client.cluster.everything())})
 
 
 @full.get("/brokers/{broker}", response_model=BrokerRow)
 async def broker(client: Client, broker: BrokerId) -> Response:
-    """One broker."""
+    """Describes a broker."""
     for row in _rows(await client.cluster.everything()):
         if row["id"] == broker:
             return document(row)

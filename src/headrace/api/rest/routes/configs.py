@@ -1,4 +1,4 @@
-"""Configs of topics and brokers: everything that is in force with who said so, and changes to single keys."""
+"""Routes of topic and broker configurations: effective values with their sources, and changes of single keys."""
 
 from typing import Annotated, Any
 
@@ -17,14 +17,14 @@ from headrace.client.sync.transport import Connection
 
 full = make_router("configs")
 
-# For the OpenAPI document; `preconditions` reads the headers.
+# For the OpenAPI document only; `is_known` evaluates the headers.
 IfMatch = Annotated[str | None, Header(description="Change only what still has one of these ETags (else 412).")]
 IfNoneMatch = Annotated[str | None, Header(description="Change only what has none of these ETags (else 412).")]
 
 
 @full.get("/topics/{topic}/configs", response_model=schemas.ConfigList, responses=NOT_CHANGED)
 async def topic_configs(request: Request, client: Client, topic: TopicName) -> Response:
-    """Every key of a topic, with the value in force and where it comes from."""
+    """Returns every configuration key of a topic with its effective value and source."""
     await client.cluster.patiently(lambda: client.cluster.topic(topic))
     return tagged(request, await _described(client, ResourceType.TOPIC, topic))
 
@@ -38,14 +38,14 @@ async def alter_topic_configs(
     if_match: IfMatch = None,
     if_none_match: IfNoneMatch = None,
 ) -> Response:
-    """Set keys of a topic; null goes back to the default. Keys that are not named stay."""
+    """Sets keys of a topic; null resets a key to its default. Other keys are unchanged."""
     await client.cluster.patiently(lambda: client.cluster.topic(topic))
     return await _altered(request, client, ResourceType.TOPIC, topic, changes)
 
 
 @full.get("/brokers/{broker}/configs", response_model=schemas.ConfigList, responses=NOT_CHANGED)
 async def broker_configs(request: Request, client: Client, broker: BrokerId) -> Response:
-    """Every key of a broker, with the value in force and where it comes from."""
+    """Returns every configuration key of a broker with its effective value and source."""
     return tagged(request, await _described(client, ResourceType.BROKER, str(broker)))
 
 
@@ -58,7 +58,7 @@ async def alter_broker_configs(
     if_match: IfMatch = None,
     if_none_match: IfNoneMatch = None,
 ) -> Response:
-    """Set keys of a running broker: those that can be changed while it runs."""
+    """Sets dynamic keys of a running broker; null resets a key to its default."""
     return await _altered(request, client, ResourceType.BROKER, str(broker), changes)
 
 
@@ -78,11 +78,13 @@ async def _described(client: ApiClients, kind: ResourceType, name: str) -> dict[
 async def _altered(
     request: Request, client: ApiClients, kind: ResourceType, name: str, changes: ConfigChanges
 ) -> Response:
-    """The configs after the change. No other request of this gateway changes them between condition and change."""
+    """Applies the changes and returns the configuration. Other requests of this gateway cannot change it between
+    precondition and change.
+    """
     async with client.locks.of(kind.name, name):
         if is_conditional(request.headers):
             tag = etag(to_json(await _described(client, kind, name)))
-            is_known(request.headers, request.method, tag)  # raises if a condition does not hold
+            is_known(request.headers, request.method, tag)  # Problem 412 if a precondition fails
         await _alter(client, kind, name, changes)
         return changed(to_json(await _described(client, kind, name)))
 
@@ -102,7 +104,7 @@ async def _alter(client: ApiClients, kind: ResourceType, name: str, changes: Con
 
 
 async def address_for(client: ApiClients, kind: ResourceType, name: str) -> tuple[str, int]:
-    """A broker's own configs are asked of that broker, everything else of anybody."""
+    """Returns the address to send the request to: the broker itself for its configuration, else any broker."""
     brokers = await client.cluster.brokers()
     if kind is not ResourceType.BROKER:
         broker = next(iter(brokers.values()))
@@ -114,5 +116,5 @@ async def address_for(client: ApiClients, kind: ResourceType, name: str) -> tupl
 
 
 def config_text(value: str | float | bool | None) -> str:
-    """A config as Kafka writes it: JSON's true is not Python's."""
+    """Formats a value as Kafka does: booleans in lower case."""
     return str(value).lower() if isinstance(value, bool) else str(value)

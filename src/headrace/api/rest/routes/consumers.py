@@ -1,4 +1,4 @@
-"""Consumer instances: a member of a real group for clients that can only ask. Join, poll, commit, leave."""
+"""Routes of consumer instances: members of consumer groups for HTTP clients. Join, poll, commit, leave."""
 
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -82,7 +82,7 @@ class OffsetIn(BaseModel):
 
 
 class Commit(BaseModel):
-    """Nothing: everything that was received. A delivery: up to its last record. Offsets: exactly those."""
+    """Empty: commits everything received. `delivery`: up to its last record. `offsets`: exactly these."""
 
     model_config = ConfigDict(extra="forbid")
 
@@ -107,7 +107,7 @@ class Left(BaseModel):
 
 @full.post("/groups/{group}/consumers", status_code=201, response_model=ConsumerView)
 async def join_group(client: Client, group: GroupId, wanted: Joining) -> Response:
-    """Join a group. The consumer shares the topics' partitions with the group's other members, of any kind."""
+    """Joins a group. The consumer shares the partitions of the topics with the group's other members, of any client."""
     for topic in wanted.topics:
         await client.cluster.patiently(lambda topic=topic: client.cluster.topic(topic))  # type: ignore[misc]
     settings = GroupConsumerConfig(
@@ -120,7 +120,8 @@ async def join_group(client: Client, group: GroupId, wanted: Joining) -> Respons
         buffered_max=client.settings.max_poll_records,
     )
     beginning = None
-    if wanted.offset_reset == "latest":  # librdkafka would look for the ends after `assigned` said that it reads
+    # librdkafka would resolve `latest` only after `assigned` has reported the assignment.
+    if wanted.offset_reset == "latest":
         beginning = GroupBeginning(client.coordinators, group, latest=True, committed_only=settings.committed_only)
     consumer = client.consumers.create(settings, wanted.id, beginning)
     location = f"/api/v1/groups/{group}/consumers/{consumer.id}"
@@ -129,7 +130,7 @@ async def join_group(client: Client, group: GroupId, wanted: Joining) -> Respons
 
 @full.get("/groups/{group}/consumers", response_model=ConsumerList)
 async def list_consumers(client: Client, group: GroupId) -> Response:
-    """The group's consumers that live in this gateway."""
+    """Lists the group's consumers in this gateway."""
     return document({"consumers": [_view(group, one) for one in client.consumers.of(group)]})
 
 
@@ -149,9 +150,9 @@ async def poll(
         Query(ge=0, description="The `delivery` of the last response that was received; later ones are repeated."),
     ] = None,
 ) -> Response:
-    """The next messages of the partitions that this consumer has. Also tells the group that it is alive.
+    """Returns the next messages of the consumer's partitions and keeps its session alive.
 
-    Acknowledges the last response. One whose connection broke before it was read is delivered again.
+    Acknowledges the last response. A response whose connection broke before it was read is delivered again.
     """
     check_not_pipelined(request.scope)
     found = client.consumers.find(group, consumer)
@@ -172,7 +173,7 @@ async def poll(
 
 @full.post("/groups/{group}/consumers/{consumer}/offsets", response_model=Committed)
 async def commit(request: Request, client: Client, group: GroupId, consumer: ConsumerId, wanted: Commit) -> Response:
-    """Commit what was received, or exact offsets. Only for partitions that the consumer has."""
+    """Commits what was received, or exact offsets, for partitions assigned to the consumer."""
     check_not_pipelined(request.scope)
     found = client.consumers.find(group, consumer)
     named = [name for name, given in wanted if given is not None]
@@ -213,7 +214,7 @@ def _received(found: Consumer, delivery: int | None) -> dict[PartitionKey, int]:
 
 @full.delete("/groups/{group}/consumers/{consumer}", response_model=Left)
 async def leave(client: Client, group: GroupId, consumer: ConsumerId) -> Response:
-    """Leave the group. What was not committed goes to other members."""
+    """Leaves the group. Its partitions are assigned to other members, which receive uncommitted messages again."""
     await client.consumers.remove(group, consumer)
     return document({"left": consumer})
 

@@ -1,4 +1,4 @@
-"""Committed offsets of a group, in the words of the first generation: create a group, commit, look."""
+"""Routes of committed offsets in the first API version: create a group, commit, read."""
 
 from typing import Annotated, Any
 
@@ -47,7 +47,7 @@ class GroupOffsets(BaseModel):
 
 @short.post("/consumers/{group}/groups", status_code=201, response_model=GroupOffsets)
 async def create_group(client: Client, group: GroupId, wanted: NewGroup) -> Response:
-    """Make a group that reads a topic from its start, or its end. What it has committed already stays."""
+    """Creates a group with offsets at the start or the end of a topic. Committed offsets are unchanged."""
     cluster, topic = client.cluster, wanted.topic_name
     facts = await cluster.patiently(lambda: cluster.topic(topic))
     known = {row["partition"] for row in await committed(client, group, topic)}
@@ -61,7 +61,7 @@ async def create_group(client: Client, group: GroupId, wanted: NewGroup) -> Resp
 
 @short.post("/consumers/{group}/offsets", response_model=GroupOffsets)
 async def commit_offset(client: Client, group: GroupId, wanted: Commit) -> Response:
-    """Commit an offset: where the group goes on reading. Members of the group commit their own (409)."""
+    """Commits an offset. Rejected while the group has members, which commit their own offsets (409)."""
     topic, partition = wanted.topic_name, wanted.partition
     await client.cluster.patiently(lambda: client.cluster.partition(topic, partition))
     await commit(client, group, [(topic, partition, wanted.offset, wanted.metadata)])
@@ -74,7 +74,7 @@ async def group_offsets(
     group: GroupId,
     topic: Annotated[str | None, Query(pattern=TOPIC_PATTERN, description="Only this topic.")] = None,
 ) -> Response:
-    """What a group has committed."""
+    """Returns the committed offsets of a group."""
     return document({"group": group, "offsets": await committed(client, group, topic)})
 
 
@@ -93,7 +93,7 @@ async def committed(client: ApiClients, group: str, topic: str | None = None) ->
 
 
 async def commit(client: ApiClients, group: str, rows: list[tuple[str, int, int, str]]) -> None:
-    """As an administrator, who is no member; the broker takes that only while the group has none."""
+    """Commits through the admin API, not as a member. The broker accepts that only while the group is empty."""
     from confluent_kafka import ConsumerGroupTopicPartitions, TopicPartition
 
     places = [TopicPartition(topic, partition, offset, metadata) for topic, partition, offset, metadata in rows]

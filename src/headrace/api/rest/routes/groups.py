@@ -1,4 +1,4 @@
-"""Consumer groups: who is in them, how far they have got, why they rebalanced; moving and deleting their offsets."""
+"""Routes of consumer groups: members, lag, rebalances; resetting offsets and deleting groups."""
 
 from typing import Annotated, Any
 
@@ -66,7 +66,7 @@ class Rebalances(BaseModel):
 
 
 class Reset(BaseModel):
-    """Where to; exactly one of them."""
+    """Target of an offset reset; exactly one field must be set."""
 
     model_config = ConfigDict(
         extra="forbid", json_schema_extra={"examples": [{"topic_name": "my-topic", "to": "earliest"}]}
@@ -113,7 +113,7 @@ async def list_groups(
     after: After = None,
     state: Annotated[str | None, Query(max_length=40, description="Only those in this state, e.g. Stable.")] = None,
 ) -> Response:
-    """List groups with their protocol and state."""
+    """Lists groups with their protocol and state."""
     rows = await _groups(client)
     wanted = {row.group: row for row in rows if state is None or row.state.lower() == state.lower()}
     part, following = page(list(wanted), limit, after)
@@ -122,7 +122,7 @@ async def list_groups(
 
 @full.get("/groups/{group}", response_model=GroupView)
 async def describe_group(client: Client, group: GroupId) -> Response:
-    """Members, what each of them reads, and how far behind they are."""
+    """Returns the members of a group, their assignments and their lag."""
     await _must_exist(client, group)
     timeout_s = client.request_timeout_s
 
@@ -140,7 +140,7 @@ async def describe_group(client: Client, group: GroupId) -> Response:
 
 @full.get("/groups/{group}/lag", response_model=LagList)
 async def group_lag(client: Client, group: GroupId) -> Response:
-    """Per partition: committed, end, and the lag in records and in seconds."""
+    """Returns committed offset, log end offset, and lag in records and seconds per partition."""
     await _must_exist(client, group)
     rows = await blocking(
         client,
@@ -151,7 +151,7 @@ async def group_lag(client: Client, group: GroupId) -> Response:
 
 @full.get("/groups/{group}/rebalances", response_model=Rebalances)
 async def group_rebalances(client: Client, group: GroupId) -> Response:
-    """Why the group has rebalanced lately, who came and went, and how long each member stood still."""
+    """Returns recent rebalances: cause, joined and departed members, and pause per member."""
     await _must_exist(client, group)
     rows = await blocking(
         client, lambda: client.read_rebalances(client.admin, client.bootstrap, group, client.request_timeout_s)
@@ -161,7 +161,7 @@ async def group_rebalances(client: Client, group: GroupId) -> Response:
 
 @full.post("/groups/{group}/reset", response_model=ResetDone)
 async def reset_group(client: Client, group: GroupId, wanted: Reset) -> Response:
-    """Move the offsets of a group that has no members."""
+    """Resets the offsets of a group without members."""
     wish = wanted.wish()
     timeout_s = client.request_timeout_s
     before = await blocking(client, lambda: group_admin.committed_offsets(client.admin, group, timeout_s))
@@ -185,7 +185,7 @@ async def reset_group(client: Client, group: GroupId, wanted: Reset) -> Response
 
 @full.delete("/groups/{group}", response_model=Deleted)
 async def delete_group(client: Client, group: GroupId) -> Response:
-    """Delete a group that nobody uses, with its offsets."""
+    """Deletes a group without members, with its offsets."""
     done = client.admin.delete_consumer_groups([group], request_timeout=client.request_timeout_s)
     await settled(done[group])
     return document({"deleted": group})
@@ -196,7 +196,7 @@ async def _groups(client: ApiClients) -> list[group_admin.GroupRow]:
 
 
 async def _must_exist(client: ApiClients, group: str) -> None:
-    """Kafka describes groups that do not exist as dead ones; a person wants to know that it was a typo."""
+    """Raises GROUP_ID_NOT_FOUND if the group does not exist. Kafka describes such a group as Dead."""
     if all(row.group != group for row in await _groups(client)):
         raise KafkaApiError(ErrorCode.GROUP_ID_NOT_FOUND, f"there is no group {group}")
 

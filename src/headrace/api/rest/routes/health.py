@@ -1,4 +1,4 @@
-"""Health: is the gateway alive, can it serve, and what of each part."""
+"""Health routes: liveness, readiness, and checks of each process."""
 
 from fastapi import Response
 
@@ -16,13 +16,13 @@ full = make_router("health")
 
 @short.get("/health", response_model=schemas.Health)
 async def live() -> Response:
-    """Whether this process answers. Says nothing of the broker: see /ready."""
+    """Liveness of the REST process. Does not check the broker; see /ready."""
     return document({"status": "ok"})
 
 
 @short.get("/ready", response_model=schemas.Health)
 async def ready(client: Client) -> Response:
-    """Whether requests can be served: a broker answers, and the one beside is not cut off from the cluster."""
+    """Readiness: a broker responds, and the broker of this node is not isolated from the cluster."""
     reason = not_ready_reason(await _checks(client))
     if reason is not None:
         raise Problem(503, reason, retriable=True)
@@ -31,7 +31,7 @@ async def ready(client: Client) -> Response:
 
 @full.get("/health", response_model=schemas.DetailedHealth)
 async def health(client: Client) -> Response:
-    """Each check with its outcome: the broker's front door, the cluster's partitions, and each process of the node."""
+    """Returns all checks: reachability of the broker, partitions of the cluster, and each process of the node."""
     checks = await _checks(client)
     return document({"status": str(worst(checks)), "checks": to_document(checks)})
 
@@ -41,7 +41,7 @@ async def _checks(client: ApiClients) -> Checks:
 
 
 async def _upstream(client: ApiClients) -> Checks:
-    """What a client of the cluster can see."""
+    """Checks what a Kafka client of the cluster can observe."""
     try:
         facts = await client.cluster.everything()
     except (BrokerUnreachable, KafkaApiError) as error:

@@ -1,4 +1,4 @@
-"""Messages: into a topic, and out of its partitions by offset or by time."""
+"""Routes of messages: producing, and reading partitions by offset or timestamp."""
 
 from collections.abc import AsyncIterator
 from typing import Annotated, Any, Literal
@@ -19,7 +19,7 @@ short = make_router("messages")
 full = make_router("messages")
 
 NDJSON = "application/x-ndjson"
-# Proxies give up after a minute; so does a person.
+# Proxies and people give up after a minute.
 WAIT_MS_MAX = 60_000
 
 Isolation = Annotated[
@@ -74,7 +74,7 @@ async def produce_messages(
         int | None, Query(ge=0, le=2**31 - 1, description="The partition of a text or bytes message.")
     ] = None,
 ) -> Response:
-    """Produce one message, a batch, text, bytes, or a stream of lines."""
+    """Produces a message, a batch, text, bytes, or a stream of lines."""
     answer = await produce(client, topic, request.scope, request.receive)
     return Response(answer.body, answer.status, dict(answer.headers), answer.media_type)
 
@@ -96,9 +96,9 @@ async def fetch_messages(
     shape: Shape = "auto",
     follow: Annotated[bool, Query(description="For streams: continue at the end of the topic.")] = False,
 ) -> Response:
-    """Read a partition from an offset or a time on.
+    """Reads a partition from an offset or timestamp.
 
-    With `Accept: application/x-ndjson` the answer is a stream of lines, without a limit of its own.
+    With `Accept: application/x-ndjson` the response is a stream of lines without a size limit.
     """
     _one_of(offset, timestamp)
     place, choice = ReadPosition(topic, partition), Choice(isolation == "read_committed", shape)
@@ -106,7 +106,8 @@ async def fetch_messages(
     start = await first_offset(client, place, offset, timestamp)
     if NDJSON in request.headers.get("accept", ""):
         if offset is not None:
-            await read(client, place, start, 1, 0, choice)  # an offset that does not exist is told as a problem
+            # An offset out of range fails here with a problem document, before the stream begins.
+            await read(client, place, start, 1, 0, choice)
         return StreamingResponse(lines(client, place, start, max_records, follow, choice), media_type=NDJSON)
     most = min(max_records or client.settings.max_poll_records, client.settings.max_poll_records)
     found = await while_connected(request.scope, read(client, place, start, most, wait_ms, choice))
@@ -124,7 +125,7 @@ async def fetch_messages(
 
 @short.get("/topics/{topic}/partitions/{partition}/offsets", response_model=schemas.PartitionOffsets)
 async def partition_offsets(client: Client, topic: TopicName, partition: Partition) -> Response:
-    """The first offset of a partition, and the next one to come."""
+    """Returns the log start offset and the log end offset of a partition."""
     cluster = client.cluster
     await cluster.patiently(lambda: cluster.partition(topic, partition))
 
@@ -158,7 +159,7 @@ async def download_messages(
     isolation: Isolation = "read_committed",
     shape: Shape = "auto",
 ) -> Response:
-    """Download a topic as lines of JSON, one partition after the other."""
+    """Downloads a topic as NDJSON, one partition after the other."""
     facts = await client.cluster.patiently(lambda: client.cluster.topic(topic))
     choice = Choice(isolation == "read_committed", shape)
 

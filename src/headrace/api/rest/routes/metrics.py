@@ -1,4 +1,4 @@
-"""The figures of the whole node, as Prometheus reads them."""
+"""Metrics of the whole node for Prometheus."""
 
 import asyncio
 
@@ -18,7 +18,7 @@ _TEXT = {"schema": {"type": "string"}, "example": "# TYPE headrace_connections g
     responses={200: {"content": {"text/plain": _TEXT, "application/openmetrics-text": _TEXT}}},
 )
 async def metrics(client: Client, request: Request) -> Response:
-    """Figures of all processes of the node in Prometheus's text format, or as OpenMetrics if that is asked for."""
+    """Returns the metrics of all processes of the node in Prometheus's text format, or as OpenMetrics on request."""
     content_type = content_type_for(request.headers.get("accept", ""))
     families = await client.telemetry.families(client)
     return Response(await asyncio.to_thread(render, families, content_type), media_type=content_type)

@@ -1,4 +1,4 @@
-"""Pipelines on Spark: what each said of itself last."""
+"""Routes of Spark pipelines: the last report of each."""
 
 import time
 from typing import Annotated, Any
@@ -17,7 +17,7 @@ PipelineName = Annotated[
 
 
 class PipelineReport(BaseModel):
-    """As the pipeline wrote it after its last batch."""
+    """A report, as the pipeline produced it after its last batch."""
 
     model_config = ConfigDict(extra="allow")
 
@@ -33,7 +33,7 @@ class PipelineList(BaseModel):
 
 @full.get("/pipelines", response_model=PipelineList)
 async def list_pipelines(client: Client, limit: Limit = 100, after: After = None) -> Response:
-    """Pipelines that have reported to this cluster: rows, rates, lag, dead letters, and how long ago that was."""
+    """Lists pipelines that report to this cluster: rows, rates, lag, dead-letter records, and age of the report."""
     reports = await client.pipelines.reports()
     part, following = page(sorted(reports), limit, after)
     return document({"pipelines": [_shown(reports[name]) for name in part], "next": following})
@@ -41,7 +41,7 @@ async def list_pipelines(client: Client, limit: Limit = 100, after: After = None
 
 @full.get("/pipelines/{name}", response_model=PipelineReport)
 async def describe_pipeline(client: Client, name: PipelineName) -> Response:
-    """One pipeline's last report."""
+    """Returns the last report of a pipeline."""
     report = (await client.pipelines.reports()).get(name)
     if report is None:
         raise Problem(

@@ -1,4 +1,4 @@
-"""Live streams: server-sent events, so that `curl -N` is a member of a real group."""
+"""Routes of live streams: server-sent events, so that `curl -N` can be a member of a consumer group."""
 
 import uuid
 from typing import Annotated, Any, Literal
@@ -48,10 +48,10 @@ async def group_stream(
     ] = None,
     last_event_id: LastEventId = None,
 ) -> Response:
-    """Join a group and get its messages as events, for as long as the connection lasts.
+    """Joins a group and sends its messages as events until the connection ends.
 
-    Nothing is committed by sending it. The client acknowledges by the Last-Event-ID with which it connects again, or
-    by a commit as the consumer that the header `headrace-consumer` names.
+    Sending an event commits nothing. The client acknowledges with the Last-Event-ID with which it reconnects, or with
+    a commit as the consumer in the response header `headrace-consumer`.
     """
     seen = _parsed(last_event_id)
     topics = tuple(dict.fromkeys(topic))
@@ -80,15 +80,16 @@ async def topic_stream(
     shape: Shape = "auto",
     last_event_id: LastEventId = None,
 ) -> Response:
-    """Everything that comes into a topic from now on, without a group: nothing is shared, nothing is committed.
+    """Sends new records of all partitions of a topic as events, without a group and without commits.
 
-    What is produced after the response has begun is sent. With Last-Event-ID it goes on behind that event.
+    Sends every record produced after the response has begun. With Last-Event-ID it continues after that event.
     """
     seen = _parsed(last_event_id)
     foreign = next((name for name, _ in seen if name != topic), None)
     if foreign is not None:
         raise Problem(422, f"Last-Event-ID is of a stream of {foreign}, and this is one of {topic}")
-    client.cluster.forget(topic)  # a partition more or less since then would be missed, or looked for in vain
+    # With a stale partition count the stream would miss a partition, or request one that does not exist.
+    client.cluster.forget(topic)
     count = len((await client.cluster.patiently(lambda: client.cluster.topic(topic))).partitions)
     if count > TOPIC_STREAM_PARTITIONS_MAX:
         raise too_many_partitions(topic, count)

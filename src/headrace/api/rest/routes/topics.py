@@ -1,4 +1,4 @@
-"""Topics: create, list, describe, configure, grow, shorten, delete."""
+"""Routes of topics: create, list, describe, add partitions, delete records, delete."""
 
 from typing import Annotated, Any
 
@@ -32,7 +32,7 @@ _BROKER_DEFAULT = -1
 
 @short.post("/topics", status_code=201, response_model=schemas.CreatedTopic)
 async def create_topic(client: Client, wanted: schemas.NewTopic) -> Response:
-    """Create a topic."""
+    """Creates a topic."""
     from confluent_kafka.cimpl import NewTopic
 
     replicas, warning = await _replicas(client, wanted)
@@ -52,7 +52,9 @@ async def create_topic(client: Client, wanted: schemas.NewTopic) -> Response:
 
 
 async def _replicas(client: ApiClients, wanted: schemas.NewTopic) -> tuple[int | None, str | None]:
-    """As many as asked for, or as many as there are brokers: a call written for a cluster works on one node too."""
+    """Returns the replication factor, reduced to the number of brokers unless `strict`, and a warning. Requests written
+    for a cluster thus work on a single node.
+    """
     if wanted.replication_factor is None or wanted.replication_factor == 1 or wanted.strict:
         return wanted.replication_factor, None
     brokers = len((await client.cluster.everything()).brokers)
@@ -70,7 +72,7 @@ async def list_topics(
     after: After = None,
     internal: Annotated[bool, Query(description="Also those that the broker keeps for itself.")] = False,
 ) -> Response:
-    """List topics by name."""
+    """Lists topics by name."""
     facts = await client.cluster.everything()
     names = [name for name, topic in facts.topics.items() if internal or not topic.internal]
     part, following = page(names, limit, after)
@@ -79,7 +81,7 @@ async def list_topics(
 
 @short.get("/topics/{topic}", response_model=schemas.TopicView, responses=NOT_CHANGED)
 async def describe_topic(request: Request, client: Client, topic: TopicName) -> Response:
-    """Describe a topic: partitions, leaders, replicas, offsets."""
+    """Describes a topic: partitions, leaders, replicas, offsets."""
     return tagged(request, await _view(client, topic))
 
 
@@ -107,10 +109,10 @@ async def _view(client: ApiClients, topic: str) -> dict[str, Any]:
 
 @short.delete("/topics/{topic}", response_model=schemas.DeletedTopic)
 async def delete_topic(request: Request, client: Client, topic: TopicName) -> Response:
-    """Delete a topic with everything in it; with `If-Match`, only as it was when it was described."""
+    """Deletes a topic and its records; with `If-Match` only if it has not changed since it was read."""
     if is_conditional(request.headers):
         tag = etag(to_json(await _view(client, topic)))
-        is_known(request.headers, request.method, tag)  # raises if a condition does not hold
+        is_known(request.headers, request.method, tag)  # Problem 412 if a precondition fails
     gone = client.admin.delete_topics([topic], request_timeout=client.request_timeout_s)
     try:
         await settled(gone[topic])
@@ -121,7 +123,9 @@ async def delete_topic(request: Request, client: Client, topic: TopicName) -> Re
 
 @full.post("/topics/{topic}/partitions", response_model=schemas.TopicRow)
 async def add_partitions(client: Client, topic: TopicName, wanted: schemas.MorePartitions) -> Response:
-    """Give a topic more partitions. Keys that come later may fall into other partitions than before."""
+    """Increases the number of partitions. Later records may be assigned to another partition than earlier ones of their
+    key.
+    """
     from confluent_kafka.cimpl import NewPartitions
 
     await client.cluster.patiently(lambda: client.cluster.topic(topic))
@@ -135,7 +139,7 @@ async def add_partitions(client: Client, topic: TopicName, wanted: schemas.MoreP
 
 @full.post("/topics/{topic}/delete-records", response_model=schemas.StartOffsets)
 async def delete_records(client: Client, topic: TopicName, wanted: schemas.RecordsBefore) -> Response:
-    """Delete the oldest records of some partitions: everything before an offset."""
+    """Deletes the records before an offset, per partition."""
     from confluent_kafka import OFFSET_END, TopicPartition
 
     for row in wanted.partitions:

@@ -1,4 +1,4 @@
-"""Transactions: which there are, in which state, and what they have written to."""
+"""Routes of transactions: state and partitions."""
 
 from collections.abc import Callable
 from typing import Annotated, Any, TypeVar
@@ -43,7 +43,7 @@ async def list_transactions(
     after: After = None,
     state: Annotated[str | None, Query(max_length=40, description="Only those in this state, e.g. Ongoing.")] = None,
 ) -> Response:
-    """Transactions of all coordinators."""
+    """Lists the transactions of all coordinators."""
     found: dict[str, dict[str, Any]] = {}
     for broker in (await client.cluster.brokers()).values():
         address = (broker.host, broker.port)
@@ -55,7 +55,7 @@ async def list_transactions(
 
 @full.get("/transactions/{transactional_id}", response_model=TransactionView)
 async def describe_transaction(client: Client, transactional_id: TransactionalId) -> Response:
-    """One producer's transaction: since when, and which partitions it has written to."""
+    """Describes a transaction: start time and partitions."""
     anyone = next(iter((await client.cluster.brokers()).values()))
     coordinator = await _ask(
         client, (anyone.host, anyone.port), lambda connection: asked.coordinator_of(connection, transactional_id)
