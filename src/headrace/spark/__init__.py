@@ -1,1 +1,3 @@
-"""spark: topics as Spark DataFrames, read and written, batch and streaming. Picklable, and a client like any other."""
+"""spark: topics as Spark DataFrames, for batch and streaming reads and writes. Objects are picklable; the package is an
+ordinary Kafka client.
+"""

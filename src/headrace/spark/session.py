@@ -1,4 +1,4 @@
-"""A Spark session with the settings that headrace's own jobs want: local by default, a cluster or Connect if asked."""
+"""Creates Spark sessions with headrace's settings: local by default, or on a cluster or with Spark Connect."""
 
 import os
 import sys
@@ -12,8 +12,8 @@ if TYPE_CHECKING:
 
 _LEAN_PYTHON = Path(__file__).with_name("worker-python")
 _UNIX_SOCKETS = "PYSPARK_UDS_MODE"
-# A directory rename is what makes Spark's checkpoint files whole; its default manager takes five steps for each and
-# costs 100 ms a micro-batch.
+# Renaming makes Spark's checkpoint files atomic. Its default file manager takes five steps per file and costs 100 ms
+# per micro-batch.
 _FILE_MANAGER = "org.apache.spark.sql.execution.streaming.checkpointing.FileSystemBasedCheckpointFileManager"
 LOCAL_SETTINGS = {
     "spark.ui.enabled": "false",
@@ -27,7 +27,7 @@ SETTINGS = {
     "spark.sql.session.timeZone": "UTC",
     "spark.sql.streaming.checkpointFileManagerClass": _FILE_MANAGER,
     "spark.sql.streaming.noDataMicroBatches.enabled": "true",
-    # The Parquet sink's default, INT96, is deprecated; most readers take it for nanoseconds, which end in 2262.
+    # The Parquet sink's default INT96 is deprecated, and most readers interpret it as nanoseconds, which end in 2262.
     "spark.sql.parquet.outputTimestampType": "TIMESTAMP_MICROS",
 }
 
@@ -35,7 +35,7 @@ SETTINGS = {
 def open_session(
     name: str, *, master: str | None = None, remote: str | None = None, settings: Mapping[str, str] | None = None
 ) -> "SparkSession":
-    """Spark on this machine, on a cluster (`master`), or a server's (`remote`, Spark Connect)."""
+    """Returns a session on this host, on a cluster (`master`), or of a server (`remote`, Spark Connect)."""
     from pyspark.sql import SparkSession
 
     builder = SparkSession.builder.appName(name)
@@ -53,7 +53,7 @@ def open_session(
 def session(
     name: str, *, master: str | None = None, remote: str | None = None, settings: Mapping[str, str] | None = None
 ) -> "Iterator[SparkSession]":
-    """For a while. One that was there before is somebody else's, and stays."""
+    """A session for the duration of the context. A session that existed before belongs to the caller and stays open."""
     from pyspark.sql import SparkSession
 
     before = SparkSession.getActiveSession()
@@ -66,14 +66,15 @@ def session(
 
 
 def use_this_python(*, local: bool = True) -> None:
-    """Before Spark starts: its workers run this Python, unless the environment names another.
+    """Makes Spark's workers run this Python, unless the environment names another. Call it before Spark starts.
 
-    They start `python3` of the PATH otherwise, which need not be the one that has headrace. On this machine they import
-    the PySpark that is installed here, compiled, not the zip that Spark hands them: 0.9 instead of 2.1 s of CPU until
-    a worker is ready, and Spark gives the process of a streaming source ten seconds of the clock.
+    Otherwise they run `python3` of the PATH, which need not have headrace. On this host they import the installed,
+    compiled PySpark instead of the zip that Spark passes to them: a worker is ready after 0.9 instead of 2.1 s of
+    CPU, and Spark allows the process of a streaming source ten seconds of wall-clock time.
 
-    Spark and its workers talk over Unix sockets. Over TCP every task of a Python source loses 40 ms: Spark sends two
-    small messages, and holds the second back until the first is acknowledged, which Linux takes its time for.
+    Spark and its workers communicate over Unix sockets. Over TCP every task of a Python source loses 40 ms: Spark
+    sends two small messages and delays the second until the first is acknowledged, and Linux delays that
+    acknowledgement.
     """
     os.environ.setdefault("HEADRACE_SPARK_PYTHON", sys.executable)
     os.environ.setdefault(_UNIX_SOCKETS, "true")
@@ -82,7 +83,7 @@ def use_this_python(*, local: bool = True) -> None:
 
 
 def _is_this_pyspark() -> bool:
-    """Whether Spark will be the one that came with the PySpark of this Python."""
+    """Whether Spark will be the one in the PySpark package of this Python."""
     import pyspark
 
     home = os.environ.get("SPARK_HOME")
@@ -90,7 +91,7 @@ def _is_this_pyspark() -> bool:
 
 
 def _configured(spark: "SparkSession", settings: Mapping[str, str]) -> "SparkSession":
-    """A server's session takes only settings of SQL; the others are the server's business."""
+    """Applies the settings that a server's session accepts: SQL settings only. Others are configured on the server."""
     for key, value in {**SETTINGS, **settings}.items():
         if key.startswith("spark.sql.") and spark.conf.isModifiable(key):
             spark.conf.set(key, value)

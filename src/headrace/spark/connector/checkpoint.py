@@ -1,7 +1,8 @@
-"""What a streaming query's checkpoint says of a micro-batch: the end offsets that were written down before it ran.
+"""Compares a streaming query's checkpoint with what its sink has committed.
 
-A batch that is repeated has the same number and the same ends. After a checkpoint was restored from a backup, Spark
-plans numbers again that the sink has, with other ends: such a batch is another one, and must not pass for the first.
+Spark writes the end offsets of a micro-batch to the checkpoint before it runs the batch. A repeated batch has the
+same number and the same end offsets. After a checkpoint was restored from a backup, Spark plans numbers that the sink
+has already committed, with other end offsets. Such a batch must not be skipped as a repetition.
 """
 
 import json
@@ -11,23 +12,25 @@ from typing import Any, NamedTuple
 from headrace.client.reader.offsets import is_marker
 from headrace.model.errors import InvalidConfig
 
-UNKNOWN = ""  # in place of end offsets, where they are not known
-_NO_OFFSET = "-"  # of a source that had none yet
-SHOWN_MAX = 4000  # characters of offsets in an error
+UNKNOWN = ""  # stands for unknown end offsets
+_NO_OFFSET = "-"  # a source without offsets so far
+SHOWN_MAX = 4000  # characters of offsets in an error message
 
 
 class CommittedBatch(NamedTuple):
-    """The last batch that a sink has of a query."""
+    """The last batch of a query that a sink has committed."""
 
     number: int
     ends: str
 
 
 class CheckpointMismatch(InvalidConfig):
-    """The checkpoint is not the one with which the sink was written."""
+    """The checkpoint does not match what was written to the sink."""
 
     def __init__(self, sink: str, committed: CommittedBatch, checkpoint: str, begin: CommittedBatch | None = None):
-        """`begin`: what the slowest part of the sink has. A new checkpoint that begins there loses nothing."""
+        """`begin` is the last batch of the part of the sink that is furthest behind. A new checkpoint that begins there
+        loses nothing.
+        """
         self._said = sink, committed, checkpoint
         ends = (committed if begin is None else begin).ends
         offsets = f" {ends[:SHOWN_MAX]}, a source for each entry," if ends else ""
@@ -41,29 +44,31 @@ class CheckpointMismatch(InvalidConfig):
         )
 
     def beginning_at(self, begin: CommittedBatch) -> "CheckpointMismatch":
-        """The same of dead letters, which are committed before the table's rows: only the table's end loses nothing."""
+        """Returns the mismatch of dead-letter records. They are committed before the rows of the table, so only a
+        checkpoint that begins at the table's end loses nothing.
+        """
         return CheckpointMismatch(*self._said, begin)
 
 
 def batch_ends(checkpoint: str | None, number: int) -> str:
-    """The end offsets of all sources, as comparable JSON; UNKNOWN if this process cannot read the checkpoint."""
+    """Returns the end offsets of all sources as comparable JSON; UNKNOWN if this process cannot read the checkpoint."""
     if checkpoint is None:
         return UNKNOWN
     try:
         lines = (_local(checkpoint) / "offsets" / str(number)).read_text(encoding="utf-8").splitlines()
     except (OSError, ValueError):
         return UNKNOWN
-    # The version of the file, what Spark says of the batch, then a line for each source.
+    # The version of the file, Spark's metadata of the batch, then one line per source.
     return json.dumps([_plain(line) for line in lines[2:]], separators=(",", ":"), sort_keys=True)
 
 
 def _local(checkpoint: str) -> Path:
-    """A path, or Hadoop's ways to write one of this machine: file:/a and file:///a."""
+    """Returns the path of a local checkpoint, which may also be a Hadoop URI: file:/a or file:///a."""
     return Path(checkpoint.removeprefix("file:").removeprefix("//"))
 
 
 def _plain(line: str) -> Any:
-    """Without what our source notes beside its offsets (client/reader/offsets.py)."""
+    """Removes what the connector stores beside its offsets (client/reader/offsets.py)."""
     if line == _NO_OFFSET:
         return None
     try:
@@ -76,7 +81,7 @@ def _plain(line: str) -> Any:
 
 
 def newest_number(numbered: Path) -> int | None:
-    """The newest batch of one of Spark's logs; -1 if it has none, None if this process cannot read it."""
+    """Returns the newest batch of one of Spark's logs; -1 if it has none, None if this process cannot read it."""
     try:
         names = [one.name.partition(".")[0] for one in numbered.iterdir()]
     except OSError:
@@ -85,13 +90,15 @@ def newest_number(numbered: Path) -> int | None:
 
 
 def check_repeated(sink: str, committed: CommittedBatch, number: int, ends: str) -> None:
-    """CheckpointMismatch unless the batch, whose number the sink has already, is the one that it has."""
+    """Raises CheckpointMismatch unless this batch, whose number the sink has committed, is the committed one."""
     if number != committed.number or (ends != committed.ends and UNKNOWN not in (ends, committed.ends)):
         raise CheckpointMismatch(sink, committed, f"plans batch {number}{_up_to(ends)}")
 
 
 def check_newest(sink: str, committed: CommittedBatch, newest: int, ends: str) -> None:
-    """The same before a query starts: the checkpoint has planned every batch that the sink has."""
+    """Raises CheckpointMismatch unless the checkpoint has planned every batch that the sink has committed. For use
+    before a query starts.
+    """
     if committed.number > newest:
         raise CheckpointMismatch(
             sink, committed, f"ends with batch {newest}{_up_to(ends)}" if newest >= 0 else "has no batch"

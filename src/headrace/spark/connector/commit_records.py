@@ -1,8 +1,9 @@
-"""Commit records and claims by key, in a compacted topic: written in a transaction of their owner, the newest counts.
+"""Commit records and ownership claims by key, in a compacted topic. Each is written in a transaction of its owner; the
+newest record of a key applies.
 
-The offsets of a group expire a week after the group was last used (offsets.retention.minutes). What must outlive that,
-which batch of a query is committed and to which state directory a pipeline belongs, is a record here. The group holds a
-reference to the record for as long as the broker keeps it, so that the topic is not read for every batch.
+Committed offsets expire a week after the group was last used (offsets.retention.minutes). State that must outlive
+that is a record here: the committed batch of a query, and the state directory of a pipeline. While the committed
+offset of the group exists, its metadata refers to the record, so that the topic is not read for every batch.
 """
 
 import re
@@ -23,14 +24,14 @@ from headrace.records.transaction_filter import committed_batches
 
 TOPIC = "headrace-spark-commit-records"
 PARTITION = TopicPartition(TOPIC, 0)
-# The segment that is written to is not compacted, and is read whole by who looks for a key: it stays small.
+# The active segment is not compacted, and looking up a key reads it whole, so it is kept small.
 CONFIGS = {"cleanup.policy": "compact", "segment.bytes": str(8 * 1024 * 1024), "segment.ms": str(24 * 60 * 60 * 1000)}
 NO_OWNER = ProducerIdentity(None, NO_PRODUCER_ID, NO_EPOCH)
 _REFERENCE = re.compile(r"@(\d+)")
 
 
 class RecordMissing(HeadraceError):
-    """A group refers to a commit record that is gone."""
+    """The committed offset of a group refers to a commit record that no longer exists."""
 
 
 def ensure_records(cluster: Cluster) -> None:
@@ -38,7 +39,9 @@ def ensure_records(cluster: Cluster) -> None:
 
 
 def append(cluster: Cluster, owner: ProducerIdentity, key: str, value: str) -> str:
-    """In the owner's transaction, which the caller ends. What a group's offset says to refer to the record."""
+    """Appends a record in the owner's transaction, which the caller ends. Returns the reference to the record, for the
+    metadata of a committed offset.
+    """
     add_partitions(cluster, owner, [PARTITION])
     batch = build_batch(
         [NewRecord(int(time.time() * 1000), key.encode(), value.encode())],
@@ -51,7 +54,7 @@ def append(cluster: Cluster, owner: ProducerIdentity, key: str, value: str) -> s
 
 
 def append_fact(cluster: Cluster, key: str, value: str) -> None:
-    """Outside of any transaction: a fact stays true whichever process writes it, and however often."""
+    """Appends a record without a transaction. For values that every writer may append, any number of times."""
     produce_one(
         cluster, NO_OWNER, PARTITION, build_batch([NewRecord(int(time.time() * 1000), key.encode(), value.encode())])
     )
@@ -62,12 +65,12 @@ def is_reference(metadata: str) -> bool:
 
 
 def referred(cluster: Cluster, key: str, committed: Committed) -> str:
-    """The record that the metadata of a group's offset refers to."""
+    """Returns the record that the metadata of a committed offset refers to. RecordMissing if it no longer exists."""
     found = _REFERENCE.fullmatch(committed.metadata)
     assert found is not None, "the caller has looked"
     value = _record_at(cluster, key, int(found[1]))
     if value is None:
-        value = newest(cluster, key)  # a newer one was committed since, and compaction has removed this one
+        value = newest(cluster, key)  # compaction has removed it after a newer one was committed
     if value is None:
         raise RecordMissing(
             f"{PARTITION} has no record {key} at offset {found[1]}, which the last commit refers to. Restore the "
@@ -77,7 +80,7 @@ def referred(cluster: Cluster, key: str, committed: Committed) -> str:
 
 
 def newest(cluster: Cluster, key: str) -> str | None:
-    """The last committed record of the key; reads the topic from its beginning."""
+    """Returns the last committed record of the key. Reads the whole topic."""
     wanted = key.encode()
     if cluster.patiently(f"finding the topic {TOPIC}", lambda: cluster.topics([TOPIC]).get(TOPIC)) is None:
         return None
@@ -87,7 +90,7 @@ def newest(cluster: Cluster, key: str) -> str | None:
     fetches = fetch_from(cluster, PARTITION, first, end, read_committed=True, bytes_max=FETCH_BYTES)
     with closing(fetches):
         for fetched in fetches:
-            # An open transaction of another query may lie before a committed record; it lasts a minute at most.
+            # An open transaction of another query may precede a committed record; it lasts a minute at most.
             if not fetched.batches and time.monotonic() > deadline:
                 raise KafkaApiError(
                     ErrorCode.UNSTABLE_OFFSET_COMMIT, f"{PARTITION} has an open transaction at {fetched.position}"
@@ -124,7 +127,9 @@ def _record_at(cluster: Cluster, key: str, offset: int) -> str | None:
 
 
 def _next_sequence(cluster: Cluster, owner: ProducerIdentity) -> int:
-    """The owner may have written from another process, which is gone: the leader knows how far it came."""
+    """Returns the owner's next sequence number from the partition leader, because another process may have written with
+    this identity.
+    """
     from kio.schema.describe_producers.v0.request import DescribeProducersRequest, TopicRequest
     from kio.schema.describe_producers.v0.response import DescribeProducersResponse
     from kio.schema.types import TopicName

@@ -1,4 +1,4 @@
-"""`format("headrace")`: what Spark finds when a query names it. Decides nothing itself; every part has its file."""
+"""`format("headrace")`: the entry point of the data source for Spark."""
 
 from pyspark.sql.datasource import (
     DataSource,
@@ -29,7 +29,7 @@ class HeadraceDataSource(DataSource):
         options = read_options(self.options, streaming=False)
         if options.history:
             from headrace.spark.connector.history_reader import (
-                HeadraceHistoryReader,  # tables are none of the others' business
+                HeadraceHistoryReader,  # imports the table libraries, which other reads do not need
             )
 
             return HeadraceHistoryReader(options, schema)
@@ -48,7 +48,9 @@ class HeadraceDataSource(DataSource):
         if overwrite:
             raise InvalidConfig("mode: a topic cannot be overwritten; use append")
         from headrace.spark.connector.sink import HeadraceBatchWriter, HeadraceNumberedWriter
-        from headrace.spark.connector.write_options import write_options  # a worker that reads starts without them
+
+        # Keeps the writer's imports out of workers that only read.
+        from headrace.spark.connector.write_options import write_options
 
         options = write_options(self.options)
         return (HeadraceNumberedWriter if options.numbered else HeadraceBatchWriter)(options, schema)

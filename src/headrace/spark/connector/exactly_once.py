@@ -1,21 +1,22 @@
-"""Which attempt at a micro-batch counts: one decision per query and batch, taken once, for good.
+"""Exactly-once commits of micro-batches: two-phase commit with one commit record per query and batch.
 
-The tasks of a batch leave their transactions open; the driver's commit ends them. Several ends are not one step, so
-what makes the batch final is a decision that is written first, in a transaction of its own under the query's id:
+The tasks of a batch leave their transactions open; the driver commits them. Ending several transactions is not
+atomic, so the batch becomes final with a commit record, which is written first, in a transaction of the query's own
+id:
 
-    1  take the query's transactional id over     another driver of this query is fenced from here on
-    2  read the decision                          is this batch decided already? then only repeat step 5; is it
-                                                  another one under the same number? then refuse it
-    3  look at the tasks' transactions            all still open? else fail, and the batch comes again
-    4  write the decision: batch, transactions    the batch counts from here on, whoever dies
-    5  end the transactions, each safe to repeat      then note that it is done, for who asks in weeks
-    6  abort what dead attempts have left open
+    1  take over the query's transactional id     fences other drivers of this query
+    2  read the commit record                     this batch: repeat step 5 only;
+                                                  another batch of the same number: reject it
+    3  check the tasks' transactions              if one is not open, fail; Spark repeats the batch
+    4  write the commit record                    batch and transactions; the batch is final from here on
+    5  commit the transactions                    idempotent; then write a "done" record for later drivers
+    6  abort open transactions of dead attempts
 
-Two drivers of one query can both be anywhere: step 1 lets only the later one write in step 4, and it has read what the
-earlier one wrote. The decision is a record in a compacted topic (commit_records.py), and the committed offset of a
-group refers to it: how many batches are decided. The record holds the end offsets of the batch, because a number alone
-does not name a batch: a checkpoint that was restored from a backup plans the same numbers with other records. See
-docs/adr/0013-one-commit-record-per-micro-batch.md.
+Two drivers of one query can both be at any step. After step 1 only the later one can write in step 4, and it has read
+what the earlier one wrote. The commit record is in a compacted topic (commit_records.py), and the committed offset of
+a group refers to it; the offset is the number of committed batches. The record contains the end offsets of the batch,
+because a number does not identify a batch: with a checkpoint that was restored from a backup Spark plans the same
+numbers with other records. See docs/adr/0013-one-commit-record-per-micro-batch.md.
 """
 
 import json
@@ -42,17 +43,17 @@ from headrace.model.ids import TopicPartition
 from headrace.spark.connector.checkpoint import UNKNOWN, CommittedBatch, check_repeated
 from headrace.spark.connector.commit_records import append, append_fact, ensure_records, is_reference, newest, referred
 
-# Offsets are committed for a topic, and brokers want it to exist. It never holds a record.
+# Topic of the committed offsets. Brokers require that it exists; it never has a record.
 TOPIC = "headrace-spark-commits"
 PLACE = TopicPartition(TOPIC, 0)
 PREFIX = "headrace-spark"
-# What earlier versions wrote: the whole decision as metadata, continued in the groups NAME.1, NAME.2 and so on.
+# Format of earlier versions: the whole commit record as metadata, continued in the groups NAME.1, NAME.2 and so on.
 _EARLIER = re.compile(r"(\d+);(\[.*)", re.DOTALL)
-# The parts of a task's transactional id behind the query's: the run, the batch's slot, the task and its attempt. None
-# has a hyphen, so that the query's id is what stands before the last four whatever it looks like.
+# Components of a task's transactional id after the query's id: run, slot of the batch, task, attempt. None contains a
+# hyphen, so the query's id is everything before the last four, whatever it contains.
 _RUN = re.compile(r"[0-9a-f]{8}")
 _TASK = re.compile(rf"{PREFIX}-(.+)-[0-9a-f]{{8}}-\d+-\d+-\d+", re.DOTALL)
-# The driver's own transaction lasts milliseconds, and whoever comes after a driver that died in it takes its id over.
+# The driver's own transaction lasts milliseconds. If the driver dies in it, its successor takes over the id.
 DECISION_TIMEOUT_MS = 60_000
 NO_BATCH = -1
 
@@ -66,16 +67,16 @@ class CheckpointCopied(InvalidConfig):
 
 
 class PartialCommitError(Exception):
-    """A decided batch can no longer be completed. Somebody has to look."""
+    """A committed batch can no longer be completed. Requires an operator."""
 
 
 class Decision(NamedTuple):
     batch_id: int
     run_id: str
     transactions: tuple[ProducerIdentity, ...]
-    ends: str = UNKNOWN  # up to which offsets the batch reads, as its checkpoint has it
-    before: CommittedBatch = CommittedBatch(NO_BATCH, UNKNOWN)  # what the sink has if this one is taken back
-    target: str = ""  # the topic, or the pipeline; "" if it is not known, as when a column names the topics
+    ends: str = UNKNOWN  # end offsets of the batch, as in its checkpoint
+    before: CommittedBatch = CommittedBatch(NO_BATCH, UNKNOWN)  # the batch that is restored if this one is taken back
+    target: str = ""  # topic or pipeline; "" if unknown, as when a column names the topics
 
     @property
     def committed(self) -> CommittedBatch:
@@ -83,23 +84,24 @@ class Decision(NamedTuple):
 
 
 def task_id(query_id: str, run_id: str, slot: int, task: str) -> str:
-    """The transactional id of a task: `task` is its number and that of its attempt."""
+    """Returns the transactional id of a task. `task` contains its number and that of its attempt."""
     run = run_id[:8] if _RUN.fullmatch(run_id[:8]) else sha256(run_id.encode()).hexdigest()[:8]
     return f"{PREFIX}-{query_id}-{run}-{slot}-{task}"
 
 
 def query_of(transactional_id: str) -> str | None:
-    """The query of a task's transactional id; None of any other."""
+    """Returns the query of a task's transactional id; None for any other id."""
     found = _TASK.fullmatch(transactional_id)
     return found[1] if found is not None else None
 
 
 class ExactlyOnceCommitter:
-    """The decisions of one query."""
+    """Writes and completes the commit records of one query."""
 
     def __init__(self, cluster: Cluster, query_id: str, fence: ProducerIdentity | None = None) -> None:
-        """`fence`: an owner who was made when the query was started and does the deciding. Whoever has taken its id
-        over since, from wherever, has ended this query's right to decide."""
+        """`fence` is a producer identity from the start of the query, used instead of the query's own. A process that
+        has taken over its transactional id since then has fenced this committer.
+        """
         self._cluster = cluster
         self._id = query_id
         self._query = f"{PREFIX}-{query_id}"
@@ -107,7 +109,7 @@ class ExactlyOnceCommitter:
         self._fence = fence
 
     def last(self, *, stable: bool) -> Decision | None:
-        """The newest decision. Without `stable` one that is being written just now is not waited for."""
+        """Returns the newest commit record. Without `stable` does not wait for one that is being written."""
         committed = self._committed(self._query, stable=stable)
         if committed is not None and is_reference(committed.metadata):
             return _decision(referred(self._cluster, self._key, committed))
@@ -115,12 +117,14 @@ class ExactlyOnceCommitter:
         if committed is not None and earlier is not None:
             run_id, rows = json.loads(earlier[2] + self._continued(committed, int(earlier[1])))
             return Decision(committed.offset - 1, run_id, tuple(ProducerIdentity(*row) for row in rows))
-        # The group has expired, or another query's decision of an earlier version was continued there.
+        # The group has expired, or it contains a continuation of another query's commit record of an earlier version.
         record = newest(self._cluster, self._key) if stable else None
         return _decision(record) if record is not None else None
 
     def last_number(self) -> int:
-        """Of the newest decision, as far as its group knows: enough for a task, which only saves itself the writing."""
+        """Returns the number of the last committed batch according to the group, without waiting. Sufficient for a
+        task, which only uses it to skip writing.
+        """
         committed = self._committed(self._query, stable=False)
         if committed is None or not (is_reference(committed.metadata) or _EARLIER.fullmatch(committed.metadata)):
             return NO_BATCH
@@ -143,14 +147,15 @@ class ExactlyOnceCommitter:
         return "".join(part.metadata for part in parts if part is not None)
 
     def commit(self, proposed: Decision) -> None:
-        """Make this attempt the one that counts, unless another one does already."""
+        """Commits this attempt at the batch, unless another attempt is committed already."""
         create_topic_if_missing(self._cluster, TOPIC)
         ensure_records(self._cluster)
         driver = self._driver()
         before = self.last(stable=True)
         if before is not None and before.batch_id >= proposed.batch_id:
             self._abort(set(proposed.transactions) - set(before.transactions))
-            # First: a batch that was decided counts, and would time out while somebody finds the right checkpoint.
+            # Completed before the checks: a committed batch is final, and its transactions would time out while an
+            # operator looks for the right checkpoint.
             self._complete(driver, before)
             _check_target(before, proposed)
             check_repeated("the sink", before.committed, proposed.batch_id, proposed.ends)
@@ -162,8 +167,9 @@ class ExactlyOnceCommitter:
             self.sweep(keep=proposed.transactions)
 
     def finish(self) -> None:
-        """Ends the transactions of the last decision, whose driver may have died behind it. CommitFailed if they have
-        timed out; the decision is taken back then."""
+        """Commits the transactions of the last commit record, whose driver may have died after writing it. Raises
+        CommitFailed if they have timed out; the commit record is then taken back.
+        """
         create_topic_if_missing(self._cluster, TOPIC)
         ensure_records(self._cluster)
         driver = self._driver()
@@ -172,8 +178,9 @@ class ExactlyOnceCommitter:
             self._complete(driver, last)
 
     def abort(self, transactions: Iterable[ProducerIdentity], batch_id: int) -> None:
-        """Of an attempt that failed: what is not part of a decision is undone. Spark calls this also after a commit
-        that succeeded and whose driver failed right behind it, so the decision is asked."""
+        """Aborts the transactions of a failed attempt unless the batch is committed. Spark also calls this after a
+        successful commit whose driver failed right afterwards, so the commit record is read first.
+        """
         create_topic_if_missing(self._cluster, TOPIC)
         self._driver()
         before = self.last(stable=True)
@@ -181,7 +188,7 @@ class ExactlyOnceCommitter:
             self._abort(set(transactions))
 
     def sweep(self, keep: Sequence[ProducerIdentity]) -> None:
-        """Abort what dead tasks of this query have left open: readers of committed data wait for it."""
+        """Aborts open transactions of dead tasks of this query, which block `read_committed` consumers."""
         kept = {owner.transactional_id for owner in keep}
         for transactional_id in open_transactions(self._cluster, f"{self._query}-"):
             if query_of(transactional_id) == self._id and transactional_id not in kept:
@@ -215,17 +222,17 @@ class ExactlyOnceCommitter:
             raise CommitFailed(f"another driver of this query has taken over: {refusal}") from refusal
 
     def _complete(self, driver: ProducerIdentity, decision: Decision) -> None:
-        """A batch that was decided by somebody who may have died behind it.
+        """Completes a committed batch whose driver may have died.
 
-        Its transactions may have timed out since. If none was committed the decision is taken back, and the batch is
-        written again; if some were, that cannot be mended here.
+        Its transactions may have timed out since. If none was committed, the commit record is taken back and the
+        batch is written again. If some were, raises PartialCommitError: that cannot be repaired here.
         """
         lost = [owner for owner in decision.transactions if not self._is(owner, (ONGOING, *COMMITTED))]
         if not lost:
             self._end(decision)
             return
         if newest(self._cluster, self._done_key) == str(decision.batch_id):
-            return  # so long ago that brokers have forgotten the tasks' transactional ids
+            return  # completed so long ago that brokers have expired the tasks' transactional ids
         if any(self._is(owner, COMMITTED) for owner in decision.transactions):
             raise PartialCommitError(
                 f"batch {decision.batch_id} is committed in part: {lost[0].transactional_id} timed out while no driver "
@@ -253,14 +260,14 @@ class ExactlyOnceCommitter:
 def _decision(record: str) -> Decision:
     number, run_id, rows, ends, *rest = json.loads(record)
     decision = Decision(number, run_id, tuple(ProducerIdentity(*row) for row in rows), ends)
-    if not rest:  # of an earlier version
+    if not rest:  # written by an earlier version
         return decision
     before, target = rest
     return decision._replace(before=CommittedBatch(*before), target=target)
 
 
 def _check_target(committed: Decision, proposed: Decision) -> None:
-    """CheckpointCopied if a batch would be left out that another target has."""
+    """Raises CheckpointCopied if a batch would be skipped because another target has committed it."""
     if committed.target and proposed.target and committed.target != proposed.target:
         raise CheckpointCopied(
             f"batch {proposed.batch_id} of this query is in {committed.target}, and this one writes to "
@@ -270,7 +277,7 @@ def _check_target(committed: Decision, proposed: Decision) -> None:
         )
 
 
-# A transaction that cannot be aborted because it has ended, by a timeout, a fence or a commit.
+# Errors of aborting a transaction that has already ended, by timeout, fencing or commit.
 _OVER = (
     ErrorCode.INVALID_TXN_STATE,
     ErrorCode.INVALID_PRODUCER_EPOCH,

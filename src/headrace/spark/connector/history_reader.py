@@ -1,4 +1,4 @@
-"""`option("history", "true")`: a topic and its archive as one, each row once, in a batch read or as a stream."""
+"""`option("history", "true")`: batch and streaming reads of a topic with its archive, each row once."""
 
 from collections.abc import Iterator, Sequence
 from typing import Any
@@ -44,7 +44,7 @@ class PiecePartition(InputPartition):
 
 
 class HeadraceHistoryStreamReader(HeadraceStreamReader):
-    """Begins in the archive, and reads the topic as soon as it holds what comes next."""
+    """Starts in the archive, and continues in the topic at the first offset that the topic still has."""
 
     _locator: ArchiveOffsetResolver
 

@@ -1,10 +1,8 @@
-"""Batch reads of the data source, and the filters that are pushed down.
+"""Batch reads of the data source, and pushed-down filters.
 
-What pushed-down filters allow a batch read to leave out: partitions, and offsets before or behind.
-
-Only ever narrows, and Spark applies every filter again, so what is not understood costs time and not rows.
-
-Batch reads: the range is fixed while the query is planned, and cut into tasks.
+The offset range is fixed when the query is planned, and split into tasks. Pushed-down filters exclude partitions and
+narrow the offset range. Spark evaluates every filter again, so a filter that is not understood costs time and never
+rows.
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -68,7 +66,9 @@ class PushedFilters:
             self._end = min(one.value, self._end if self._end is not None else one.value)
 
     def _take_time(self, one: Any) -> None:
-        """Only the earlier side: records before the first one that is new enough are all older, later ones may be."""
+        """Narrows the start only. All records before the first one with this timestamp or a later one are older, while
+        records after it may have any timestamp.
+        """
         if isinstance(one, (EqualTo, GreaterThan, GreaterThanOrEqual)) and isinstance(one.value, datetime):
             from_ms = int(one.value.timestamp() * 1000)
             self._from_ms = max(self._from_ms or 0, from_ms)
@@ -91,7 +91,7 @@ def _or_end(offset: int | None, end: int) -> int:
 
 
 class RangePartition(InputPartition):
-    """One task's work. Spark pickles it to the executor."""
+    """Offset ranges of one task. Spark pickles it to the executor."""
 
     def __init__(self, ranges: tuple[OffsetRange, ...]) -> None:
         super().__init__(None)
@@ -109,7 +109,7 @@ def read_plan(options: ReadOptions, schema: StructType) -> ReadSpec:
 
 
 def rows_of(plan: ReadSpec, partition: InputPartition) -> Iterator[Any]:
-    # Spark invents a partition without anything in it where a reader has none.
+    # Spark substitutes an empty partition if a reader has none.
     ranges = partition.ranges if isinstance(partition, RangePartition) else ()
     return chain.from_iterable(until_gone(read_range(plan, one)) for one in ranges)
 
@@ -120,8 +120,8 @@ class HeadraceBatchReader(DataSourceReader):
         self._narrowing = PushedFilters()
         self._plan = read_plan(options, schema)
         if options.push_filters:
-            # Only for those who ask: Spark 4.3 keeps the narrowed plan with the DataFrame, and a later query on the
-            # same DataFrame that pushes nothing down is given it too.
+            # Only if enabled: Spark 4.3 keeps the narrowed plan with the DataFrame, and a later query on the same
+            # DataFrame without filters would use it.
             self.pushFilters = _Push(self._narrowing)  # type: ignore[method-assign]
 
     def partitions(self) -> Sequence[InputPartition]:
@@ -129,7 +129,7 @@ class HeadraceBatchReader(DataSourceReader):
         locator = OffsetResolver(
             cluster_for(options.client), options.subscription, read_committed=options.read_committed
         )
-        # What the user wrote is about all partitions, whatever filters leave of them: it is resolved first.
+        # The options apply to all partitions, including filtered ones, so they are resolved and checked first.
         partitions = locator.partitions(locator.topics())
         starts = locator.resolve(options.start, partitions)
         ends = locator.resolve(options.end, partitions)
@@ -146,7 +146,7 @@ class HeadraceBatchReader(DataSourceReader):
         return [RangePartition(one) for one in shared]
 
     def _check_ends(self, locator: OffsetResolver, ends: Positions) -> None:
-        """An end that was written by hand may lie in the future; waiting for it is what streams are for."""
+        """Rejects end offsets beyond the log end. A batch read does not wait for records."""
         if not self._options.end.offsets:
             return
         latest = locator.latest(ends)
@@ -158,7 +158,9 @@ class HeadraceBatchReader(DataSourceReader):
 
     @staticmethod
     def _check_order(starts: Positions, ends: Positions) -> None:
-        """A start behind the end is a slip, or the offset of a topic that was made anew: not a read of nothing."""
+        """Rejects a start after the end: a typing error, or an offset of a topic that was deleted and re-created. It
+        must not pass for an empty range.
+        """
         for one in sorted(ends):
             if starts[one] > ends[one]:
                 raise InvalidConfig(
@@ -171,10 +173,10 @@ class HeadraceBatchReader(DataSourceReader):
 
 
 class _Push:
-    """`pushFilters` of a reader, as a value of its own.
+    """A reader's `pushFilters` as an attribute.
 
-    Spark refuses a reader that overrides the method unless spark.sql.python.filterPushdown.enabled is set, and calls it
-    only if it is. A callable that presents itself as the inherited method works either way.
+    Spark rejects a reader that overrides the method unless spark.sql.python.filterPushdown.enabled is set, and calls
+    it only if it is set. A callable that appears to be the inherited method works in both cases.
     """
 
     def __init__(self, narrowing: PushedFilters) -> None:
@@ -183,4 +185,4 @@ class _Push:
 
     def __call__(self, filters: list[Any]) -> list[Any]:
         self._narrowing.take(filters)
-        return filters  # each is applied by Spark again: they narrow what is fetched, to whole batches
+        return filters  # Spark evaluates all of them again, because fetches return whole batches

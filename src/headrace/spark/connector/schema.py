@@ -1,4 +1,4 @@
-"""The columns of a topic, as Spark's Kafka connector has them, and what a user's own schema may leave out."""
+"""The columns of a topic, as in Spark's Kafka connector, and the columns that a user's schema may omit."""
 
 from difflib import get_close_matches
 
@@ -18,7 +18,7 @@ from headrace.model.errors import InvalidConfig
 
 HEADER = StructType([StructField("key", StringType()), StructField("value", BinaryType())])
 
-# Written out, not as a DDL text: that would be parsed by a JVM, which the workers do not have.
+# Not a DDL string: parsing one requires a JVM, which workers do not have.
 COLUMNS: dict[str, DataType] = {
     "key": BinaryType(),
     "value": BinaryType(),
@@ -37,7 +37,7 @@ def full_schema(*, include_headers: bool) -> StructType:
 
 
 def check_schema(wanted: StructType) -> None:
-    """A user's schema prunes: columns that it leaves out are never decoded. Types are fixed."""
+    """Validates a user's schema: columns may be omitted, and are then never decoded; types are fixed."""
     for column in wanted.fields:
         right = COLUMNS.get(column.name)
         if right is None:

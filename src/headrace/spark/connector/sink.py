@@ -1,7 +1,7 @@
-"""Writing DataFrames: tasks write, the driver commits. At least once, or exactly once with transactions.
+"""Writes DataFrames: tasks write, the driver commits. At-least-once, or exactly-once with transactions.
 
-Spark builds the writer anew in a process of its own for every commit, so whatever a commit needs comes with the
-messages of the tasks.
+Spark creates a new writer in a new process for every commit, so everything that a commit needs is in the messages of
+the tasks.
 """
 
 from collections.abc import Iterator, Sequence
@@ -21,8 +21,8 @@ from headrace.spark.connector.sink_rows import check_writable
 from headrace.spark.connector.task_writer import write_in_transaction, write_rows
 from headrace.spark.connector.write_options import WriteOptions
 
-# Transactional ids are used again by later batches, since brokers remember each for a week. So many batches lie between
-# two uses that a task attempt which was taken for dead and wakes up late meets no transaction but its own.
+# Later batches reuse transactional ids, because brokers keep each for a week. With this many batches between two uses,
+# a task attempt that was considered dead and resumes late meets only its own transaction.
 BATCHES_PER_ID = 16
 
 _QUERY_ID, _BATCH_ID, _RUN_ID = "sql.streaming.queryId", "streaming.sql.batchId", "spark.jobGroup.id"
@@ -30,13 +30,13 @@ _QUERY_ID, _BATCH_ID, _RUN_ID = "sql.streaming.queryId", "streaming.sql.batchId"
 
 @dataclass
 class TaskResult(WriterCommitMessage):
-    """What a task has written: its open transaction, if it has one."""
+    """What a task has written, with its open transaction, if any."""
 
     rows: int
     owner: ProducerIdentity | None = None
     query_id: str = ""
     run_id: str = ""
-    skipped: bool = False  # because the batch counts already
+    skipped: bool = False  # the batch is committed already
 
 
 class HeadraceStreamWriter(DataSourceStreamArrowWriter):
@@ -61,7 +61,7 @@ class HeadraceStreamWriter(DataSourceStreamArrowWriter):
 
 
 class HeadraceNumberedWriter(DataSourceArrowWriter):
-    """A batch job that says which batch it is: what a `foreachBatch` writes, and writes again after a failure."""
+    """Writer of a batch job with a batch number, as in a `foreachBatch`, which repeats a batch after a failure."""
 
     def __init__(self, options: WriteOptions, schema: StructType) -> None:
         check_writable(schema, options.topic)
@@ -71,7 +71,7 @@ class HeadraceNumberedWriter(DataSourceArrowWriter):
         self._job = uuid4().hex
 
     def write(self, iterator: Iterator[Any]) -> WriterCommitMessage:
-        # The query's own run if Spark tells it: its transactional ids are used again, those of a job never.
+        # The query's run if Spark sets it: runs reuse transactional ids, single jobs never do.
         run_id = _task().getLocalProperty(_RUN_ID) or self._job
         return write_once(self._options, iterator, self._owner, str(run_id), self._number)
 
@@ -83,7 +83,9 @@ class HeadraceNumberedWriter(DataSourceArrowWriter):
 
 
 class HeadraceBatchWriter(DataSourceArrowWriter):
-    """A batch job is not repeated by Spark, so its transactions need no decision: they are ended one by one."""
+    """Writer of a batch job. Spark does not repeat batch jobs, so their transactions need no commit record and are
+    ended one by one.
+    """
 
     def __init__(self, options: WriteOptions, schema: StructType) -> None:
         check_writable(schema, options.topic)
@@ -109,9 +111,9 @@ class HeadraceBatchWriter(DataSourceArrowWriter):
 
 
 def write_once(options: WriteOptions, rows: Iterator[Any], query_id: str, run_id: str, batch_id: int) -> TaskResult:
-    """A task's rows in a transaction of their own, unless the batch counts already."""
+    """Writes a task's rows in a transaction of its own, unless the batch is committed already."""
     if ExactlyOnceCommitter(cluster_for(options.client), query_id).last_number() >= batch_id:
-        for _ in rows:  # a repetition has nothing to write
+        for _ in rows:  # a repeated batch writes nothing
             pass
         return TaskResult(0, None, query_id, run_id, skipped=True)
     name = task_id(query_id, run_id, batch_id % BATCHES_PER_ID, _attempt_of(_task()))
@@ -121,7 +123,7 @@ def write_once(options: WriteOptions, rows: Iterator[Any], query_id: str, run_id
 
 def decide(options: WriteOptions, messages: Sequence[WriterCommitMessage | None], batch_id: int) -> None:
     done = [one for one in _done(messages) if one.owner is not None or one.skipped]
-    if done:  # else nothing was written
+    if done:  # otherwise no task wrote anything
         transactions = tuple(sorted(one.owner for one in done if one.owner is not None))
         decider = ExactlyOnceCommitter(cluster_for(options.client), done[0].query_id, options.fence)
         ends = batch_ends(options.checkpoint, batch_id)
@@ -138,7 +140,7 @@ def _undo(options: WriteOptions, messages: Sequence[WriterCommitMessage | None],
 
 
 def _done(messages: Sequence[WriterCommitMessage | None]) -> list[TaskResult]:
-    """Tasks that failed have left no message."""
+    """Returns the results of the tasks that succeeded. Failed tasks have no message."""
     return [one for one in messages if isinstance(one, TaskResult)]
 
 
@@ -156,5 +158,7 @@ def _property(context: TaskContext, name: str) -> str:
 
 
 def _attempt_of(context: TaskContext) -> str:
-    """Told apart from other attempts at the same rows, so that none of them can end another's transaction."""
+    """Identifies a task attempt. Other attempts at the same rows have other ids, so that no attempt can end another's
+    transaction.
+    """
     return f"{context.partitionId()}-{context.attemptNumber()}"

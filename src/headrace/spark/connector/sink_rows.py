@@ -1,6 +1,6 @@
-"""From the rows of a DataFrame to batches for partitions: which topic, which partition, which bytes.
+"""Converts rows of a DataFrame to record batches: selects topic and partition of every row. Performs no I/O.
 
-Columns are those of Spark's Kafka sink, and `timestamp` besides. Decides where every row goes; sends nothing.
+The columns are those of Spark's Kafka sink, and `timestamp`.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -27,11 +27,11 @@ WRITABLE: Mapping[str, tuple[DataType, ...]] = {
     "timestamp": (TimestampType(),),
 }
 
-# Rows without a key stay together in runs of this length, so that they make full batches and still spread.
+# Consecutive rows without a key go to one partition in runs of this length, which fills batches and spreads load.
 UNKEYED_RUN = 2000
 
-# Spark hands over 10,000 rows at a time, which a dozen partitions cut into batches of 100 kB where brokers take 1 MB.
-# So many bytes of rows are written together; a task holds them four times over while it does.
+# Spark passes 10,000 rows at a time, which a dozen partitions split into batches of 100 kB where brokers accept 1 MB.
+# Rows of this many bytes are written together; a task needs four times the memory while it does so.
 GATHERED_BYTES = 8 * 1024 * 1024
 
 
@@ -53,12 +53,14 @@ def check_writable(schema: StructType, topic: str | None) -> None:
 
 
 def _same_type(one: DataType, other: DataType) -> bool:
-    """Nullability aside: what Spark infers for an array of structs depends on how it was made."""
+    """Compares types without nullability, which Spark infers for an array of structs from how it was created."""
     return one.simpleString() == other.simpleString()
 
 
 def gathered(rows: Iterable[Any], bytes_max: int = GATHERED_BYTES) -> Iterator[Any]:
-    """The same rows in fewer RecordBatches, none of them empty: of so many bytes, or one that is larger by itself."""
+    """Yields the same rows in fewer RecordBatches, none of them empty, of up to this many bytes; a larger one stays
+    whole.
+    """
     waiting: list[Any] = []
     room = bytes_max
     for batch in rows:
@@ -79,7 +81,7 @@ class Routed(NamedTuple):
 
 
 class Router:
-    """Splits batches of rows by their partition. One lives as long as a task."""
+    """Splits batches of rows by partition. Lives as long as its task."""
 
     def __init__(self, topic: str | None, partition_count: Callable[[str], int], first_partition: int) -> None:
         self._topic = topic
@@ -87,7 +89,7 @@ class Router:
         self._turn = first_partition
 
     def route(self, rows: Any, now_ms: int) -> Iterator[Routed]:
-        """The rows of a RecordBatch, those of one partition together and in their order."""
+        """Yields the rows of a RecordBatch grouped by partition, in their order."""
         columns = record_columns(rows, now_ms)
         for topic, of_topic in self._by_topic(rows):
             chosen = self._partitions(topic, rows, columns, of_topic)
@@ -97,7 +99,7 @@ class Router:
                 yield Routed(TopicPartition(topic, int(partition)), columns if everything else columns.take(index))
 
     def _by_topic(self, rows: Any) -> Iterator[tuple[str, Any]]:
-        if self._topic is not None:  # the option goes before the column, as in the connector
+        if self._topic is not None:  # the option has precedence over the column, as in the connector
             yield self._topic, np.arange(rows.num_rows)
             return
         topics = rows.column("topic")
@@ -109,7 +111,7 @@ class Router:
             yield name, np.flatnonzero(codes == code)
 
     def _partitions(self, topic: str, rows: Any, columns: RecordColumns, index: Any) -> Any:
-        """The partition of each of these rows: named, by key, or in turn."""
+        """Returns the partition of each row: from its column, by its key, or in turn for runs of UNKEYED_RUN rows."""
         count = self._partition_count(topic)
         chosen = np.full(len(index), -1, dtype=np.int64)
         if "partition" in rows.schema.names:
@@ -146,7 +148,7 @@ def record_columns(rows: Any, now_ms: int) -> RecordColumns:
 
 
 def chunks(columns: RecordColumns, bytes_max: int, row_bytes_max: int | None = None) -> Iterator[RecordColumns]:
-    """Pieces that make batches of at most so many bytes, except for a row that is larger by itself."""
+    """Splits columns into batches of at most this many bytes; a larger row is a batch of its own."""
     sizes = columns.sizes()
     if row_bytes_max is not None and len(sizes) and sizes.max() > row_bytes_max:
         raise InvalidConfig(f"kafka.max.request.size: a row of {sizes.max():,} bytes is larger than {row_bytes_max:,}")

@@ -1,14 +1,12 @@
-"""Streaming reads of the data source, and the topics that a subscription matches.
+"""Streaming reads of the data source: topics of a subscription, and the offset range of each micro-batch.
 
-The topics of a running query, looked at before every batch: what grew, what is new, what was lost.
+Before every batch the reader checks the topics for new partitions, new topics, deletion and re-creation under the
+same name. Where offsets that the query has not read are gone, it raises DataLossError, or continues if failOnDataLoss
+is false.
 
-A topic may get partitions, be deleted, or be made anew under the same name. Each is told from the others here, and
-turned into loss where offsets that the query counts on are gone.
-
-Streaming reads: what each micro-batch covers. One object lives in the driver for as long as the query runs.
-
-Spark asks for the latest offset before every batch and plans [start, end) from what it has written down, so everything
-that a replay needs stands in those offsets (see client/reader/offsets.py); what is kept here may be lost at any time.
+One reader lives in the driver for as long as the query runs. Spark requests the latest offset before every batch and
+plans [start, end) from what it has written to the checkpoint. Those offsets therefore contain everything that a
+replay needs (see client/reader/offsets.py), and all state of the reader may be lost at any time.
 """
 
 import logging
@@ -47,13 +45,13 @@ from headrace.model.errors import ErrorCode
 from headrace.model.ids import TopicPartition
 from headrace.spark.connector.reader import RangePartition, read_plan, rows_of
 
-# Named topics are looked up every time, so that one made anew is never taken for the old one. A pattern needs the list
-# of all topics, and is content with one of this age.
+# Named topics are looked up for every batch, so that a re-created topic is never mistaken for the old one. A pattern
+# needs the list of all topics and accepts one of this age.
 REFRESH_S = 1.0
 
 
 class View(NamedTuple):
-    """From where, and at most to where, the next batch can read."""
+    """Start offsets of the next batch, and the offsets up to which it can read."""
 
     starts: Positions
     ends: Positions
@@ -68,11 +66,13 @@ class TopicWatch:
         self._looked_at = float("-inf")
 
     def look(self, start: Json) -> View:
-        """`start` is what the last batch wrote down; empty before the first one."""
+        """Returns the range of the next batch. `start` contains the end offsets of the last batch; empty before the
+        first one.
+        """
         try:
             return self._look(start)
         except TopicNotFoundError:
-            # Deleted since the topics were listed: list them anew, and then judge.
+            # A topic was deleted after the topics were listed: list them again first.
             self._looked_at = float("-inf")
             return self._look(start)
 
@@ -83,7 +83,8 @@ class TopicWatch:
         if not start:
             partitions = self._locator.partitions(self._topics)
             ends = self._locator.latest(partitions)
-            # A start behind the end is a slip, or of a topic that was made anew since the start was written down.
+            # A start after the end is a typing error, or belongs to a topic that was re-created since the start was
+            # set.
             starts = self._without_regress(self._locator.resolve(self._options.start, partitions), ends)
             return View(starts, {one: max(end, starts[one]) for one, end in ends.items()}, ids)
         known = self._without_lost_topics(ends_of(start), ids_of(start), ids)
@@ -101,8 +102,9 @@ class TopicWatch:
             self._looked_at = now
 
     def _wait_for(self, names: Set[str]) -> None:
-        """A broker whose metadata is behind does not know all topics. One that counted as deleted by mistake would be
-        read from its beginning later."""
+        """Waits for topics that a broker with outdated metadata does not list. A topic taken for deleted by mistake
+        would be read again from its beginning.
+        """
         missing = RetryPolicy(arrow_reader.MISSING_PATIENCE_S)
         while names - self._topics.keys():
             try:
@@ -124,8 +126,10 @@ class TopicWatch:
         return known
 
     def _without_regress(self, starts: Positions, ends: Positions) -> Positions:
-        """Positions beyond the end. If the log was truncated, what is there now is read from its beginning. If its
-        leader holds the position, it has yet to commit what lies before, and there is nothing new until then."""
+        """Handles positions beyond the log end. If the log was truncated, raises DataLossError, or continues at the log
+        start if failOnDataLoss is false. If the leader has the position, it has not committed the records before it
+        yet, and there is nothing new to read.
+        """
         beyond: list[TopicPartition] = [
             one for one, position in starts.items() if position > ends[one] and not self._locator.holds(one, position)
         ]
@@ -150,19 +154,21 @@ class HeadraceStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._plan = read_plan(options, schema)
         self._locator = self._locator_for(options)
         self._watch = TopicWatch(self._locator, options)
-        # Where the query ends, if it does: at untilOffsets, or with Trigger.AvailableNow at what is there now.
+        # End of the query, if any: untilOffsets, or with Trigger.AvailableNow the ends at its start.
         self._target: Positions | None = dict(options.until.offsets) if options.until else None
         self._latest: Positions = {}
-        self._last_batch_at = float("-inf")  # the first batch waits for nothing, as in the connector
+        self._last_batch_at = float("-inf")  # the first batch never waits, as in the connector
         self._in_group: Positions = {}
 
     def _locator_for(self, options: ReadOptions) -> OffsetResolver:
         return OffsetResolver(cluster_for(options.client), options.subscription, read_committed=options.read_committed)
 
-    # What Spark calls, in its order
+    # Spark's interface, in the order of its calls
 
     def initialOffset(self) -> Json:
-        """A marker: Spark asks again whenever the first batch is repeated, and the answer must not have moved."""
+        """Returns a marker instead of offsets: Spark calls this again when it repeats the first batch, and the start
+        must not change in between.
+        """
         return dict(MARKER)
 
     def getDefaultReadLimit(self) -> ReadLimit:
@@ -175,7 +181,7 @@ class HeadraceStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._target = {one: min(end, until.get(one, 0)) for one, end in ends.items()}
 
     def latestOffset(self, start: Json, limit: ReadLimit) -> Json:
-        """The end of the next batch; `start` itself when there is nothing to do."""
+        """Returns the end of the next batch; `start` itself if there is nothing to read."""
         self._show_in_group(start)
         view = self._watch.look({} if is_marker(start) else start)
         self._latest = view.ends
@@ -209,12 +215,12 @@ class HeadraceStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def reportLatestOffset(self) -> Json | None:
         return plain(self._latest) if self._latest else None
 
-    # How much
+    # Batch sizes
 
     def _up_to_target(self, ends: Positions, starts: Positions) -> Positions:
         if self._target is None:
             return ends
-        # A partition that came after the query began has no target: it waits for the next run.
+        # A partition created after the query started has no target: the next run reads it.
         return {one: max(min(end, self._target.get(one, 0)), starts[one]) for one, end in ends.items()}
 
     def _waits_for_more(self, starts: Positions, ends: Positions) -> bool:
@@ -225,12 +231,13 @@ class HeadraceStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         delayed_s = time.monotonic() - self._last_batch_at
         return waiting < rows_min and delayed_s < self._options.max_trigger_delay_s
 
-    # The group
+    # Committed offsets
 
     def _show_in_group(self, offset: Json) -> None:
-        """Everything before this offset is done: tell the group, so that tools see the query's lag.
+        """Commits this offset to the group, so that tools can show the query's lag.
 
-        A courtesy to onlookers: the checkpoint is what counts, so a failure is no reason to stop the query.
+        The checkpoint alone determines where the query continues, so a failed commit is logged and does not stop the
+        query.
         """
         group = self._options.commit_group
         positions = {} if is_marker(offset) else ends_of(offset)

@@ -1,16 +1,15 @@
-"""`format("headrace-table")`: lake tables by their own logs, in a version that stays fixed for a micro-batch.
+"""`format("headrace-table")`: reads a Delta or Iceberg table by its own log, in a version that is fixed per
+micro-batch.
 
-checkpoint/tables/<hash of the table's path>/<batch>.<n>      {"run", "version"}
+Spark plans the static side of a stream once for all micro-batches. The tasks of a stream therefore look up the
+version themselves. A query that is not a stream is planned with the files of one version.
 
-The first task of a batch that needs the table takes the newest version, and the others find it written down: a file is
-made by one task and never changed. A batch that a later run of the query repeats takes the version it had, or the
-newest as entry n + 1 if a vacuum has removed that one. Within a run a version that disappears fails the batch: a part
-of its rows may have been read already.
+    checkpoint/tables/<hash of the table's path>/<batch>.<n>      {"run", "version"}
 
-`format("headrace-table")`: a Delta or Iceberg table as its log says, in the version of the moment it is read.
-
-Spark plans the static side of a stream once, for all its micro-batches. So the tasks of a stream look for the version
-themselves (see `table_source.py`), and a query that is no stream is planned with the files of one version.
+The first task of a batch that reads the table pins the newest version in such a file, and the other tasks read it:
+a file is created by one task and never changed. A batch that is repeated in a later run of the query reads the
+same version, or the newest as entry n + 1 if a vacuum has removed it. Within a run a version that disappears fails
+the batch, because some of its rows may have been read already.
 """
 
 import json
@@ -37,7 +36,7 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 PINS = "tables"
-# Spark repeats the last batch alone; older entries show an operator what earlier batches read.
+# Spark repeats only the last batch. Older entries show an operator what earlier batches read.
 BATCHES_KEPT = 100
 
 
@@ -67,7 +66,7 @@ def _newest(directory: Path, batch: int) -> tuple[int, Pin | None]:
 
 
 def _written(file: Path, pin: Pin) -> bool:
-    """False: another task was faster. A link appears with its content."""
+    """Creates the file atomically: a link appears with its content. Returns False if another task was first."""
     unfinished = file.parent / f"unfinished-{uuid4().hex}"
     unfinished.write_text(json.dumps(pin._asdict()), encoding="utf-8")
     try:
@@ -83,7 +82,7 @@ def _still_there(place: str, version: str) -> LakeVersion | None:
     try:
         found = open_version(place, version)
         is_there = all_there(found.parts())
-    except Exception as error:  # delta-rs and PyIceberg have many ways to say that a version is not there
+    except Exception as error:  # delta-rs and PyIceberg raise many exceptions for a missing version
         if isinstance(error, HeadraceError) and error.retriable:
             raise
         log.warning("%s has no version %s any more: %s", place, version, error)
@@ -101,7 +100,7 @@ FORMAT = "headrace-table"
 
 
 def open_lake_frame(spark: "SparkSession", place: str, checkpoint: str | None = None) -> "DataFrame":
-    """`checkpoint` is that of the stream which joins the table, if it is one."""
+    """Returns the table as a DataFrame. `checkpoint` is that of the stream that is joined with the table, if any."""
     spark.dataSource.register(TableSource)
     reader = spark.read.format(FORMAT).option("path", place)
     return (reader.option("checkpoint", checkpoint) if checkpoint is not None else reader).load()
@@ -128,7 +127,7 @@ class FixedPart(InputPartition):
 
 @dataclass
 class Share(InputPartition):
-    """Every `of`th task's worth of whatever version the micro-batch reads."""
+    """The part of one task: every `of`th group of files of the version that the micro-batch reads."""
 
     number: int
     of: int

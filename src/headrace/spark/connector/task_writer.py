@@ -1,4 +1,6 @@
-"""What a writing task does: batches out of Arrow rows, to their partitions, in a transaction or only idempotent."""
+"""Writes the rows of a task: builds record batches from Arrow rows and sends them, in a transaction or only
+idempotently.
+"""
 
 import random
 import time
@@ -20,14 +22,14 @@ from headrace.records.record import FORMAT_VERSION
 from headrace.spark.connector.sink_rows import Routed, Router, chunks, gathered
 from headrace.spark.connector.write_options import WriteOptions
 
-# Idempotent producers outlive their tasks: a new one for each would fill the brokers' memory of producers.
+# Idempotent producers outlive their tasks. A new one per task would fill the brokers' producer state.
 _producers: dict[WriteOptions, BatchProducer] = {}
 
 
 def write_rows(options: WriteOptions, rows: Iterable[Any]) -> int:
-    """Write everything and wait until it is there. How many rows."""
+    """Writes all rows, waits for their acknowledgements, and returns their number."""
     cluster = cluster_for(options.client)
-    producer = _producers.pop(options, None)  # not there for the next one if this one fails
+    producer = _producers.pop(options, None)  # if this producer fails, the next call creates a new one
     if producer is None:
         producer = BatchProducer(cluster, init_producer(cluster, None, 0), acks=options.acks)
     count = _TaskWriter(options, cluster, producer).write(rows)
@@ -38,9 +40,11 @@ def write_rows(options: WriteOptions, rows: Iterable[Any]) -> int:
 def write_in_transaction(
     options: WriteOptions, rows: Iterable[Any], transactional_id: str
 ) -> tuple[ProducerIdentity | None, int]:
-    """The same in a transaction, which stays open. Its owner, None if there was nothing to write.
+    """Writes all rows in a transaction and leaves it open. Returns its owner, None if there were no rows, and their
+    number.
 
-    A failure aborts: somebody else will write these rows again, and readers should not wait for this transaction.
+    A failure aborts the transaction: another attempt will write these rows, and `read_committed` consumers should not
+    wait.
     """
     filled = (batch for batch in rows if batch.num_rows)
     first = next(filled, None)
@@ -61,7 +65,7 @@ class _TaskWriter:
     def __init__(self, options: WriteOptions, cluster: Cluster, producer: BatchProducer) -> None:
         self._options, self._cluster, self._producer = options, cluster, producer
         self._partition_counts: dict[str, int] = {}
-        # Tasks start at different partitions, or all small ones would fill the first.
+        # Tasks start at random partitions; otherwise all small tasks would write to the first.
         self._router = Router(options.topic, self._partition_count, random.randrange(1 << 16))
 
     def write(self, rows: Iterable[Any]) -> int:
@@ -78,7 +82,7 @@ class _TaskWriter:
         options = self._options
         pending = [(one, chunks(one.columns, options.batch_bytes, options.request_bytes_max)) for one in routed]
         while pending:
-            # One batch of every partition in each request, as long as there are any.
+            # Each request has one batch of every partition that has rows left.
             taken, pending = _next_chunks(pending)
             batches = {partition: self._build(partition, columns) for partition, columns in taken.items()}
             for request in requests(batches, options.request_bytes_max):
@@ -106,7 +110,7 @@ class _TaskWriter:
         return sealed(header, compress(codec, section))
 
     def _partition_count(self, topic: str) -> int:
-        """Asked once in a task: a worker lives long, and topics grow."""
+        """Returns the number of partitions, requested once per task: workers live long, and topics grow."""
         if topic not in self._partition_counts:
             found = self._cluster.patiently("finding a topic", lambda: self._cluster.topics([topic], create=True))
             if topic not in found:
@@ -116,8 +120,9 @@ class _TaskWriter:
 
 
 def requests(batches: dict[TopicPartition, bytes], bytes_max: int | None) -> Iterator[dict[TopicPartition, bytes]]:
-    """Together as far as they fit into one request. One that is too large by itself goes alone, as Kafka's producer has
-    it: what is limited there is the size of records, before they are compressed and framed."""
+    """Groups batches into requests of at most `bytes_max`. A larger batch is sent alone, as Kafka's producer does: its
+    limit applies to records before compression and framing.
+    """
     request: dict[TopicPartition, bytes] = {}
     size = 0
     for partition, batch in batches.items():

@@ -1,4 +1,4 @@
-"""The options of the sink: the connector's names, and what exactly-once needs. Pure: text in, values out."""
+"""Options of the sink: those of Spark's Kafka connector, and those of exactly-once. Pure; performs no I/O."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -29,17 +29,16 @@ class WriteOptions:
     transaction_timeout_ms: int
     codec: int
     batch_bytes: int
-    request_bytes_max: int | None  # None: the broker's limits are the only ones
+    request_bytes_max: int | None  # None: only the broker's limits apply
     acks: int
-    numbered: tuple[str, int] | None  # of a batch job: whose batch it is, and which, so that none counts twice
+    numbered: tuple[str, int] | None  # application and number of a batch job, which prevent a second commit
     fence: ProducerIdentity | None
-    checkpoint: str | None = None  # where the query writes down what each batch reads; None: it is not known
+    checkpoint: str | None = None  # where the query records what each batch reads; None if unknown
 
 
-# The most that a broker allows unless it is told otherwise (transaction.max.timeout.ms): a driver that dies while it
-# commits must be back within it.
+# The broker's default limit (transaction.max.timeout.ms). A driver that dies during a commit must be back within it.
 TRANSACTION_TIMEOUT_MS = 15 * 60 * 1000
-# Below the 1 MiB that brokers take for one batch (max.message.bytes), with room for what encoding adds.
+# Below the 1 MiB that brokers accept for one batch (max.message.bytes), with a margin for encoding.
 BATCH_BYTES = 900_000
 _GUARANTEES = ("at-least-once", "exactly-once")
 _ACKS = {"all": -1, "-1": -1, "1": 1}
@@ -86,7 +85,9 @@ def _bytes(options: Options, name: str) -> int | None:
 
 
 def _numbered(options: Options, exactly_once: bool) -> tuple[str, int] | None:
-    """As Delta names them: what a foreachBatch says so that a batch which comes again is left out."""
+    """Returns application and number of the batch, in Delta's option names. A foreachBatch sets them so that a repeated
+    batch is skipped.
+    """
     owner, number = options.text("txnAppId"), options.text("txnVersion")
     if owner is None and number is None:
         return None

@@ -1,1 +1,1 @@
-"""spark.pipeline: one file says what flows from where to where; Spark does it, exactly once."""
+"""spark.pipeline: runs pipelines on Spark, exactly once. A pipeline file has sources, a transform and a sink."""

@@ -1,6 +1,7 @@
-"""`headrace pipeline check`: the query is built and analysed, never started; what is wrong is said with its line.
+"""`headrace pipeline check`: plans and analyzes a query without starting it, and reports errors with their lines.
 
-And what a run finds wrong with the file itself, so that it is not started again and again.
+Also separates errors of the pipeline file from transient ones at run time, so that an invalid pipeline is not
+restarted.
 """
 
 import re
@@ -18,9 +19,9 @@ from headrace.spark.pipeline.sink_columns import check_columns
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-# Spark counts lines from the beginning of the text that it was given.
+# Spark counts lines from the beginning of its input.
 _LINE = re.compile(r"line (\d+),? pos (\d+)")
-# What Spark calls mistakes that stay mistakes, whatever happens to brokers, tables and folders. Others may pass.
+# Prefixes of Spark's error conditions that do not depend on brokers, tables or directories. Others may be transient.
 _FOR_GOOD = (
     "AMBIGUOUS_",
     "COLUMN_ALREADY_EXISTS",
@@ -37,13 +38,13 @@ _FOR_GOOD = (
 
 
 def check(spark: "SparkSession", pipeline: Pipeline) -> PipelineQuery:
-    """The planned query; InvalidPipelineError for whatever is wrong with it."""
+    """Returns the planned query. Raises InvalidPipelineError if the pipeline is invalid."""
     from pyspark.errors import PySparkException
 
     try:
         planned = plan(spark, pipeline, lambda source: empty_source(spark, source))
         rows = records(pipeline, planned.output) if pipeline.sink.kind is SinkKind.TOPIC else planned.output
-        rows.schema  # noqa: B018  # Spark Connect analyses when it is asked for the schema, and not before
+        rows.schema  # noqa: B018  # Spark Connect analyzes a query only when its schema is requested
         _check_streaming(spark, pipeline, rows)
         check_columns(pipeline, rows.schema)
     except Exception as error:
@@ -56,7 +57,7 @@ def check(spark: "SparkSession", pipeline: Pipeline) -> PipelineQuery:
 
 @contextmanager
 def mistakes_refused(pipeline: Pipeline) -> Iterator[None]:
-    """What goes wrong inside because of what the file says is a refusal; trying again would not help."""
+    """Raises permanent errors of the pipeline file as InvalidPipelineError, because a restart would not help."""
     from pyspark.errors import PySparkException
 
     try:
@@ -72,7 +73,7 @@ def mistakes_refused(pipeline: Pipeline) -> Iterator[None]:
 
 
 def _check_streaming(spark: Any, pipeline: Pipeline, rows: Any) -> None:
-    """What Spark looks at when a query is started. Over Spark Connect there is nobody to ask before that."""
+    """Runs the check that Spark makes when a query is started. Not available over Spark Connect."""
     if not hasattr(rows, "_jdf"):
         return
     catalyst, streaming = spark._jvm.org.apache.spark.sql.catalyst, spark._jvm.org.apache.spark.sql.streaming
@@ -104,7 +105,7 @@ def _first_line(error: Exception) -> str:
 
 
 def _line_within(error: Exception) -> int:
-    """On which line of the text that stands at the place, from 1; 0 if nobody says."""
+    """Returns the line of an error within its text, from 1; 0 if unknown."""
     if isinstance(error, SchemaMistake):
         return error.line
     found = _LINE.search(str(error))
@@ -112,7 +113,7 @@ def _line_within(error: Exception) -> int:
 
 
 def _schema_file(pipeline: Pipeline, place: FieldPath) -> str | None:
-    """Where the text at this place was read from, if it is not in the pipeline's own file."""
+    """Returns the file of the schema at this path; None if it is in the pipeline file itself."""
     if place[-1] != "schema":
         return None
     return next((one.decoding.schema_file for one in pipeline.sources if one.name == place[1]), None)

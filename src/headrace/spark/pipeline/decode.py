@@ -1,12 +1,10 @@
-"""Decodes values of a source in Spark.
+"""Decodes the values of a source in Spark.
 
-raw       key, value, topic, partition, offset, timestamp, headers     as format("headrace") gives them
-    decoded   the schema's columns, _key … _headers, _value, _error
+    raw        key, value, topic, partition, offset, timestamp, headers     as format("headrace") returns them
+    decoded    the schema's columns, _key … _headers, _value, _error
 
-Raw values and text are taken by Spark itself. All other formats are decoded in Python workers, a batch of records at a
-time, by the decoder that archives use too (`headrace.formats`): the same value is the same row everywhere.
-
-Decoding in Spark's Python workers, a batch of records at a time: Arrow in, Arrow out.
+Spark itself decodes raw values and text. All other formats are decoded in Python workers, by batches of records from
+Arrow to Arrow, with the decoder that archives use too (`headrace.formats`): equal values are equal rows everywhere.
 """
 
 from collections.abc import Callable, Iterator
@@ -27,11 +25,13 @@ ERROR = "_error"
 VALUE = "_value"
 ROW = "_row"
 RAW_COLUMNS = ("key", "value", "topic", "partition", "offset", "timestamp", "headers")
-_SUBJECT = "subject"  # among the decode options: by which name the registry has the schema
+_SUBJECT = "subject"  # decode option: the registry's subject of the schema
 
 
 def decoded(source: Source, raw: "DataFrame") -> "DataFrame":
-    """Decoded columns and positions; `_error` tells why a record is not one of this source."""
+    """Returns the decoded columns with the record's metadata; `_error` contains the reason why a record does not
+    decode.
+    """
     from pyspark.sql import functions as f
 
     renamed = raw.select(*(f.col(name).alias(f"_{name}") for name in RAW_COLUMNS))
@@ -45,13 +45,13 @@ def decoded(source: Source, raw: "DataFrame") -> "DataFrame":
 
 
 def analysed(frame: "DataFrame") -> "DataFrame":
-    """The same; what is wrong with it is wrong here already. Spark Connect would say so much later, elsewhere."""
+    """Returns the frame after analyzing it, so that errors are raised here. Spark Connect would raise them later."""
     frame.schema  # noqa: B018
     return frame
 
 
 def _with_row(source: Source, renamed: "DataFrame") -> "DataFrame":
-    """`_row`, null where there is none, and `_error`."""
+    """Adds `_row`, null if the record does not decode, and `_error`."""
     decoding = source.decoding
     with concerning("sources", source.name, "decode_options"):
         rules = rules_of(decoding.format, {name: one for name, one in decoding.options.items() if name != _SUBJECT})
@@ -78,7 +78,7 @@ def _with_row(source: Source, renamed: "DataFrame") -> "DataFrame":
 
 
 def _fields(source: Source) -> "pa.Schema":
-    """Of JSON and CSV: columns in Spark's DDL, or those of a JSON Schema."""
+    """Returns the columns of JSON and CSV, from Spark's DDL or from a JSON Schema."""
     from headrace.formats import json_schema
 
     if source.decoding.schema is None:
@@ -95,7 +95,7 @@ def _fields(source: Source) -> "pa.Schema":
 
 
 def _schema(source: Source) -> str:
-    """The file's, or else the newest of the registry: later ones are read as this one."""
+    """Returns the schema of the pipeline file, or else the newest in the registry, as which later ones are read."""
     decoding = source.decoding
     if decoding.schema is not None:
         return decoding.schema
@@ -124,7 +124,7 @@ def _subject(source: Source) -> str:
             f"source {source.name}: the subject in the registry is unknown. Set "
             "`decode_options: {subject: orders-value}`, or give a schema"
         )
-    return f"{source.topics[0]}-value"  # as Confluent's clients name them
+    return f"{source.topics[0]}-value"  # the name that Confluent's clients use
 
 
 def _errorless(renamed: "DataFrame", column: str) -> "DataFrame":
@@ -142,7 +142,9 @@ def _text(renamed: "DataFrame") -> "DataFrame":
 
 
 def _rejection(source: Source, rows: "DataFrame") -> "Column":
-    """The first rule that a row breaks. A rule that says null, because a column is null, is not broken."""
+    """Returns the first reject rule that applies to a row. A rule that evaluates to null, because a column is null,
+    does not apply.
+    """
     from pyspark.sql import functions as f
 
     rejection = f.lit(None).cast("string")
@@ -156,7 +158,7 @@ def _rejection(source: Source, rows: "DataFrame") -> "Column":
 def with_decoded_row(
     renamed: "DataFrame", row_type: "pa.StructType", make_decoder: Callable[[], RowDecoder]
 ) -> "DataFrame":
-    """`make_decoder` is called once in each worker: what it holds need not be pickled, only itself."""
+    """Adds the decoded columns. `make_decoder` is called once per worker; it must be picklable, its result need not."""
     from pyspark.sql.pandas.types import from_arrow_type
     from pyspark.sql.types import StringType, StructField, StructType
 

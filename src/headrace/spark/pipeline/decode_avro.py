@@ -1,4 +1,4 @@
-"""Avro values of a source: bare, or in the wire format of a schema registry."""
+"""Decodes Avro values of a source, plain or in the wire format of a schema registry."""
 
 import json
 from typing import TYPE_CHECKING, Any
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 def with_avro_row(schema: str, registry_url: str | None, rules: DecodingRules, renamed: "DataFrame") -> "DataFrame":
     reader = parsed(schema)
     row_type = columns(reader).type
-    reader_of(reader)  # refuses what cannot be read, here rather than in a worker
+    reader_of(reader)  # rejects unsupported schemas here rather than in a worker
 
     def make_decoder() -> RowDecoder:
         return avro_decoder(parsed(schema), registry_url, rules)
@@ -29,7 +29,7 @@ def with_avro_row(schema: str, registry_url: str | None, rules: DecodingRules, r
 
 
 def parsed(schema: str) -> AvroSchema:
-    """The schema of a record; anything else has no columns."""
+    """Returns the schema of a record. Other types have no columns and are rejected."""
     try:
         tree = json.loads(schema)
     except json.JSONDecodeError as error:

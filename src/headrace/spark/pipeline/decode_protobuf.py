@@ -1,4 +1,4 @@
-"""Protobuf values of a source: the .proto compiled, its message found, bare or in the wire format of a registry."""
+"""Decodes Protobuf values of a source, plain or in the wire format of a schema registry. Compiles the .proto."""
 
 import re
 import subprocess
@@ -30,7 +30,7 @@ _PLACE = re.compile(rf"(?:^|/){re.escape(_FILE)}:(\d+):\d+: (.*)$", re.MULTILINE
 def with_protobuf_row(
     compiled: bytes, message: "Descriptor", registry_url: str | None, rules: DecodingRules, renamed: "DataFrame"
 ) -> "DataFrame":
-    name = message.full_name  # a descriptor cannot be pickled
+    name = message.full_name  # descriptors cannot be pickled
     row_type = message_columns(message, rules).type
 
     def make_decoder() -> RowDecoder:
@@ -39,11 +39,11 @@ def with_protobuf_row(
     return with_decoded_row(renamed, row_type, make_decoder)
 
 
-@lru_cache(maxsize=64)  # of a registry's schemas: Spark's workers outlive their tasks
+@lru_cache(maxsize=64)  # for the schemas of a registry: Spark's workers outlive their tasks
 def compile_proto(text: str) -> bytes:
-    """The descriptors of a .proto and of what it imports, serialized.
+    """Returns the serialized descriptors of a .proto and its imports.
 
-    By a process of its own: what the compiler has to say, it says to the standard error of the process it runs in.
+    Runs the compiler in a process of its own, because it writes its messages to the standard error of its process.
     """
     import grpc_tools
 
@@ -68,7 +68,7 @@ def _mistake(said: str) -> SchemaMistake:
 
 
 def find_message(compiled: bytes, name: str | None) -> "Descriptor":
-    """By its name, with or without its package; without a name the first of the file."""
+    """Finds a message by its name, with or without package; without a name returns the first of the file."""
     from google.protobuf.descriptor_pb2 import FileDescriptorSet
     from google.protobuf.descriptor_pool import DescriptorPool
 
@@ -88,7 +88,7 @@ def find_message(compiled: bytes, name: str | None) -> "Descriptor":
 
 
 def message_at(compiled: bytes, indexes: tuple[int, ...]) -> str:
-    """The full name of the message at this place of a file: the n-th, and within that the m-th, and so on."""
+    """Returns the full name of the message at these indexes: the n-th of the file, within it the m-th, and so on."""
     from google.protobuf.descriptor_pb2 import FileDescriptorSet
 
     file = FileDescriptorSet.FromString(compiled).file[-1]
@@ -110,7 +110,9 @@ def protobuf_decoder(compiled: bytes, name: str, registry_url: str | None, rules
 
 
 def _payloads(name: str, registry_url: str) -> Callable[[bytes], bytes]:
-    """Of the wire format. Bytes of one message are often good bytes of another, so what they are is looked up."""
+    """Returns a function that extracts the payload of the wire format. It looks up the message type of each value,
+    because bytes of one type often parse as another.
+    """
     writers = Writers(registry_url, PROTOBUF, compile_proto)
     names: dict[tuple[int, tuple[int, ...]], str] = {}
 

@@ -1,4 +1,4 @@
-"""JSON and CSV values of a source: bare, or JSON in the wire format of a schema registry."""
+"""Decodes JSON and CSV values of a source: plain, or JSON in the wire format of a schema registry."""
 
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
@@ -29,7 +29,7 @@ def with_text_row(
 
 
 def _framed(read: Read, registry_url: str) -> Read:
-    """JSON needs no writer's schema to be read, but the record must name one."""
+    """Requires a registered schema id before the JSON text, although decoding does not need the writer's schema."""
     writers = Writers(registry_url, JSON, lambda text: text)
 
     def framed(value: bytes) -> Any:

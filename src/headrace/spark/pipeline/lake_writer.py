@@ -1,7 +1,7 @@
-"""Rows of a DataFrame as Parquet files in a table's directory, not yet part of the table.
+"""Writes rows of a DataFrame as Parquet files in a table's directory, before a commit adds them to the table.
 
-Spark's tasks write them from Arrow, and not Spark's own Parquet writer: that one takes the partition columns out of the
-files, takes an empty string among their values for null, and writes times in a form (INT96) that Iceberg does not have.
+Spark's tasks write the files from Arrow. Spark's own Parquet writer removes the partition columns from the files,
+treats an empty string in them as null, and writes timestamps as INT96, which Iceberg does not have.
 """
 
 from collections.abc import Iterator, Sequence
@@ -27,14 +27,14 @@ def arrow_schema(rows: "DataFrame") -> pa.Schema:
 
 
 def write_files(rows: "DataFrame", directory: str, layout: Layout) -> list[DataFile]:
-    """In parallel. Files of tasks that failed, or that no commit names afterwards, are removed by a vacuum."""
+    """Writes the files in parallel. A vacuum removes files of failed tasks and files that no commit references."""
 
     def write(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         return described(written(batches, directory, layout))
 
     names = [f"c{position}" for position, _ in enumerate(layout.schema)]
-    rows = rows.toDF(*names)  # `mapInArrow` takes the dot in a name for the field of a struct
-    if layout.partition_by:  # one open file at a time, and as few files as values
+    rows = rows.toDF(*names)  # `mapInArrow` interprets a dot in a name as a field access
+    if layout.partition_by:  # so that a task has one open file at a time, and as few files as values
         rows = rows.sortWithinPartitions(*(names[layout.schema.names.index(name)] for name in layout.partition_by))
     types = [layout.schema.field(name).type for name in layout.partition_by]
     return [
@@ -44,7 +44,7 @@ def write_files(rows: "DataFrame", directory: str, layout: Layout) -> list[DataF
 
 
 def written(batches: Iterator[pa.RecordBatch], directory: str, layout: Layout) -> Iterator[DataFile]:
-    """One file for each run of rows with the same partition values."""
+    """Yields one file per run of rows with equal partition values."""
     writer: FileWriter | None = None
     values: tuple[Any, ...] = ()
     for batch in batches:
@@ -59,7 +59,7 @@ def written(batches: Iterator[pa.RecordBatch], directory: str, layout: Layout) -
 
 
 def fitted(batch: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
-    """The columns by their position, in the table's types."""
+    """Returns the columns, matched by position, in the table's types."""
     columns = [column.cast(field.type) for column, field in zip(batch.columns, schema, strict=True)]
     return pa.RecordBatch.from_arrays(columns, schema=schema)
 

@@ -1,14 +1,16 @@
-"""One running copy of a pipeline, wherever its copies are: the cluster that it reads from says which one.
+"""Fencing of pipeline instances: of several running instances of a pipeline only one may commit.
 
-A pipeline has a transactional id at its cluster. Starting takes the id over, which fences whoever had it: the broker
-refuses his next decision over a batch. Under the id stands which state folder the pipeline belongs to:
+Every pipeline has a transactional id at the cluster that it reads from. A starting instance takes over the id, which
+fences the previous instance: the broker rejects its next commit record. The id also identifies the state directory
+that the pipeline belongs to:
 
-    the same folder     a copy that was left behind, or one on another machine that shares the folder: the newest wins
-    another folder      has another checkpoint and would write everything a second time: it is refused
+    the same directory     an instance that was left running, or one on another host that shares the directory:
+                           the newest is the owner
+    another directory      has another checkpoint and would write everything again: rejected
 
 The claim is a record in a compacted topic (commit_records.py), so that a pipeline keeps its directory however long it
-is stopped, and the committed offset of a group refers to it. Both are written in one transaction of the id itself, so
-only its owner can write them.
+is stopped. The committed offset of a group refers to it. Both are written in one transaction of the id, which only
+its owner can do.
 """
 
 import json
@@ -35,15 +37,15 @@ PREFIX = "headrace-pipeline-copy-"
 
 
 class OwnedElsewhereError(InvalidConfig):
-    """The pipeline belongs to a state folder on another machine, or to another one of this."""
+    """The pipeline belongs to another state directory, on this or another host."""
 
 
 class Fenced(HeadraceError):
-    """Another copy of the pipeline has taken over; this one must write nothing any more."""
+    """Another instance of the pipeline has taken over; this one must not write any more."""
 
 
 class Instance(NamedTuple):
-    """A running copy, as others may see it."""
+    """A pipeline instance, as recorded in its claim."""
 
     folder_id: str
     host: str
@@ -60,24 +62,24 @@ def this_copy(folder_id: str, folder: str) -> Instance:
 
 
 class Claim:
-    """The right of one copy to decide over the batches of a pipeline."""
+    """An instance's right to commit batches of its pipeline."""
 
     def __init__(self, cluster: Cluster, pipeline: str, copy: Instance, owner: ProducerIdentity) -> None:
         self._cluster, self._pipeline, self._copy = cluster, pipeline, copy
         self.owner = owner
 
     def lost_to(self) -> Instance | None:
-        """The other copy that has the pipeline now; None if none has.
+        """Returns the other instance that has the pipeline now; None if there is none.
 
-        Being fenced is not enough to tell: a decision that took longer than its time is ended by the broker, which
-        takes the id over for that. Then the pipeline is started again and claims it anew.
+        A fenced producer does not imply another instance: the broker also bumps the epoch when it aborts a
+        transaction that has timed out. The pipeline is then restarted and claims its id again.
         """
         newest = holder(self._cluster, self._pipeline)
         return newest if newest is not None and newest != self._copy else None
 
 
 def check_owner(cluster: Cluster, owner: ProducerIdentity) -> None:
-    """Fenced if somebody else has the id. Asks only, so another copy may start right behind the answer."""
+    """Raises Fenced if another instance has taken over the id. It may also do so right after this check."""
     assert owner.transactional_id is not None
     known = describe(cluster, owner.transactional_id)
     if known is not None and (known.producer_id, known.producer_epoch) != (owner.producer_id, owner.epoch):
@@ -85,7 +87,7 @@ def check_owner(cluster: Cluster, owner: ProducerIdentity) -> None:
 
 
 def holder(cluster: Cluster, pipeline: str) -> Instance | None:
-    """The copy that claimed the pipeline last, running or not."""
+    """Returns the instance that claimed the pipeline last, whether it is running or not."""
     group = PREFIX + pipeline
     found = cluster.patiently(
         f"requesting the owner of {pipeline}",
@@ -93,7 +95,7 @@ def holder(cluster: Cluster, pipeline: str) -> Instance | None:
     )
     if found is None:  # never claimed, or so long ago that the group has expired
         text = newest(cluster, _key(pipeline))
-    else:  # earlier versions wrote the claim itself
+    else:  # earlier versions stored the claim in the metadata itself
         is_here = is_reference(found.metadata)
         text = referred(cluster, _key(pipeline), found) if is_here else found.metadata
     return Instance(*json.loads(text)) if text is not None else None
@@ -104,12 +106,15 @@ def _key(pipeline: str) -> str:
 
 
 def claim(cluster: Cluster, pipeline: str, copy: Instance, *, take_over: bool = False) -> Claim:
-    """From here on no other copy decides. OwnedElsewhereError if the pipeline is not this folder's."""
+    """Takes over the pipeline; other instances cannot commit from here on. Raises OwnedElsewhereError if the pipeline
+    belongs to another state directory.
+    """
     create_topic_if_missing(cluster, TOPIC)
     ensure_records(cluster)
     _check_folder(pipeline, holder(cluster, pipeline), copy, take_over=take_over)
     owner = init_producer(cluster, PREFIX + pipeline, DECISION_TIMEOUT_MS)
-    # Two that start for the first time see nobody; whoever came second fences the first, and sees it here if it wrote.
+    # Checked again: of two instances that start for the first time, the second one fences the first, and finds its
+    # claim here if it was written.
     _check_folder(pipeline, holder(cluster, pipeline), copy, take_over=take_over)
     try:
         reference = append(cluster, owner, _key(pipeline), json.dumps(copy))

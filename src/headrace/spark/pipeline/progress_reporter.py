@@ -1,7 +1,7 @@
-"""Tells how a pipeline fares, after every batch: in its folder, and to the topic of all pipelines' progress.
+"""Reports the progress of a pipeline after every batch, to its state directory and to the progress topic.
 
-One that stalls has no batch to tell of, and says that, once, to the topic alone: whoever looks into the folder sees it
-by the time of the last progress.
+A stalled pipeline has no batches. The stall is reported once, to the topic only: the state directory shows it by the
+time of the last progress.
 """
 
 import json
@@ -22,9 +22,9 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 PROGRESS_TOPIC = "__headrace_pipelines"
-# What a plot in a terminal shows: two minutes at a batch a second.
+# The length of a plot in a terminal: two minutes at one batch per second.
 RECENT_MAX = 120
-# What the broker may take for the last progress; well within what a supervisor waits for a worker that is to stop.
+# Time for the last report to be acknowledged; well within the supervisor's timeout for a worker that is stopping.
 LAST_WORDS_S = 30.0
 
 
@@ -33,16 +33,16 @@ class ProgressReporter:
         self, state: PipelineState, client: ClientConfig, now_ms: Callable[[], int] = lambda: int(time.time() * 1000)
     ) -> None:
         self._state, self._client, self._now_ms = state, client, now_ms
-        self._told: dict[str, str] = {}  # the time of the last progress that was told, by run of a query
+        self._told: dict[str, str] = {}  # run of a query → timestamp of its last reported progress
         self._producer: Producer | None = None
         known = state.read("progress")
         self._newest: Progress | None = Progress.from_json(known) if known else None
         self._recent: list[dict[str, Any]] = state.read("recent") or []
-        self._run: tuple[int, int] | None = None  # when it was started, and how long is too long
+        self._run: tuple[int, int] | None = None  # start of the run, and the time without progress that is a stall
         self._has_stalled = self._is_noted = self._has_failed = False
 
     def begin(self, stalled_after_ms: int) -> None:
-        """From here on silence counts."""
+        """Starts the measurement of stalls."""
         self._run, self._has_stalled, self._is_noted = (self._now_ms(), stalled_after_ms), False, False
         self._without_failing(self._note_start)
 
@@ -53,7 +53,7 @@ class ProgressReporter:
             self._is_noted = True
 
     def tell(self, queries: Sequence["StreamingQuery"]) -> None:
-        """What is new. The first query is the pipeline's; one beside it counts dead letters only."""
+        """Reports new progress. The first query is the pipeline's; a second one counts only dead-letter records."""
         self._without_failing(lambda: self._report(queries))
 
     def _report(self, queries: Sequence["StreamingQuery"]) -> None:
@@ -61,7 +61,9 @@ class ProgressReporter:
         self._note_start()
 
     def _without_failing(self, report: Callable[[], None]) -> None:
-        """Reports are for onlookers: what goes wrong with one is logged, once until one goes well."""
+        """Runs `report` and logs a failure instead of raising it, because reports must not stop a pipeline. Repeated
+        failures are logged once.
+        """
         try:
             report()
         except Exception as error:
@@ -95,7 +97,9 @@ class ProgressReporter:
             self._send(replace(self._newest or nothing, state=STALLED))
 
     def _news(self, query: "StreamingQuery") -> list[dict[str, Any]]:
-        """Spark keeps the last hundred batches, and repeats the last one while nothing happens."""
+        """Returns progress that was not reported yet. Spark keeps the last hundred batches and repeats the last one
+        while idle.
+        """
         run = str(query.runId)
         news = [json.loads(one.json) for one in query.recentProgress]
         news = [one for one in news if one["timestamp"] > self._told.get(run, "")]
@@ -106,7 +110,7 @@ class ProgressReporter:
     def _publish(self, progress: Progress) -> None:
         self._newest, self._has_stalled = progress, False
         self._recent = [*self._recent, progress.to_json()][-RECENT_MAX:]
-        self._send(progress)  # first: the disk of the state directory may be full
+        self._send(progress)  # before the files, because the disk of the state directory may be full
         self._state.write("progress", progress.to_json())
         self._state.write("recent", self._recent)
 

@@ -1,4 +1,4 @@
-"""The documented import of pipelines in Python files; the code is in `headrace.pipeline.python_api`."""
+"""The documented import path of pipelines in Python files. The code is in `headrace.pipeline.python_api`."""
 
 from headrace.pipeline.python_api import pipeline, table, topic
 

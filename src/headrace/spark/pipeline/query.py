@@ -1,7 +1,7 @@
-"""From a Pipeline to Spark's DataFrames: what goes to the sink, and what goes to the dead letters.
+"""Builds the DataFrames of a pipeline: the rows for the sink and the dead-letter records.
 
-Builds queries and starts none, so that `headrace pipeline check` and a run go the same way. Whoever calls brings a
-function that opens a source: as a stream, or as a batch for a backfill.
+Starts no queries, so that `headrace pipeline check` and a run build the same ones. The caller passes a function that
+opens a source, as a stream or as a batch for a backfill.
 """
 
 from collections.abc import Callable, Mapping
@@ -19,8 +19,8 @@ if TYPE_CHECKING:
 
 OpenSource = Callable[[Source], "DataFrame"]
 
-# Spark's own formats stop at the millisecond. Offsets of local mean time have seconds, which no format of JSON has, so
-# times are in UTC whatever the session's time zone is.
+# Spark's own formats end at the millisecond. Offsets of local mean time have seconds, which no timestamp format of JSON
+# has, so times are in UTC whatever the session's time zone is.
 JSON_TIMES = {
     "timeZone": "UTC",
     "timestampFormat": "yyyy-MM-dd'T'HH:mm:ss.SSSSSSXXX",
@@ -30,7 +30,7 @@ HEADERS = "array<struct<key:string,value:binary>>"
 
 
 class PipelineQuery(NamedTuple):
-    output: "DataFrame"  # the transform's columns
+    output: "DataFrame"  # columns of the transform
     dead: "DataFrame | None"  # records: topic, key, value, headers
 
 
@@ -72,7 +72,7 @@ def _made_by(function: Callable[..., Any], views: Mapping[str, "DataFrame"]) -> 
 
 
 def _observed(source: Source, rows: "DataFrame") -> "DataFrame":
-    """How many records were read, and how new the newest is, shows up in the query's progress."""
+    """Adds the number of records read and the newest timestamp to the query's progress."""
     from pyspark.sql import functions as f
 
     newest = f.max(f.unix_millis("_timestamp")).alias("newest_ms")
@@ -88,7 +88,9 @@ def _view(source: Source, rows: "DataFrame") -> "DataFrame":
 
 
 def _stopped_by_errors(pipeline: Pipeline, rows: "DataFrame") -> "DataFrame":
-    """Nobody has said where a record that does not fit should go, so it must not go anywhere unnoticed."""
+    """Fails the query at the first record that does not decode. Used without a dead-letter topic, so that no record is
+    dropped silently.
+    """
     from pyspark.sql import functions as f
 
     where = f.concat_ws(
@@ -99,11 +101,10 @@ def _stopped_by_errors(pipeline: Pipeline, rows: "DataFrame") -> "DataFrame":
     return rows.where(f.when(f.col(ERROR).isNull(), True).otherwise(stop.cast("boolean")))
 
 
-# Records
-
-
 def dead_letters(pipeline: Pipeline, source: Source, rows: "DataFrame") -> "DataFrame":
-    """Records for the dead-letter topic: the original bytes, key and headers, then what happened and where."""
+    """Returns records for the dead-letter topic: the original bytes, key and headers, followed by headers with error
+    and origin.
+    """
     from pyspark.sql import functions as f
 
     notes: tuple[Column, ...] = (
@@ -127,7 +128,7 @@ def dead_letters(pipeline: Pipeline, source: Source, rows: "DataFrame") -> "Data
 
 
 def records(pipeline: Pipeline, output: "DataFrame") -> "DataFrame":
-    """The transform's rows as records for a topic."""
+    """Returns the transform's rows as records for a topic."""
     from pyspark.sql import functions as f
 
     sink = pipeline.sink
@@ -151,7 +152,7 @@ def records(pipeline: Pipeline, output: "DataFrame") -> "DataFrame":
 
 
 def open_table(spark: "SparkSession", source: Source, checkpoint: str | None = None) -> "DataFrame":
-    """A Delta or Iceberg table in its newest version, which each micro-batch looks up; anything else as Parquet."""
+    """Opens a Delta or Iceberg table, whose newest version each micro-batch looks up; anything else as Parquet."""
     from headrace.lake.table_version import is_lake_table
 
     assert source.table is not None, "a source is a topic or a table"
@@ -163,10 +164,10 @@ def open_table(spark: "SparkSession", source: Source, checkpoint: str | None = N
 
 
 def empty_source(spark: "SparkSession", source: Source) -> "DataFrame":
-    """A source without rows and without a broker, for whoever only wants to know whether the query makes sense."""
+    """Returns a source without rows that needs no broker, for checking a query."""
     if not source.is_stream:
         return open_table(spark, source)
-    # A stream as well: much that a table can do, such as sums without an end, a stream cannot.
+    # A stream, because some operations of tables, such as unbounded aggregates, fail on streams.
     types = ("binary", "binary", "string", "int", "bigint", "timestamp", HEADERS)
     nothing = spark.readStream.format("rate").load().where("false")
     return nothing.selectExpr(*(f"cast(null as {one}) as {name}" for name, one in zip(RAW_COLUMNS, types, strict=True)))

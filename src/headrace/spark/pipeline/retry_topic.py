@@ -1,8 +1,9 @@
-"""Records of the retry topic, as the pipeline reads them: under the topic, partition and offset where they were first.
+"""Records of the retry topic, which the pipeline reads with their original topic, partition and offset.
 
-`retry-dead` writes a dead letter there as it was, with the letter's notes and place behind its own headers. The
-pipeline reads the topic beside each source and takes its own records from it. A new checkpoint reads the
-originals once more, so it leaves out what was retried before it began, unless the original lies before its beginning:
+`retry-dead` produces a dead-letter record to the retry topic unchanged, with its headers and its own position after
+the record's headers. The pipeline reads the topic beside each source and selects its own records. A new checkpoint
+reads the originals again, so it skips records that were retried before it began, unless the original precedes its
+start offsets:
 
     retries.json    {partition: offset}     the end of the dead-letter topic when the checkpoint began
 """
@@ -24,14 +25,15 @@ if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
 
 RETRIES = "retries"
-_FLAGS = re.compile(r"\(\?[aimsux]+\)")  # for the whole of an expression, allowed at its beginning alone
-# From the end of the headers, where element_at counts from -1.
+_FLAGS = re.compile(r"\(\?[aimsux]+\)")  # flags of a whole expression, which are allowed only at its beginning
+# Positions from the end of the headers; element_at counts from -1.
 _AT = {name: at for at, name in enumerate(reversed((DEAD_SOURCE, *DEAD_HEADERS, DEAD_LETTER)), 1)}
 
 
 def whole(pattern: str, also: str | None = None) -> str:
-    """A pipeline's pattern is for whole names: `orders` must not read the pipeline's own `orders.dead`. The format, as
-    the connector, is content with a match anywhere in a name."""
+    """Anchors a pipeline's topic pattern: `orders` must not match the pipeline's own `orders.dead`. The data source,
+    like Spark's Kafka connector, accepts a match anywhere in a name.
+    """
     flags = _FLAGS.match(pattern)
     at = flags.end() if flags else 0
     other = f"|^{re.escape(also)}$" if also is not None else ""
@@ -39,7 +41,7 @@ def whole(pattern: str, also: str | None = None) -> str:
 
 
 def subscription(pipeline: Pipeline, source: Source) -> dict[str, str]:
-    """What a source reads: its topics, and the retry topic if there is one."""
+    """Returns the subscription of a source: its topics, and the retry topic if there is one."""
     if source.pattern:
         return {"subscribePattern": whole(source.pattern, pipeline.retry_topic)}
     retry = (pipeline.retry_topic,) if pipeline.retry_topic else ()
@@ -47,18 +49,20 @@ def subscription(pipeline: Pipeline, source: Source) -> dict[str, str]:
 
 
 def starting(pipeline: Pipeline, source: Source) -> str:
-    """The source's own beginning; offsets as JSON do not name the retry topic, which is read from its beginning."""
+    """Returns the source's `startingOffsets`. Offsets as JSON do not contain the retry topic, which is added and read
+    from its beginning.
+    """
     if pipeline.retry_topic is None or not source.starting.lstrip().startswith("{"):
         return source.starting
     try:
         given = json.loads(source.starting)
     except ValueError:
-        return source.starting  # the format says what is wrong
+        return source.starting  # the data source reports the error
     return json.dumps({pipeline.retry_topic: {"0": -2}} | given) if isinstance(given, dict) else source.starting
 
 
 def pin_retries(state: PipelineState, pipeline: Pipeline, cluster: Cluster, *, has_begun: bool) -> Json:
-    """Up to where letters were written before this checkpoint began; decided before anything is read."""
+    """Returns the end of the dead-letter topic when this checkpoint began. Pinned before anything is read."""
     if pipeline.retry_topic is None or pipeline.dead_letters is None:
         return {}
     create_topic_if_missing(cluster, pipeline.retry_topic, KEPT)
@@ -76,7 +80,9 @@ def pin_retries(state: PipelineState, pipeline: Pipeline, cluster: Cluster, *, h
 def as_first_read(
     pipeline: Pipeline, source: Source, raw: "DataFrame", starts: Json, before: Mapping[str, Any]
 ) -> "DataFrame":
-    """The records of the source's topics, and those of them that were retried, each where it was first."""
+    """Returns the records of the source's topics and those of the retry topic that belong to it, with their original
+    position.
+    """
     from pyspark.sql import functions as f
 
     if pipeline.retry_topic is None:
@@ -88,7 +94,8 @@ def as_first_read(
     is_earlier = letter_offset < f.coalesce(_looked_up(before, f.get(letter, 0)), f.lit(0))
     is_read_anyway = offset >= f.coalesce(_looked_up(_flat(starts), f.concat_ws("/", topic, partition)), f.lit(0))
     mine = topic.rlike(whole(source.pattern)) if source.pattern else topic.isin(list(source.topics))
-    # Other sources that read the topic have the row of the original. Letters of earlier versions name no source.
+    # For other sources that read the topic, the original row was valid. Dead-letter records of earlier versions name no
+    # source.
     reader = _note(DEAD_SOURCE)
     mine &= f.coalesce(reader == source.name, f.lit(True))
     wanted = mine & (_note(DEAD_HEADERS[1]) == pipeline.name) & ~(is_earlier & is_read_anyway)
@@ -104,7 +111,7 @@ def as_first_read(
 
 
 def _note(name: str) -> "Column":
-    """The text of a note behind the record's own headers; null where there are not so many, or others."""
+    """Returns the value of a header after the record's own headers; null if it is missing or has another name."""
     from pyspark.sql import functions as f
 
     header = f.try_element_at("headers", f.lit(-_AT[name]))

@@ -1,9 +1,8 @@
-"""Runs a pipeline's query, after checking that its checkpoint matches its sink.
+"""Runs the queries of a pipeline: first the backfill, if any, then the stream, until a stop request. Checks first that
+the checkpoint matches the sink.
 
-A checkpoint that was restored from a backup plans batches again that the sink has. The sink refuses such a batch as
-well, but a query that fails is tried again; a pipeline that is refused here says once what to do.
-
-The queries of one pipeline while they run: history first if there is any, then the stream, until asked to stop.
+After a checkpoint was restored from a backup, Spark plans batches again that the sink has. The sink rejects such a
+batch too, but a failed query is retried, while a pipeline that is rejected here reports the remedy once.
 """
 
 import logging
@@ -53,14 +52,15 @@ if TYPE_CHECKING:
 
 
 def check_checkpoint(pipeline: Pipeline, place: RunContext) -> None:
-    """CheckpointMismatch if the sink has a batch of this query that the checkpoint has not planned."""
+    """Raises CheckpointMismatch if the sink has committed a batch of this query that the checkpoint has not planned."""
     newest = newest_number(Path(place.checkpoint) / "offsets")
     if newest is None or not (Path(place.checkpoint) / "metadata").exists():
-        return  # it has not begun, or Spark runs on another machine
+        return  # the query has not begun, or Spark runs on another host
     try:
         _check(pipeline, place, newest)
     except CheckpointMismatch:
-        # A batch that was decided counts, and would time out while somebody finds the right checkpoint.
+        # A committed batch is completed first. Its transactions would time out while an operator looks for the right
+        # checkpoint.
         decider = _decider(pipeline, place)
         if decider is None:
             raise
@@ -82,7 +82,9 @@ def _check(pipeline: Pipeline, place: RunContext, newest: int) -> None:
 
 
 def _decider(pipeline: Pipeline, place: RunContext) -> ExactlyOnceCommitter | None:
-    """Of the query that writes to topics; None if it writes to a table alone, or Spark's own sink does."""
+    """Returns the committer of the query that writes to topics; None if it writes only to a table, or through Spark's
+    own sinks.
+    """
     is_table = pipeline.sink.kind in (SinkKind.DELTA, SinkKind.ICEBERG)
     if pipeline.sink.kind is not SinkKind.TOPIC and not (is_table and pipeline.dead_letters):
         return None
@@ -92,7 +94,7 @@ def _decider(pipeline: Pipeline, place: RunContext) -> ExactlyOnceCommitter | No
 
 
 def _of_table(pipeline: Pipeline, place: RunContext) -> CommittedBatch | None:
-    """The last batch that a Delta or Iceberg sink has; None of other sinks."""
+    """Returns the last batch that a Delta or Iceberg sink has committed; None for other sinks."""
     if pipeline.sink.kind not in (SinkKind.DELTA, SinkKind.ICEBERG):
         return None
     table = _table(pipeline)
@@ -100,7 +102,7 @@ def _of_table(pipeline: Pipeline, place: RunContext) -> CommittedBatch | None:
 
 
 def _committed(pipeline: Pipeline, place: RunContext) -> Iterator[tuple[str, CommittedBatch]]:
-    """The last batch that topics and directories of Parquet have."""
+    """Yields the last batch that topics and Parquet directories have committed."""
     decider = _decider(pipeline, place)
     decision = decider.last(stable=True) if decider is not None else None
     if decision is not None:
@@ -126,12 +128,12 @@ def _table(pipeline: Pipeline) -> "LakeTable | None":
 
 log = logging.getLogger(__name__)
 
-# Often enough that a status looks alive, seldom enough to cost nothing.
+# Frequent enough for a live status display, at negligible cost.
 LOOK_S = 0.5
-# How long a copy that was left behind goes on reading before it notices. It cannot commit anything in that time.
+# Interval at which a fenced instance detects that it is fenced. It cannot commit anything in that time.
 FENCE_LOOK_S = 5.0
-# Spark gives the Python process of a streaming source ten seconds to start, which it cannot be told to change, and on a
-# busy machine that is too short. Nothing has been read then, and a new process of ours would take longer still.
+# Spark's fixed limit of ten seconds for starting the Python process of a streaming source is too short on a busy host.
+# Nothing has been read at that point, and restarting this process would take longer than a retry.
 SOURCE_TOO_SLOW = "failed to connect back"
 STARTS_MAX = 5
 
@@ -180,7 +182,8 @@ class Running:
         return from_offsets(self._options(source), starts.get(source.name, {}))
 
     def _options(self, source: Source) -> Options:
-        own = {"commitGroup": f"headrace-pipeline-{self._state.name}"}  # a backfill beside the stream has its own
+        # A backfill beside the stream has a group of its own.
+        own = {"commitGroup": f"headrace-pipeline-{self._state.name}"}
         return {**source_options(self._pipeline, self._place.bootstrap, source), **own, **source.options}
 
     def _opened(self, source: Source, raw: "DataFrame") -> "DataFrame":
@@ -234,20 +237,20 @@ class Running:
         looked = time.monotonic()
         parent = os.getppid()
         while all(query.isActive for query in queries) and not self._stop.is_set():
-            # Back at once when there is nothing left to read. It takes fractions; its type does not say so.
+            # Returns early if the query ends. Accepts fractions, although its type does not.
             queries[0].awaitTermination(LOOK_S)  # type: ignore[arg-type]
             self._teller.tell(queries)
-            if os.getppid() != parent:  # whoever supervised is gone, and nobody can stop this one any more
+            if os.getppid() != parent:  # the supervisor has ended, so no process can stop this one any more
                 self._stop.set()
             if time.monotonic() - looked > FENCE_LOOK_S:
                 self._check_fence()
                 looked = time.monotonic()
         if not self._stop.is_set() and all(query.exception() is None for query in queries):
-            for query in queries:  # one of them has read what there was; so will the other
+            for query in queries:  # with available-now all queries end by themselves
                 query.awaitTermination()
 
     def _drain(self, query: "StreamingQuery") -> None:
-        """A batch under way is finished: what it has read is written, and the next start has nothing to repeat."""
+        """Stops a query after its current batch, so that the next start has nothing to repeat."""
         while query.isActive and query.status.get("isTriggerActive"):
             time.sleep(LOOK_S / 5)
         query.stop()

@@ -1,7 +1,7 @@
-"""Whether a sink of files can hold a query's columns: their types, their names, and what they are partitioned by.
+"""Checks whether a file sink can store a query's columns: types, names and partitioning.
 
-Looked at before a query is started, because Spark and the table formats notice some of it with the first row only, and
-some of it never.
+Checked before a query is started, because Spark and the table formats detect some errors only at the first row, and
+some never.
 """
 
 from typing import TYPE_CHECKING
@@ -20,18 +20,19 @@ if TYPE_CHECKING:
 
 FILES = (SinkKind.DELTA, SinkKind.ICEBERG, SinkKind.PARQUET)
 TABLES = (SinkKind.DELTA, SinkKind.ICEBERG)
-# Spark's names. Of what else there is, Parquet has some and the tables have none.
+# Spark's type names. Parquet supports some of the other types, tables support none.
 _NUMBERS = ("byte", "short", "integer", "long", "float", "double", "decimal")
 STORED = frozenset(["boolean", *_NUMBERS, "string", "binary", "date", "timestamp", "timestamp_ntz"])
 PARQUET_TOO = frozenset(["variant", "daytimeinterval", "yearmonthinterval"])
-# A file holds the rows of one value; equal floating-point numbers may differ (0.0 and -0.0), and NaN equals nothing.
+# A file holds the rows of one partition value. Equal floating-point numbers may differ (0.0 and -0.0), and NaN equals
+# nothing.
 PARTITIONED_BY = STORED - {"float", "double", "binary"}
-# The latter is what Spark and Hive call the directory of rows whose partition column is null.
+# The second is the directory name of Spark and Hive for rows whose partition column is null.
 _FALSE_NULLS = ("", "__HIVE_DEFAULT_PARTITION__")
 
 
 def check_columns(pipeline: Pipeline, schema: "StructType") -> None:
-    """InvalidConfig for what the sink cannot write, or not in a way that gives it back."""
+    """Raises InvalidConfig for columns that the sink cannot store, or that would be read back changed."""
     if pipeline.sink.kind not in FILES:
         return
     _check_names([field.name for field in schema])
@@ -56,7 +57,7 @@ def _check_names(names: "Sequence[str]", place: str = "the query") -> None:
 
 
 def _leaves(kind: "DataType") -> "Iterator[DataType]":
-    """The types that hold values; a struct without fields is one of them."""
+    """Yields the leaf types of a type. A struct without fields is a leaf."""
     from pyspark.sql.types import ArrayType, MapType, StructType
 
     if isinstance(kind, ArrayType):
@@ -103,7 +104,7 @@ def _check_partitions(sink: SinkKind, partition_by: "Sequence[str]", schema: "St
 
 
 def _check_table(pipeline: Pipeline, schema: "StructType") -> None:
-    """A table that is there already keeps its types and its partitioning."""
+    """Checks the columns against an existing table, whose types and partitioning cannot change."""
     if pipeline.sink.kind not in TABLES:
         return
     from pyspark.sql.pandas.types import to_arrow_schema
@@ -127,7 +128,7 @@ def existing_table(pipeline: Pipeline) -> "LakeTable | None":
 
 
 def without_false_nulls(rows: "DataFrame", partition_by: "Sequence[str]") -> "DataFrame":
-    """Fails for texts that Spark's Parquet sink, or the readers of its directories, would take for null."""
+    """Fails at strings that Spark's Parquet sink, or readers of its directories, would interpret as null."""
     from pyspark.sql import functions as f
     from pyspark.sql.types import StringType
 

@@ -1,15 +1,15 @@
-"""Sinks of a pipeline, including the dead-letter topic.
+"""Sinks of a pipeline and its dead-letter topic. Start the queries that `query.py` has built; all sinks except the
+console write exactly once.
 
-The sink's own steps, called from a `foreachBatch`: tasks write in transactions that stay open, this process decides.
-As a write of the format headrace it would be the same, but Spark starts four Python processes to plan one, every time,
-and that takes longer than a small batch does.
+    topic             rows and dead-letter records are one write of one query: both are committed, or neither
+    delta, iceberg    one query; a batch's dead-letter records are committed before its rows, each under the query's
+                      id and the batch's number, and Spark repeats the batch until both are committed
+    parquet, console  Spark's own sinks accept rows only, so dead-letter records are a second query with its own
+                      checkpoint
 
-Each sink starts the query that `query.py` has built; all but the console write exactly once.
-
-topic             rows and dead letters are one write of one query: both are there, or neither
-delta, iceberg    one query; a batch's letters are decided first and its rows committed behind them, each under the
-                  query's id and the batch's number, and Spark repeats the batch until both are done
-parquet, console  Spark's own sinks take rows only, so dead letters are a second query with a checkpoint of its own
+For tables a `foreachBatch` writes: tasks leave their transactions open, and this process commits. A write of the
+format headrace would do the same, but Spark starts four Python processes to plan one, which takes longer than a small
+batch.
 """
 
 import json
@@ -44,7 +44,7 @@ if TYPE_CHECKING:
 
 
 def write_letters(letters: "DataFrame", options: WriteOptions, query_id: str, run_id: str, number: int) -> None:
-    """Both are there afterwards: the letters, and the decision that this batch of the query has them."""
+    """Writes the dead-letter records and the commit record of this batch. Returns after both are committed."""
 
     def write(batches: Iterator[Any]) -> Iterator[Any]:
         import pyarrow as pa
@@ -58,22 +58,22 @@ def write_letters(letters: "DataFrame", options: WriteOptions, query_id: str, ru
 
 
 AVAILABLE_NOW = ("once", "available-now")
-ENDS = "ends"  # in the notes of a table's commit: up to which offsets the batch reads
+ENDS = "ends"  # key in the notes of a table's commit: end offsets of the batch
 _ROW, _LETTER = "_headrace_row", "_headrace_letter"
 
 
 @dataclass(frozen=True, slots=True)
 class RunContext:
-    """Where a pipeline runs: its cluster, its checkpoint, and the right to decide over its batches. Picklable."""
+    """Environment of a pipeline run: cluster, checkpoint, and the right to commit its batches. Picklable."""
 
     bootstrap: str
     checkpoint: str
     fence: ProducerIdentity | None = None
-    security: Mapping[str, str] = field(default_factory=dict)  # options that say who we are
-    run_id: str = field(default_factory=lambda: uuid4().hex)  # of this start: whose transactions are whose
+    security: Mapping[str, str] = field(default_factory=dict)  # options with the client's credentials
+    run_id: str = field(default_factory=lambda: uuid4().hex)  # identifies this start; part of its transactional ids
 
     def writing(self) -> dict[str, str]:
-        """Options of the format headrace for whatever this pipeline writes."""
+        """Returns options of the format headrace for all writes of this pipeline."""
         options = {
             "kafka.bootstrap.servers": self.bootstrap,
             "deliveryGuarantee": "exactly-once",
@@ -86,13 +86,15 @@ class RunContext:
         return ClientConfig(bootstrap=self.bootstrap, security=security_of(self.security))
 
     def query_id(self) -> str:
-        """As Spark wrote it down when the checkpoint was made: a new checkpoint counts its batches anew."""
+        """Returns the query id in the checkpoint's metadata. A new checkpoint has a new id, and its batch numbers
+        restart at 0.
+        """
         text = (Path(self.checkpoint) / "metadata").read_text(encoding="utf-8")
         return str(json.loads(text)["id"])
 
 
 def start_queries(pipeline: Pipeline, planned: PipelineQuery, place: RunContext) -> list["StreamingQuery"]:
-    """The pipeline's query, and beside one of Spark's own sinks one for its dead letters."""
+    """Starts the pipeline's query and, with one of Spark's own sinks, a second one for its dead-letter records."""
     check_target(pipeline, place)
     check_columns(pipeline, planned.output.schema)
     queries = [_start(pipeline, _writer(pipeline, planned, place), pipeline.name, place.checkpoint)]
@@ -102,13 +104,15 @@ def start_queries(pipeline: Pipeline, planned: PipelineQuery, place: RunContext)
         try:
             queries.append(_start(pipeline, letters, name, checkpoint))
         except BaseException:
-            queries[0].stop()  # a server's session outlives this process, and nobody would watch the query
+            queries[0].stop()  # a server's session outlives this process, and the query would run unsupervised
             raise
     return queries
 
 
 def check_target(pipeline: Pipeline, place: RunContext) -> None:
-    """Spark's file sink takes the batches of a new checkpoint for ones that it has, and writes nothing, in silence."""
+    """Rejects a Parquet directory with batches of another checkpoint. Spark's file sink would skip the batches of a new
+    checkpoint silently, because it has their numbers already.
+    """
     log = Path(pipeline.sink.target) / "_spark_metadata"
     if pipeline.sink.kind is SinkKind.PARQUET and log.is_dir() and not (Path(place.checkpoint) / "metadata").exists():
         raise InvalidConfig(
@@ -145,7 +149,7 @@ def _writer(pipeline: Pipeline, planned: PipelineQuery, place: RunContext) -> "D
 
 
 def counted(rows: "DataFrame", name: str) -> "DataFrame":
-    """The count shows up in the query's progress under this name, at no extra pass."""
+    """Adds the number of rows to the query's progress under this name, without a second pass."""
     from pyspark.sql import functions as f
 
     return rows.observe(name, f.count(f.lit(1)).alias("count"))
@@ -158,9 +162,6 @@ def _to_topic(pipeline: Pipeline, planned: PipelineQuery, place: RunContext) -> 
     return rows.writeStream.format("headrace").options(**place.writing()).options(**pipeline.sink.options)
 
 
-# Tables
-
-
 def _to_table(pipeline: Pipeline, planned: PipelineQuery, place: RunContext) -> "DataStreamWriter":
     output = counted(planned.output, OUTPUT_COUNT)
     if planned.dead is None:
@@ -170,7 +171,7 @@ def _to_table(pipeline: Pipeline, planned: PipelineQuery, place: RunContext) -> 
 
 
 def _together(output: "DataFrame", dead: "DataFrame") -> "DataFrame":
-    """Rows and letters in one query: each line of it is one or the other."""
+    """Returns rows and dead-letter records as one frame, in which each line is one or the other."""
     from pyspark.sql import functions as f
 
     def only(frame: "DataFrame", column: str) -> "DataFrame":
@@ -182,7 +183,7 @@ def _together(output: "DataFrame", dead: "DataFrame") -> "DataFrame":
 def _add_both(pipeline: Pipeline, place: RunContext, both: "DataFrame", number: int) -> None:
     from pyspark.sql import functions as f
 
-    both.persist()  # read and decoded once, though it is written twice
+    both.persist()  # read and decoded once, although it is written twice
     try:
         letters = both.where(f.col(_LETTER).isNotNull()).select(f"{_LETTER}.*")
         options = write_options({**place.writing(), "checkpointLocation": place.checkpoint})
@@ -210,7 +211,7 @@ def _committed_batch(pipeline: Pipeline, place: RunContext, both: "DataFrame") -
 
 
 def _add_to_table(pipeline: Pipeline, place: RunContext, rows: "DataFrame", number: int) -> None:
-    """What happens to a micro-batch of a table: files first, then one commit that names them and the batch."""
+    """Adds a micro-batch to a table: writes the files, then commits files and batch number together."""
     from headrace.lake.table import Batch, commit_once
     from headrace.spark.pipeline.lake_writer import arrow_schema, write_files
 
@@ -222,7 +223,7 @@ def _add_to_table(pipeline: Pipeline, place: RunContext, rows: "DataFrame", numb
         return
     folder = f"{table.location.removeprefix('file://')}/data/{pipeline.name}-{number}-{uuid4().hex}"
     files = write_files(rows, folder, table.layout(arrow_schema(rows)))
-    # A copy that is fenced right behind this meets the table's own memory: the same batch is taken once.
+    # An instance that is fenced right after this check is stopped by the table's log, which accepts a batch once.
     if place.fence is not None:
         check_owner(cluster_for(place.client()), place.fence)
     if not commit_once(table, files, Batch(owner, number, {ENDS: ends})):
@@ -230,7 +231,7 @@ def _add_to_table(pipeline: Pipeline, place: RunContext, rows: "DataFrame", numb
 
 
 def table_owner(pipeline: Pipeline, place: RunContext) -> str:
-    """Under which name a table remembers the batches of this query."""
+    """Returns the owner name under which a table stores the last batch of this query."""
     return f"{pipeline.group}-{place.query_id()}"
 
 

@@ -1,10 +1,10 @@
-"""Where a pipeline begins and where a backfill ends, as offsets that are written down before anything is read.
+"""Start offsets of a pipeline and end offsets of a backfill, stored before anything is read.
 
     starts.json      {source: {topic: {partition: offset}}}       where the stream began
     backfill.json    {"until": {source: …}, "done": false}        history that is read first, up to exactly there
 
-Both stand in the pipeline's folder before its first batch does, so whoever is killed goes on with the same numbers.
-Partitions that are made later are read from their beginning, by the stream.
+Both are in the pipeline's state directory before its first batch, so that a pipeline that was killed continues with
+the same offsets. The stream reads partitions that are created later from their beginning.
 """
 
 import json
@@ -22,55 +22,57 @@ from headrace.pipeline.state import PipelineState
 from headrace.spark.pipeline.retry_topic import starting, subscription
 
 STARTS, BACKFILL = "starts", "backfill"
-BACKFILL_SUFFIX = "+backfill"  # no pipeline can be called so
-# History in pieces: what a kill has to repeat, and how often progress is told. A million records take seconds.
+BACKFILL_SUFFIX = "+backfill"  # not a valid pipeline name
+# Size of the batches of a backfill: what is repeated after a kill, and the interval of progress reports. A million
+# records take seconds.
 RECORDS_PER_BATCH = 1_000_000
 
 _START_OPTIONS = ("startingoffsets", "startingtimestamp", "startingoffsetsbytimestamp")
 
 
 def source_options(pipeline: Pipeline, bootstrap: str, source: Source) -> dict[str, str]:
-    """Of format("headrace"), as the pipeline's file has them."""
+    """Returns the options of format("headrace") for a source."""
     return {
         "kafka.bootstrap.servers": bootstrap,
         **subscription(pipeline, source),
         "startingOffsets": starting(pipeline, source),
         "includeHeaders": "true",
-        "kafka.isolation.level": "read_committed",  # what is rolled back was never there, so it must not be passed on
+        "kafka.isolation.level": "read_committed",  # aborted records must not be passed on
         "commitGroup": pipeline.group,
         **source.options,
     }
 
 
 def from_offsets(options: Mapping[str, str], starts: Json) -> dict[str, str]:
-    """The same options, beginning there, whatever they said before."""
+    """Returns the options with these start offsets instead of any others."""
     kept = {name: value for name, value in options.items() if name.lower() not in _START_OPTIONS}
     return {**kept, "startingOffsets": json.dumps(starts)} if starts else dict(options)
 
 
 def until_offsets(options: Mapping[str, str], ends: Json) -> dict[str, str]:
-    """The same options, ending there, in batches of a size that a backfill wants unless somebody has said otherwise."""
+    """Returns the options with these end offsets and, unless configured otherwise, the batch size of a backfill."""
     named = {name.lower() for name in options}
     limit = {} if "maxoffsetspertrigger" in named else {"maxOffsetsPerTrigger": str(RECORDS_PER_BATCH)}
     return {**with_archive(options), **limit, "untilOffsets": json.dumps(ends)}
 
 
 def with_archive(options: Mapping[str, str]) -> dict[str, str]:
-    """The same options, for a read that goes back as far as the topics' archives do: they hold what is committed, so
-    not for who reads the rest as well."""
+    """Returns the options of a read that includes the topics' archives. Archives hold committed records only, so
+    `read_uncommitted` sources are unchanged.
+    """
     named = {name.lower(): value for name, value in options.items()}
     committed = named.get("kafka.isolation.level") != "read_uncommitted"
     return {**options, "history": "true"} if committed and "history" not in named else dict(options)
 
 
 def has_begun(state: PipelineState) -> bool:
-    """Whether Spark has planned a batch: from there on its own offsets count."""
+    """Whether Spark has planned a batch. From there on the offsets in its checkpoint apply."""
     folder = state.checkpoint / "offsets"
     return folder.is_dir() and any(one.name.isdigit() for one in folder.iterdir())
 
 
 def unfinished_backfill(state: PipelineState) -> dict[str, Json] | None:
-    """Where it ends, by source; None if there is none, or it is done."""
+    """Returns the end of the backfill by source; None if there is no backfill, or it is done."""
     found = state.read(BACKFILL)
     if found is None or found["done"]:
         return None
@@ -83,7 +85,9 @@ def finish_backfill(state: PipelineState) -> None:
 
 
 def fix_start_offsets(state: PipelineState, pipeline: Pipeline, bootstrap: str) -> dict[str, Json]:
-    """Where the stream begins, or began: by source. Decided when nothing has been read, then kept."""
+    """Returns the start offsets of the stream by source. They are resolved until Spark has planned a batch, and fixed
+    afterwards.
+    """
     known: dict[str, Json] = state.read(STARTS) or {}
     if has_begun(state):
         return known
@@ -98,7 +102,7 @@ def fix_start_offsets(state: PipelineState, pipeline: Pipeline, bootstrap: str) 
 
 
 def _still_there(locator: OffsetResolver, partitions: list[TopicPartition], known: Positions) -> Positions:
-    """For the partitions there are now: one that was made since is read from its beginning."""
+    """Returns the offsets of the existing partitions. Partitions created since then start at their beginning."""
     return {**locator.earliest(one for one in partitions if one not in known)} | {
         one: known[one] for one in partitions if one in known
     }
@@ -107,13 +111,14 @@ def _still_there(locator: OffsetResolver, partitions: list[TopicPartition], know
 def fix_backfill_range(
     state: PipelineState, main: PipelineState, pipeline: Pipeline, bootstrap: str, start: str
 ) -> None:
-    """What is history: from `start` up to where the stream began, or to this moment if it has not begun.
+    """Fixes the range of a backfill: from `start` to the start of the stream, or to the current end if it has not
+    begun.
 
-    `state` is the pipeline's own folder (`main`) if the stream has not begun: it will go on from there. Else it is one
-    beside it, with a checkpoint of its own.
+    `state` is the pipeline's own state directory (`main`) if the stream has not begun, which then continues from
+    there. Otherwise it is a second one with its own checkpoint.
     """
     if state.read(BACKFILL) is not None:
-        return  # what was decided stays so
+        return  # the range is fixed
     bound = bound_of(offsets=start)
     with _locators(pipeline, bootstrap, archives=True) as locators:
         starts, until = {}, {}
@@ -128,7 +133,7 @@ def fix_backfill_range(
 
 
 def _ends(main: PipelineState, source: str, locator: OffsetResolver, partitions: list[TopicPartition]) -> Positions:
-    """Where the stream began; partitions that it found later have no history that it has not read."""
+    """Returns where the stream began. It reads later partitions from their beginning, so they need no backfill."""
     began = ends_of((main.read(STARTS) or {}).get(source, {}))
     firsts = locator.earliest(partitions)
     return {one: max(began.get(one, firsts[one]), firsts[one]) for one in partitions}
@@ -142,7 +147,7 @@ def _between(locator: OffsetResolver, bound: OffsetBound, partitions: list[Topic
 
 
 def check_backfill_apart(main: PipelineState, pipeline: Pipeline) -> None:
-    """Whether history can be read by a second query although the stream runs already."""
+    """Raises InvalidConfig unless a second query can read the history although the stream has begun."""
     if main.read(STARTS) is None:
         raise InvalidConfig(f"{pipeline.name}: its start offsets are unknown; reset it, then backfill it")
     if (main.checkpoint / "state").is_dir():
@@ -176,7 +181,8 @@ def _locators(
 
 def _locator(cluster: Cluster, options: ReadOptions) -> OffsetResolver:
     if options.history:
-        from headrace.archive.stream_history import ArchiveOffsetResolver  # pipelines without tables start without them
+        # Keeps the table libraries out of pipelines without archives.
+        from headrace.archive.stream_history import ArchiveOffsetResolver
 
         return ArchiveOffsetResolver(cluster, options.subscription)
     return OffsetResolver(cluster, options.subscription, read_committed=options.read_committed)

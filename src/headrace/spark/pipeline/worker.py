@@ -1,7 +1,7 @@
-"""The process that runs one pipeline: claims it, opens Spark, runs its queries, ends when asked.
+"""Worker process of one pipeline: claims the pipeline, opens Spark, and runs the queries until a stop request.
 
-Exit codes: 0 it is done or was asked to stop, 2 it makes no sense, 3 another copy has taken over (both: do not try
-again), 4 the disk of the state directory is full, 1 anything else.
+Exit codes: 0 success or stop request, 2 invalid pipeline, 3 another instance has taken over (do not restart after
+either), 4 the disk of the state directory is full, 1 any other error.
 """
 
 import argparse
@@ -31,9 +31,9 @@ from headrace.spark.session import open_session
 
 log = logging.getLogger(__name__)
 
-# A broker that is away for a while is waited for here, as the source does.
+# Time to wait for an unavailable broker, as in the source.
 PATIENCE_S = 300.0
-LOOK_PATIENCE_S = 2.0  # while somebody may want to stop us
+LOOK_PATIENCE_S = 2.0  # short, because a stop request may be pending
 STOP_SIGNALS = (signal.SIGTERM, signal.SIGINT)
 
 
@@ -65,7 +65,7 @@ def _run(pipeline: Pipeline, given: argparse.Namespace, cluster: Cluster) -> int
 
 
 def _look_for_newer(settings: ClientConfig, owner: ProducerIdentity) -> None:
-    """Fenced if there is a newer copy; a broker that is away says nothing about that."""
+    """Raises Fenced if there is a newer instance. An unavailable broker is logged and ignored."""
     cluster = Cluster(replace(settings, patience_s=LOOK_PATIENCE_S))
     try:
         check_owner(cluster, owner)
@@ -76,8 +76,11 @@ def _look_for_newer(settings: ClientConfig, owner: ProducerIdentity) -> None:
 
 
 def ended(claimed: Claim, error: Exception, *, was_asked: bool) -> int:
-    """Whatever ended the queries, the question is whether another copy was behind it; not to who wants to be gone."""
-    # No batch is left to finish, and the broker that is asked may be away for minutes.
+    """Returns the exit code after an error of the queries. Checks whether another instance has taken over, unless a
+    stop was requested.
+    """
+    # Signals end the process at once: no batch is left to finish, and an unavailable broker may delay the check by
+    # minutes.
     for number in STOP_SIGNALS:
         signal.signal(number, signal.SIG_DFL)
     newer = None if was_asked else claimed.lost_to()
@@ -124,6 +127,6 @@ if __name__ == "__main__":
     code = main(sys.argv[1:])
     try:
         sys.stderr.flush()
-    except OSError:  # the log is on a full disk: Python would exit with a code of its own
+    except OSError:  # the log is on a full disk: Python would exit with another code
         os._exit(code)
     sys.exit(code)

@@ -1,1 +1,1 @@
-"""spark.sql: SQL over topics, their archives and lake tables, by a Spark that stays between the queries."""
+"""spark.sql: SQL over topics, their archives and lake tables, in a Spark session that stays open between queries."""

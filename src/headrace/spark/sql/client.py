@@ -1,7 +1,7 @@
-"""The client of the SQL server, and its protocol.
+"""Client of the SQL server, and its protocol:
 
-request    one line of JSON
-answer     one line of JSON: {"rows"} or {"error", "hint"}; rows follow as an Arrow stream
+request     one line of JSON
+response    one line of JSON: {"rows"} or {"error", "hint"}; rows follow as an Arrow stream
 """
 
 import json
@@ -26,13 +26,15 @@ if TYPE_CHECKING:
 
 
 FOLDER_VARIABLE = "HEADRACE_SQL"
-# A query is text that people write; more than this is none.
+# Queries are written by people; a larger one is not a query.
 REQUEST_BYTES_MAX = 4 * 1024 * 1024
-SOCKET_PATH_BYTES_MAX = 107  # of the kernel's address, with its last byte 0
+SOCKET_PATH_BYTES_MAX = 107  # limit of the kernel's socket address, without its last byte 0
 
 
 def folder() -> Path:
-    """Where the server is met: $HEADRACE_SQL, or the place for such things in the user's home. Closed to others."""
+    """Returns the server's directory, accessible to its user only: under $HEADRACE_SQL, or under the user's state
+    directory.
+    """
     named = os.environ.get(FOLDER_VARIABLE)
     base = os.environ.get("XDG_STATE_HOME") or Path.home() / ".local" / "state"
     place = (Path(named) if named else Path(base) / "headrace" / "sql") / _version()
@@ -44,7 +46,9 @@ def folder() -> Path:
 
 
 def _version() -> str:
-    """Servers of other versions and other Pythons answer by other rules; each of them is met elsewhere."""
+    """Identifies version and Python. Each combination has a server of its own, because protocols and packages may
+    differ.
+    """
     return sha256(f"{__version__} {sys.executable}".encode()).hexdigest()[:8]
 
 
@@ -53,7 +57,7 @@ def send_line(connection: socket.socket, value: dict[str, Any]) -> None:
 
 
 def receive_line(connection: socket.socket) -> dict[str, Any] | None:
-    """None: the other side has gone."""
+    """Returns one message; None if the peer has closed the connection."""
     line = bytearray()
     while not line.endswith(b"\n"):
         byte = connection.recv(1) if len(line) < REQUEST_BYTES_MAX else b""
@@ -64,7 +68,7 @@ def receive_line(connection: socket.socket) -> dict[str, Any] | None:
     return value
 
 
-# A JVM that has not come up after this is not going to, even on a busy machine.
+# A JVM that has not started after this time will not start, even on a busy host.
 START_PATIENCE_S = 120.0
 IDLE_S = 900.0
 STOP_PATIENCE_S = 30.0
@@ -73,7 +77,7 @@ REPLACED_MAX = 1
 
 
 class QueryFailed(InvalidConfig):
-    """The query makes no sense, or Spark gave up on it."""
+    """The query is invalid, or Spark failed to run it."""
 
     def __init__(self, text: str, hint: str) -> None:
         super().__init__(text)
@@ -81,17 +85,17 @@ class QueryFailed(InvalidConfig):
 
 
 class ServerFailed(HeadraceError):
-    """No server could be started; its log says why."""
+    """The server could not be started. Its log has the reason."""
 
 
 @dataclass(frozen=True, slots=True)
 class Rows:
-    count: int  # also of those that were not asked for
+    count: int  # including rows beyond rows_max
     reader: "pa.RecordBatchReader"
 
 
 def query(sql: str, bootstrap: str, tables: Mapping[str, str], *, idle_s: float = IDLE_S) -> "pa.Table":
-    """All rows at once."""
+    """Runs a query and returns all rows."""
     with open_query(sql, bootstrap, tables, idle_s=idle_s) as rows:
         return rows.reader.read_all()
 
@@ -106,7 +110,7 @@ def open_query(
     rows_max: int | None = None,
     distinct_names: bool = False,
 ) -> Iterator[Rows]:
-    """The rows, as they are read from the server; at most `rows_max` of them."""
+    """Runs a query. Yields a reader of at most `rows_max` rows, which are read from the server as needed."""
     import pyarrow as pa
 
     request: dict[str, Any] = {"sql": sql, "bootstrap": bootstrap, "tables": dict(tables)}
@@ -120,7 +124,7 @@ def open_query(
 
 
 def _asked(request: dict[str, Any], idle_s: float) -> tuple[socket.socket, dict[str, Any]]:
-    """The server's first line; a server whose Spark had ended before is replaced."""
+    """Returns the connection and the first line of the response. Replaces a server whose Spark has ended."""
     for _ in range(REPLACED_MAX + 1):
         connection = _connected(folder(), idle_s)
         send_line(connection, request)
@@ -135,7 +139,7 @@ def _asked(request: dict[str, Any], idle_s: float) -> tuple[socket.socket, dict[
 
 
 def stop() -> bool:
-    """False: there was none."""
+    """Stops the server. Returns False if there was none."""
     try:
         with _connect(folder()) as connection:
             send_line(connection, {"stop": True})
@@ -169,7 +173,7 @@ def _connected(place: Path, idle_s: float) -> socket.socket:
         except OSError:
             if child.poll() not in (None, 0):
                 raise ServerFailed(f"the SQL server ended at once: {_log_tail(place)}") from None
-            if child.poll() == 0:  # one that is about to end had the directory's lock
+            if child.poll() == 0:  # the lock was held by a server that is about to end
                 child = _start(place, idle_s)
         time.sleep(0.05)
     raise ServerFailed(f"the SQL server did not come up in {START_PATIENCE_S:.0f} s; its log is {place / 'log'}")

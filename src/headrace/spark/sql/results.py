@@ -1,8 +1,8 @@
-"""The rows of a query on their way to the client, in memory that does not grow with them.
+"""Transfers rows of a query to the client in bounded memory.
 
-Spark's own way to Arrow gathers the whole result in the JVM and again in Python. Here each task writes its rows to a
-file in the server's directory, small ones travel with the task's answer, and the server sends them in the order of the
-tasks.
+Spark's own conversion to Arrow collects the whole result in the JVM and again in Python. Here each task writes its
+rows to a file in the server's directory, or returns them inline if they are few, and the server sends them in task
+order.
 """
 
 from collections.abc import Iterator, Sequence
@@ -23,10 +23,10 @@ if TYPE_CHECKING:
     from pyspark.sql.types import DataType, StructType
 
 DIRECTORY = "results"
-# What a task sends without a file. Thousands of tasks stay far below what Spark lets a job send (1 GiB).
+# What a task returns without a file. Results of thousands of tasks stay far below Spark's limit for a job (1 GiB).
 INLINE_BYTES = 64 * 1024
 _WRITTEN = "task int, rows bigint, path string, inline binary"
-# Arrow, JSON and Parquet have no form for them that readers share, so they become Spark's text.
+# Types without a common representation in Arrow, JSON and Parquet. They are converted to Spark's text.
 _AS_TEXT = ("daytimeinterval", "yearmonthinterval", "interval", "variant", "void", "time")
 
 
@@ -62,7 +62,7 @@ class Result:
 
 
 def check_names(schema: "StructType") -> None:
-    """JSON objects and Parquet files have no two columns with one name."""
+    """Rejects duplicate column names, which JSON objects and Parquet files cannot have."""
     seen: set[str] = set()
     for name in schema.names:
         if name in seen:
@@ -87,7 +87,7 @@ def _structs(kind: "DataType") -> "Iterator[StructType]":
 
 @contextmanager
 def result_of(rows: "DataFrame", directory: Path) -> Iterator[Result]:
-    """Runs the query; the files are there for as long as the context."""
+    """Runs the query. The files exist for the duration of the context."""
     from pyspark.sql.pandas.types import to_arrow_schema
 
     place = directory / DIRECTORY / uuid4().hex
@@ -103,7 +103,7 @@ def result_of(rows: "DataFrame", directory: Path) -> Iterator[Result]:
 
 
 def _shown(rows: "DataFrame") -> "DataFrame":
-    """Columns under names of their own: two may have the same, and Spark takes a dot in one for a field."""
+    """Renames the columns: names may occur twice, and Spark interprets a dot in one as a field access."""
     from pyspark.sql import functions as f
 
     rows = rows.toDF(*(f"c{number}" for number, _ in enumerate(rows.columns)))
@@ -134,7 +134,7 @@ def _run(rows: "DataFrame", place: str) -> list[Piece]:
 
 
 def _written(batches: Iterator[pa.RecordBatch], place: str) -> Iterator[pa.RecordBatch]:
-    """In a task: its rows as one Arrow stream, inline if it is small."""
+    """In a task: writes its rows as one Arrow stream, inline if it is small."""
     from pyspark import TaskContext
 
     context = TaskContext.get()

@@ -1,7 +1,7 @@
-"""A Spark that stays between queries, behind a socket that only its user can open.
+"""SQL server: a Spark session that stays open between queries, on a Unix socket that only its user can open.
 
-Started by the first `headrace sql`, ends by itself when nobody has asked for a while. Each query has a session of its
-own, so that views of one never show in another; a client that goes away takes its query along.
+Started by the first `headrace sql`; ends after an idle time. Each query has a session of its own, so that views of
+one are invisible to others. A query is cancelled when its client disconnects.
 """
 
 import contextlib
@@ -37,9 +37,9 @@ log = logging.getLogger(__name__)
 QUERIES_AT_ONCE = 4
 LOOK_EVERY_S = 1.0
 CANCEL_AGAIN_S = 0.1
-# A broker that is away should not make a person wait as long as a job.
+# Limit for an unavailable broker: interactive users wait less long than jobs.
 PATIENCE_S = 10.0
-# Of a query during which Spark ended. The client starts another server for the next one.
+# Response to a query during which Spark ended. The client starts another server for the next query.
 SPARK_ENDED = {
     "error": "Spark's Java process ended while it ran the query; it may have run out of memory",
     "hint": "PYSPARK_SUBMIT_ARGS='--driver-memory 4g pyspark-shell' gives more to the one that the next query starts",
@@ -61,11 +61,11 @@ class SqlServer:
         self._stop.set()
 
     def serve(self) -> None:
-        """Until asked to stop, until there was no request for too long, or until Spark has ended."""
+        """Serves until a stop request, until the idle time has passed, or until Spark has ended."""
         self._path.unlink(missing_ok=True)
-        rmtree(self._directory / DIRECTORY, ignore_errors=True)  # of a server that was killed
+        rmtree(self._directory / DIRECTORY, ignore_errors=True)  # left by a server that was killed
         with socket.socket(socket.AF_UNIX) as listener, ThreadPoolExecutor(QUERIES_AT_ONCE) as pool:
-            # Clients find it when it listens, and never before others are kept out.
+            # The socket is renamed when it listens and has its permissions, so that clients never find it earlier.
             unfinished = self._path.with_suffix(".new")
             unfinished.unlink(missing_ok=True)
             listener.bind(str(unfinished))
@@ -73,21 +73,23 @@ class SqlServer:
             listener.listen()
             unfinished.rename(self._path)
             listener.settimeout(LOOK_EVERY_S)
-            # Without its socket, say because somebody cleared the folder, nobody can ask it anything.
+            # Without its socket, for example after the directory was emptied, no client can reach the server.
             while not self._stop.is_set() and not self._is_idle() and self._path.exists() and self._has_spark():
                 with contextlib.suppress(TimeoutError):
                     pool.submit(self._answer, listener.accept()[0])
         self._path.unlink(missing_ok=True)
 
     def _has_spark(self) -> bool:
-        """Its Java process may have ended, for want of memory or by another's hand; no query would work any more."""
+        """Whether Spark works. Its Java process may have ended, because of memory or a signal; no query would succeed
+        then.
+        """
         context = self._spark.sparkContext
         process = getattr(context._gateway, "proc", None)
         if process is not None and process.poll() is not None:
             return False
         try:
             return not context._jsc.sc().isStopped()
-        except Exception:  # Py4J has many ways to say that nothing listens
+        except Exception:  # Py4J raises many exceptions for an unreachable JVM
             log.warning("Spark does not respond", exc_info=True)
             return False
 
@@ -133,7 +135,7 @@ class SqlServer:
             if not self._has_spark():
                 send_line(connection, SPARK_ENDED)
             elif isinstance(error, OSError):
-                raise  # the client has gone
+                raise  # the client has disconnected
             else:
                 send_line(connection, told(error, request.get("topics", [])))
         finally:
@@ -160,7 +162,9 @@ class SqlServer:
         return rows
 
     def _cancel_when_gone(self, connection: socket.socket, group: str, over: threading.Event) -> None:
-        """Again and again: a query is several jobs, one after the other, and only those that run are cancelled."""
+        """Cancels the query when its client disconnects. Repeated, because a query runs several jobs one after the
+        other and only running jobs can be cancelled.
+        """
         with contextlib.suppress(OSError):
             if connection.recv(1):
                 return
@@ -169,7 +173,7 @@ class SqlServer:
 
 
 def told(error: Exception, names: list[str]) -> dict[str, str]:
-    """What a person needs of an exception of Spark's or of ours."""
+    """Returns message and hint of an exception of Spark or headrace, for display."""
     text = str(error).strip().partition("\n")[0]
     condition, parameters = _condition(error)
     hint = ""
@@ -182,7 +186,7 @@ def told(error: Exception, names: list[str]) -> dict[str, str]:
 
 
 def _condition(error: Exception) -> tuple[str, dict[str, str]]:
-    """What Spark calls it, and what it says about it."""
+    """Returns Spark's error condition and its parameters."""
     from pyspark.errors import PySparkException
 
     if not isinstance(error, PySparkException):
@@ -191,19 +195,21 @@ def _condition(error: Exception) -> tuple[str, dict[str, str]]:
 
 
 def main(arguments: list[str]) -> int:
-    """FOLDER IDLE-SECONDS. The lock is held for life, so that a folder has one server."""
+    """Arguments: directory and idle seconds. The lock is held until the process ends, so that a directory has one
+    server.
+    """
     folder, idle_s = Path(arguments[0]), float(arguments[1])
     logging.basicConfig(level=logging.INFO, stream=sys.stderr, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
     descriptor = os.open(folder / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except OSError:
-        return 0  # somebody else was faster, and will answer
+        return 0  # another server was faster and will serve the request
     spark = open_session("headrace-sql")
-    spark.sql("select 1").toArrow()  # the first query pays for a lot of loading
+    spark.sql("select 1").toArrow()  # loads what the first query would otherwise wait for
     server = SqlServer(spark, folder, idle_s)
     for number in (signal.SIGTERM, signal.SIGINT):
-        signal.signal(number, server.ask_to_stop)  # else the JVM would outlive us by a while
+        signal.signal(number, server.ask_to_stop)  # without it the JVM would outlive this process for a while
     server.serve()
     with contextlib.suppress(Exception):  # its Java process may have ended before
         spark.stop()

@@ -1,7 +1,7 @@
-"""Topics and tables under the names that a query calls them by.
+"""Temporary views for the topics and tables of a query.
 
-A topic is its archive and what follows it (`archive/history.py`); Spark reads the archive's files itself, so that
-columns which nobody asks for are not read and filters skip row groups.
+A topic is its archive followed by its later records (`archive/history.py`). Spark reads the archive's files itself,
+so unused columns are not read and filters skip row groups.
 """
 
 import json
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 
 def make_views(spark: "SparkSession", cluster: Cluster, query: str, tables: Mapping[str, str]) -> list[str]:
-    """Views for every table, and for every topic that the query mentions; the topics there are."""
+    """Creates views for every table and for every topic that occurs in the query. Returns the names of all topics."""
     for name, place in tables.items():
         table_frame(spark, place).createOrReplaceTempView(f"`{name}`")
     topics = cluster.patiently("listing topics", lambda: cluster.topics(None))
@@ -34,7 +34,9 @@ def make_views(spark: "SparkSession", cluster: Cluster, query: str, tables: Mapp
 
 
 def mentioned(query: str, names: Iterable[str]) -> list[str]:
-    """The names that occur in the query as words or in backticks. One too many costs a look, one too few the query."""
+    """Returns the names that occur in the query as words or in backticks. A name too many costs a lookup; one too few
+    would fail the query.
+    """
     found = [name for name in names if re.search(rf"(?<![\w`-]){re.escape(name)}(?![\w-])|`{re.escape(name)}`", query)]
     for one, other in pairwise(sorted(found, key=str.lower)):
         if one.lower() == other.lower():
@@ -43,7 +45,7 @@ def mentioned(query: str, names: Iterable[str]) -> list[str]:
 
 
 def table_frame(spark: "SparkSession", place: str) -> "DataFrame":
-    """A Delta or Iceberg table in its newest version, anything else as Parquet."""
+    """Returns a Delta or Iceberg table in its newest version, anything else as Parquet."""
     from headrace.pipeline.definition import Source
     from headrace.spark.pipeline.query import open_table
 
