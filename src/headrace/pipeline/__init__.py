@@ -1,1 +1,1 @@
-"""pipeline: pipeline definitions, state, supervision, progress, dead letters. No Spark."""
+"""pipeline: pipeline definitions, state, supervision, progress, dead-letter records. Does not import Spark."""

@@ -1,15 +1,12 @@
-"""Dead-letter records: their format, and retrying them.
+"""Dead-letter records: their format, and `headrace pipeline retry-dead`.
 
-Dead letters as values: what one says of itself, and which of them were sent again. Pure.
+A dead-letter record is the original record with additional headers after its own (`spark/pipeline/query.py` writes
+them). `retry-dead` produces dead-letter records to their original partition or to the retry topic, each at most once.
 
-A dead letter is the record as it was, with notes behind its own headers (`spark/pipeline/query.py` writes them). Which
-letters were sent again stands in a topic beside theirs: every record of it names ranges of offsets, by partition.
-
-`headrace pipeline retry-dead`: dead letters go back to the partition they came from, each at most once.
-
-The records and the note that they were sent are one transaction under an id that belongs to the dead-letter topic: a
-process that dies leaves either both or neither, and of two that retry at once the later one fences the earlier. The
-notes are a topic, `<dead letters>.retried`, so whoever wonders what was retried can read it with any tool.
+Retried offsets are recorded in the topic `<dead letters>.retried`, which any tool can read: every record of it
+contains ranges of offsets by partition. The retried records and this record are one transaction with a transactional
+id that belongs to the dead-letter topic. A process that dies leaves both or neither, and of two concurrent retries
+the later one fences the earlier.
 """
 
 import json
@@ -38,30 +35,32 @@ DEAD_TOPIC = "headrace.topic"
 DEAD_PARTITION = "headrace.partition"
 DEAD_OFFSET = "headrace.offset"
 DEAD_TIMESTAMP = "headrace.timestamp"
-DEAD_SOURCE = "headrace.source"  # before the others: which source of the pipeline the record does not fit
-DEAD_LETTER = "headrace.letter"  # of a record in the retry topic: partition:offset of its letter, behind the others
-KEPT = {"retention.ms": "-1"}  # of topics that hold the only copy of something
-# In this order, behind the record's own.
+DEAD_SOURCE = "headrace.source"  # precedes the others: the source of the pipeline that rejected the record
+# Of a record in the retry topic, after the others: partition:offset of the dead-letter record.
+DEAD_LETTER = "headrace.letter"
+KEPT = {"retention.ms": "-1"}  # for topics whose records exist nowhere else
+# In this order, after the record's own headers.
 DEAD_HEADERS = (DEAD_ERROR, DEAD_PIPELINE, DEAD_TOPIC, DEAD_PARTITION, DEAD_OFFSET, DEAD_TIMESTAMP)
 
 
 class DeadLetter(NamedTuple):
-    place: TopicPartition  # of the letter itself
+    place: TopicPartition  # of the dead-letter record
     offset: int
     pipeline: str
     error: str
-    source: TopicPartition  # where the record lay
+    source: TopicPartition  # partition of the original record
     source_offset: int
     timestamp: int
     key: bytes | None
     value: bytes | None
-    headers: Headers  # the record's own
-    reader: str = (
-        ""  # the source of the pipeline that the record did not fit; letters of earlier versions do not say it
-    )
+    headers: Headers  # of the original record
+    # The source of the pipeline that rejected the record; empty in dead-letter records of earlier versions.
+    reader: str = ""
 
     def to_retry(self, topic: str) -> "DeadLetter":
-        """The same for the retry topic: with the notes behind the record's own headers, and its letter's place."""
+        """Returns the record for the retry topic: with the dead-letter headers after its own, and the dead-letter
+        record's position.
+        """
         said = (self.error, self.pipeline, self.source.topic, self.source.partition, self.source_offset, self.timestamp)
         notes = [(name, str(text).encode()) for name, text in zip(DEAD_HEADERS, said, strict=True)]
         letter = (DEAD_LETTER, f"{self.place.partition}:{self.offset}".encode())
@@ -70,7 +69,7 @@ class DeadLetter(NamedTuple):
 
 
 def letter_of(place: TopicPartition, record: Record) -> DeadLetter | None:
-    """None if the record is no letter of a pipeline: somebody else wrote it there."""
+    """Parses a record of a dead-letter topic. None if another producer wrote it."""
     own, notes = record.headers[: -len(DEAD_HEADERS)], record.headers[-len(DEAD_HEADERS) :]
     if tuple(name for name, _ in notes) != DEAD_HEADERS:
         return None
@@ -91,10 +90,10 @@ def letter_of(place: TopicPartition, record: Record) -> DeadLetter | None:
 
 @dataclass(frozen=True, slots=True)
 class Chosen:
-    """Which letters are meant: of one pipeline, and of those perhaps only some."""
+    """Selects dead-letter records: of one pipeline, and optionally by error and number."""
 
     pipeline: str
-    error: str | None = None  # a piece of the error's text, in either case
+    error: str | None = None  # substring of the error message, case-insensitive
     limit: int | None = None
 
     def of(self, letters: Iterable[DeadLetter], done: "Retried") -> Iterator[DeadLetter]:
@@ -112,7 +111,7 @@ class Chosen:
 
 @dataclass
 class Retried:
-    """Letters that were sent again."""
+    """Offsets of dead-letter records that were retried."""
 
     offsets: dict[int, set[int]] = field(default_factory=dict)
 
@@ -127,7 +126,7 @@ class Retried:
 
 
 def entry_of(letters: Iterable[DeadLetter], pipeline: str, at_ms: int) -> bytes:
-    """What is remembered of a handful of letters."""
+    """Returns the record for the `.retried` topic with these dead-letter records."""
     by_partition: dict[int, list[int]] = {}
     for letter in letters:
         by_partition.setdefault(letter.place.partition, []).append(letter.offset)
@@ -146,29 +145,29 @@ def _ranges(offsets: list[int]) -> list[list[int]]:
 
 
 def homeless(letters: Iterable[DeadLetter], partitions: Mapping[str, Iterable[int]]) -> list[DeadLetter]:
-    """Those whose topic or partition is not there any more."""
+    """Returns the dead-letter records whose original topic or partition no longer exists."""
     return [one for one in letters if one.source.partition not in set(partitions.get(one.source.topic, ()))]
 
 
-# Records of one transaction. Readers of committed data wait for its end, and a kill repeats at most so many.
+# Records per transaction. `read_committed` consumers wait for its end, and a kill repeats at most this many.
 LETTERS_PER_TRANSACTION = 1000
 TRANSACTION_TIMEOUT_MS = 60_000
 WAIT_S = 60.0
-# As much as the producer's queue holds. librdkafka's own limit of 1 MB would stop the retry at the first larger letter,
-# and with it all that come behind; what a topic takes is the broker's business.
+# The size of the producer's queue. librdkafka's default of 1 MB would stop the retry at the first larger record and
+# block those behind it. The broker enforces the topic's limit.
 LETTER_BYTES_MAX = 64 * 1024 * 1024
 CLIENT_ID = "headrace-retry-dead"
 
 
 class RetryFailed(HeadraceError):
-    """Sending stopped midway; what the message says was sent was sent for good."""
+    """Sending failed midway. Records that the message counts as sent are committed."""
 
 
 class Summary(NamedTuple):
-    """Of the letters that were meant: how many there are by error, and how many of them cannot go back."""
+    """Result of a selection: number of dead-letter records by error, and of those that cannot be returned."""
 
     by_error: Counter[str]
-    homeless: Counter[str]  # by topic or partition that is gone
+    homeless: Counter[str]  # by missing topic or partition
     sent: int
 
 
@@ -178,11 +177,14 @@ class DeadLetters:
     def __init__(
         self, bootstrap: str, topic: str, security: SecurityConfig | None = None, retry_topic: str | None = None
     ) -> None:
-        """With a retry topic letters go there, with their notes; without one to the partition they came from."""
+        """With a retry topic records are retried there, with their dead-letter headers; otherwise in their original
+        partition.
+        """
         settings = ClientConfig(bootstrap=bootstrap, security=security or SecurityConfig(), client_id=CLIENT_ID)
         self._settings = settings
         self._cluster = Cluster(settings)
-        self._reading = Cluster(settings)  # a fetch is always on its way there, so nobody else may ask on it
+        # Its connections always have a fetch in flight, so other requests use their own.
+        self._reading = Cluster(settings)
         self.topic, self._retry_topic = topic, retry_topic
         self.ledger = f"{topic}.retried"
 
@@ -191,7 +193,7 @@ class DeadLetters:
         self._reading.close()
 
     def look(self, chosen: Chosen) -> Summary:
-        """What `retry` would do now."""
+        """Returns what `retry` would do, without sending anything."""
         summary = Summary(Counter(), Counter(), 0)
         for letters in _handfuls(chosen.of(self._letters(), self._retried())):
             self._sorted_out(letters, summary)
@@ -202,7 +204,7 @@ class DeadLetters:
         if self._retry_topic is not None:
             create_topic_if_missing(self._cluster, self._retry_topic, KEPT)
         producer = self._producer()
-        retried = self._retried()  # after the fence: nobody adds to it any more but this process
+        retried = self._retried()  # read after the fence, so that no other process adds to it
         summary = Summary(Counter(), Counter(), 0)
         for letters in _handfuls(chosen.of(self._letters(), retried)):
             going = self._sorted_out(letters, summary)
@@ -223,7 +225,7 @@ class DeadLetters:
         return retried
 
     def _sorted_out(self, letters: Sequence[DeadLetter], summary: Summary) -> list[DeadLetter]:
-        """Counts them, and leaves those that can go."""
+        """Counts the records by error and returns those that can be sent."""
         if self._retry_topic is not None:
             summary.by_error.update(letter.error for letter in letters)
             return list(letters)
@@ -276,7 +278,7 @@ class DeadLetters:
                     timestamp=letter.timestamp,
                     headers=headers,
                 )
-            except BufferError:  # the queue is full: room comes as answers do
+            except BufferError:  # the queue is full; delivery reports free space
                 producer.poll(0.1)
             else:
                 producer.poll(0)

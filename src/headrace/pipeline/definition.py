@@ -1,7 +1,7 @@
-"""What a pipeline is, as values: sources, a transform, a sink, and what becomes of records that do not fit.
+"""Pipeline definitions as values: sources, transform, sink, and the handling of records that do not decode.
 
-Nothing here reads a file or knows Spark. `parser.py` and `python_api.py` make these values, `spark/pipeline/query.py`
-turns them into a query.
+Pure; performs no I/O and does not import Spark. `parser.py` and `python_api.py` create these values, and
+`spark/pipeline/query.py` builds queries from them.
 """
 
 from collections.abc import Mapping
@@ -9,14 +9,14 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any
 
-# A part of a pipeline file, by its keys from the outermost inwards: ("sources", "orders", "schema").
+# A part of a pipeline file as a path of keys from the outermost: ("sources", "orders", "schema").
 FieldPath = tuple[str, ...]
 SQL: FieldPath = ("sql",)
-FUNCTION: FieldPath = ("def",)  # of a Python file
+FUNCTION: FieldPath = ("def",)  # the function of a Python file
 
 
 class Format(StrEnum):
-    """What the bytes of a record's value are."""
+    """Encoding of record values."""
 
     JSON = "json"
     AVRO = "avro"
@@ -35,7 +35,8 @@ class SinkKind(StrEnum):
 
 
 UNIT_MS = {"millisecond": 1, "second": 1000, "minute": 60_000, "hour": 3_600_000, "day": 86_400_000}
-# Spark takes some seconds for its first batch, and many on a busy machine: a short trigger is no reason for an alarm.
+# Spark's first batch takes some seconds, and many on a busy host. A short trigger interval must not cause a false
+# alarm.
 STALLED_AFTER_MS_MIN = 60_000
 
 
@@ -46,19 +47,20 @@ class OutputMode(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Decoding:
-    """How the value of a record becomes columns."""
+    """How record values are decoded to columns."""
 
     format: Format = Format.RAW
     schema: str | None = None  # Spark DDL for JSON and CSV, JSON for Avro, the text of a .proto for Protobuf
-    message: str | None = None  # the message of a .proto
-    registry: str | None = None  # where the schema ids of Confluent's wire format are looked up
-    schema_file: str | None = None  # where the schema was read from, if that is not the pipeline's own file
-    options: Mapping[str, str] = field(default_factory=dict)  # see values/rules.py; and the subject of a registry
+    message: str | None = None  # the message type of a .proto
+    registry: str | None = None  # URL of the schema registry for Confluent's wire format
+    schema_file: str | None = None  # the file of the schema, unless it is in the pipeline's own file
+    # See formats/decoding_rules.py; also the subject of a registry.
+    options: Mapping[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Watermark:
-    """Event time: the column, and how late a row may be before it is left out of windows and joins."""
+    """Event time: the column, and how late a row may be before windows and joins drop it."""
 
     column: str
     delay: str
@@ -66,12 +68,12 @@ class Watermark:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Source:
-    """A topic (or several, or a lake table), by the name under which the transform knows it."""
+    """One or several topics, or a lake table, under the name that the transform uses."""
 
     name: str
     topics: tuple[str, ...] = ()
     pattern: str | None = None
-    table: str | None = None  # a path of a Delta table or Parquet folder: read whole, for lookups
+    table: str | None = None  # path of a Delta table or Parquet directory: read whole, for lookups
     decoding: Decoding = field(default_factory=Decoding)
     watermark: Watermark | None = None
     rejects: Mapping[str, str] = field(default_factory=dict)  # reason → condition on the decoded row
@@ -87,7 +89,7 @@ class Source:
 class Sink:
     kind: SinkKind
     target: str = ""  # a topic or a path
-    format: Format = Format.JSON  # of a record's value: JSON of all columns, or the column `value` as it is (raw, text)
+    format: Format = Format.JSON  # JSON of all columns, or the column `value` unchanged (raw, text)
     key: str | None = None  # a SQL expression over the transform's columns
     partition_by: tuple[str, ...] = ()
     options: Mapping[str, str] = field(default_factory=dict)
@@ -99,15 +101,16 @@ class Pipeline:
     sources: tuple[Source, ...]
     sink: Sink
     sql: str | None = None
-    function: Any = None  # from DataFrames, by the names of the sources, to a DataFrame; instead of `sql`
-    dead_letters: str | None = None  # a topic; without one a record that does not fit stops the pipeline
-    retry_topic: str | None = None  # where `retry-dead` sends letters; read beside the sources, by this pipeline alone
+    function: Any = None  # takes DataFrames by the names of the sources and returns a DataFrame; instead of `sql`
+    dead_letters: str | None = None  # a topic; without one a record that does not decode stops the pipeline
+    # Where `retry-dead` sends dead-letter records; read beside the sources by this pipeline only.
+    retry_topic: str | None = None
     trigger: str = "1 second"
     output_mode: OutputMode = OutputMode.APPEND
-    stalled_after_triggers: int = 30  # no progress for so long is an alert
+    stalled_after_triggers: int = 30  # trigger intervals without progress that are a stall
     spark: Mapping[str, str] = field(default_factory=dict)
     file: str = ""
-    lines: Mapping[FieldPath, int] = field(default_factory=dict)  # of the file: where the text of each part begins
+    lines: Mapping[FieldPath, int] = field(default_factory=dict)  # first line of each part of the file
 
     def line_at(self, place: FieldPath) -> int:
         return line_at(self.lines, place)
@@ -118,19 +121,21 @@ class Pipeline:
 
     @property
     def stalled_after_ms(self) -> int:
-        """No progress for so long is an alert. A pipeline that reads once has no triggers to count."""
+        """Time without progress after which the pipeline is stalled. The minimum for a pipeline without a trigger
+        interval.
+        """
         number, _, unit = self.trigger.partition(" ")
         trigger_ms = int(number) * UNIT_MS[unit.rstrip("s")] if number.isdigit() else 0
         return max(self.stalled_after_triggers * trigger_ms, STALLED_AFTER_MS_MIN)
 
     @property
     def group(self) -> str:
-        """The consumer group to which positions are committed, so that every Kafka tool sees the lag."""
+        """The consumer group to which offsets are committed, so that Kafka tools show the lag."""
         return f"headrace-pipeline-{self.name}"
 
 
 def line_at(lines: Mapping[FieldPath, int], place: FieldPath) -> int:
-    """Of a part of the file, or of what stands around it; 0 if nobody knows."""
+    """Returns the line of a part of the file, or of the nearest enclosing part; 0 if unknown."""
     while place and place not in lines:
         place = place[:-1]
     return lines.get(place, 0)

@@ -1,4 +1,4 @@
-"""What is wrong with a pipeline file, and on which line."""
+"""Errors of a pipeline file, with their lines."""
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -7,12 +7,12 @@ from dataclasses import dataclass
 from headrace.model.errors import InvalidConfig
 from headrace.pipeline.definition import FieldPath
 
-_PLACE = "headrace_place"  # an attribute of an exception
+_PLACE = "headrace_place"  # attribute of an exception
 
 
 @dataclass(frozen=True, slots=True)
 class Problem:
-    line: int  # from 1; 0 if it concerns the whole file
+    line: int  # from 1; 0 for the whole file
     text: str
 
     def said(self, file: str) -> str:
@@ -20,7 +20,7 @@ class Problem:
 
 
 class InvalidPipelineError(InvalidConfig):
-    """Every reason why a pipeline file cannot be used, not only the first."""
+    """A pipeline file is invalid. Contains all problems, not only the first."""
 
     def __init__(self, file: str, problems: Sequence[Problem]) -> None:
         ordered = sorted(problems, key=lambda problem: problem.line)
@@ -30,7 +30,7 @@ class InvalidPipelineError(InvalidConfig):
 
 
 class SchemaMistake(InvalidConfig):
-    """A schema that makes no sense, and on which of its own lines; 0 if that is not known."""
+    """A schema is invalid, at a line of its own text; 0 if unknown."""
 
     def __init__(self, text: str, line: int = 0) -> None:
         super().__init__(text)
@@ -39,7 +39,7 @@ class SchemaMistake(InvalidConfig):
 
 @contextmanager
 def concerning(*place: str) -> Iterator[None]:
-    """What goes wrong inside is about this part of the file. Of several around each other the innermost is right."""
+    """Attaches this part of the file to exceptions. The innermost of nested contexts applies."""
     try:
         yield
     except Exception as error:

@@ -1,4 +1,4 @@
-"""How a pipeline reaches its cluster: who its sources say they are, it is in everything that it does there."""
+"""Client configuration of a pipeline's own requests: uses the credentials of its sources."""
 
 from collections.abc import Mapping
 
@@ -11,7 +11,9 @@ _BOOTSTRAP = "kafka.bootstrap.servers"
 
 
 def security_options(pipeline: Pipeline) -> dict[str, str]:
-    """Of format("headrace"): those of the first source that has some. One that names another cluster is not asked."""
+    """Returns the security options of format("headrace") of the first source, or else the sink, that has any. Those
+    with a bootstrap server of their own are skipped: they belong to another cluster.
+    """
     places = [source.options for source in pipeline.streams] + [pipeline.sink.options]
     for options in places:
         lowered = {name.lower(): value for name, value in options.items()}
@@ -22,11 +24,11 @@ def security_options(pipeline: Pipeline) -> dict[str, str]:
 
 
 def security_of(options: Mapping[str, str]) -> SecurityConfig:
-    """Of options as `security_options` gives them."""
+    """Converts the result of `security_options`."""
     return security_from({name.removeprefix("kafka."): value for name, value in options.items()})
 
 
 def client_of(pipeline: Pipeline, bootstrap: str, *, client_id: str, patience_s: float) -> ClientConfig:
-    """Settings for whatever the pipeline asks its cluster beside its queries."""
+    """Returns the configuration for requests of the pipeline besides its queries."""
     security = security_of(security_options(pipeline))
     return ClientConfig(bootstrap=bootstrap, security=security, client_id=client_id, patience_s=patience_s)

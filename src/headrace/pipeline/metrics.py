@@ -1,4 +1,4 @@
-"""How pipelines fare, for Prometheus. Pure: standings in, families out."""
+"""Prometheus metrics of pipelines. Pure; performs no I/O."""
 
 from collections.abc import Iterable, Mapping
 from typing import Any, NamedTuple
@@ -20,7 +20,7 @@ def _gauge(name: str, help_: str, labels: tuple[str, ...] = _LABELS) -> Metric:
 class Figure(NamedTuple):
     metric: Metric
     field: str  # of a Progress
-    is_ms: bool = False  # there; here it is seconds
+    is_ms: bool = False  # the field is in ms, the metric in seconds
 
 
 UP = _gauge("up", "Whether a process runs the pipeline, well or not.")
@@ -45,7 +45,9 @@ ALL = (UP, STATE, *(figure.metric for figure in OF_PROGRESS))
 
 
 def families(standings: Iterable[Mapping[str, Any]]) -> list[MetricFamily]:
-    """Of what `headrace pipeline status --json` shows. One that has told nothing yet has no figures."""
+    """Returns metrics of the statuses that `headrace pipeline status --json` shows. A pipeline without a report has no
+    series of its progress.
+    """
     rows = [(row["pipeline"], row["state"], row["progress"]) for row in standings]
     up = MetricFamily(UP, [((name,), int(state in (RUNNING, STALLED, RESTARTING))) for name, state, _ in rows])
     states = MetricFamily(STATE, [((name, one), int(state == one)) for name, state, _ in rows for one in STANDINGS])

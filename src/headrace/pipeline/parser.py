@@ -1,4 +1,4 @@
-"""From a YAML file to a Pipeline, or to a list of everything that is wrong with it.
+"""Parses a YAML file to a Pipeline, or to the list of all its errors:
 
 pipeline: totals
 sources:
@@ -41,7 +41,7 @@ from headrace.pipeline.definition import (
 from headrace.pipeline.errors import InvalidPipelineError, Problem
 from headrace.pipeline.yaml_nodes import Section, composed, lines_of
 
-# A pipeline's name is part of a group id, of transactional ids, of a folder and of a metric's label.
+# A pipeline's name is part of a group id, of transactional ids, of a directory name and of a metric label.
 NAME = re.compile(r"[a-zA-Z0-9][a-zA-Z0-9._-]{0,99}")
 SOURCE_NAME = re.compile(r"[a-zA-Z_][a-zA-Z0-9_]{0,99}")
 INTERVAL = re.compile(r"\s*[0-9]{1,12}\s+(millisecond|second|minute|hour|day)s?\s*")
@@ -54,19 +54,21 @@ _EXAMPLES = {
     Format.AVRO: "schema_file: orders.avsc, or registry: http://…",
     Format.PROTOBUF: "schema_file: orders.proto, or registry: http://…",
 }
-# Where a schema is too long for the line, it stands in a file beside the pipeline's.
+# Limit of a schema file.
 SCHEMA_BYTES_MAX = 1024 * 1024
 
 
 class SchemaFiles:
-    """The files that `schema_file` names, beside the pipeline's; or as they were when it was started."""
+    """Reads the files named by `schema_file`, relative to the pipeline's directory, or returns their stored texts."""
 
     def __init__(self, folder: Path, known: Mapping[str, str] | None = None) -> None:
         self._folder, self._known = folder, known
         self.read: dict[str, str] = {}
 
     def text(self, name: str) -> str:
-        """OSError or UnicodeDecodeError if it cannot be read, ValueError if it is no schema."""
+        """Returns the text of a schema file. Raises OSError or UnicodeDecodeError if it cannot be read, ValueError if
+        it is too large.
+        """
         if self._known is not None and name in self._known:
             return self._known[name]
         path = self._folder / name
@@ -102,7 +104,7 @@ def parse_nodes(
     function: Callable[..., Any] | None = None,
     mistakes: Sequence[Problem] = (),
 ) -> Pipeline:
-    """`function` does the work of `sql`; `mistakes` are those that were found before."""
+    """Builds a pipeline from YAML nodes. `function` replaces `sql`; `mistakes` contains earlier problems."""
     problems = list(mistakes)
     pipeline = _Reader(problems, files).pipeline(Section(node, problems, "a pipeline"), function)
     if problems:
@@ -142,7 +144,7 @@ class _Reader:
 
     @staticmethod
     def _lone_source(top: Section, sources: tuple[Source, ...]) -> str | None:
-        """Without SQL everything is passed on, if there is no doubt about what everything is."""
+        """Returns the default query without `sql`: all rows of the only source."""
         if len(sources) == 1:
             return f"select * from {sources[0].name}"
         top.problem("a pipeline with several sources needs `sql`")

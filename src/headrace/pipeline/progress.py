@@ -1,7 +1,4 @@
-"""How a pipeline fares: what Spark says after each micro-batch, made small, and what it means.
-
-Pure: a progress of Spark's (JSON) in, a Progress out. Whoever runs the query writes it down and tells others.
-"""
+"""Progress and status of a pipeline, derived from Spark's progress after each micro-batch. Pure; performs no I/O."""
 
 import json
 from collections.abc import Mapping, Sequence
@@ -10,11 +7,11 @@ from typing import Any, NamedTuple
 
 from headrace.process.restart_policy import DISK_FULL, TAKEN_OVER
 
-# What the query counts as it goes, by the name under which Spark tells it.
+# Names of the observed counters in Spark's progress.
 OUTPUT_COUNT, DEAD_COUNT = "headrace_rows", "headrace_dead_letters"
-READ = "headrace_read_"  # and the source: how many records, and the time of the newest one in milliseconds
-RUNNING, STALLED, RESTARTING = "running", "stalled", "restarting"  # somebody keeps it going
-STOPPED, FAILED, FENCED = "stopped", "failed", "fenced"  # nobody does
+READ = "headrace_read_"  # followed by the source's name: number of records, and the newest timestamp in ms
+RUNNING, STALLED, RESTARTING = "running", "stalled", "restarting"  # states with a supervisor
+STOPPED, FAILED, FENCED = "stopped", "failed", "fenced"  # states without one; failed also while the disk is full
 STANDINGS = (RUNNING, STALLED, RESTARTING, STOPPED, FAILED, FENCED)
 
 
@@ -30,26 +27,26 @@ class Progress:
     late_rows: int
     batch_ms: int
     lag_records: int
-    lag_s: float  # while records wait: how old the newest one is that the slowest source has read
+    lag_s: float  # while records are unread: age of the newest record read by the slowest source
     state_rows: int
     state_bytes: int
-    rows_in_total: int = 0  # since the pipeline's folder was made, over restarts
+    rows_in_total: int = 0  # since the state directory was created, over restarts
     rows_out_total: int = 0
     dead_letters_total: int = 0
     late_rows_total: int = 0
     batches_total: int = 0
-    state: str = RUNNING  # or stalled, of one that reports because it makes no progress
+    state: str = RUNNING  # or stalled, in a report of a pipeline without progress
 
     def to_json(self) -> dict[str, Any]:
         return asdict(self)
 
     @classmethod
     def from_json(cls, value: Mapping[str, Any]) -> "Progress":
-        """What an earlier version wrote may lack what has a default."""
+        """Accepts a value of an earlier version: missing fields get their defaults."""
         return cls(**{name: value[name] for name in cls.__dataclass_fields__ if name in value})
 
     def after(self, before: "Progress | None") -> "Progress":
-        """With the totals of everything up to this batch."""
+        """Returns this progress with the totals up to this batch."""
         return replace(
             self,
             rows_in_total=(before.rows_in_total if before else 0) + self.rows_in,
@@ -61,7 +58,7 @@ class Progress:
 
 
 def progress_of(pipeline: str, spark: Mapping[str, Any], at_ms: int) -> Progress:
-    """From Spark's `StreamingQueryProgress` as a dictionary."""
+    """Converts Spark's `StreamingQueryProgress`, given as a dictionary."""
     operators = spark.get("stateOperators") or []
     observed = spark.get("observedMetrics") or {}
     lag_records = _lag(spark.get("sources") or [])
@@ -84,8 +81,10 @@ def progress_of(pipeline: str, spark: Mapping[str, Any], at_ms: int) -> Progress
 
 
 def _rows_in(spark: Mapping[str, Any], observed: Mapping[str, Any]) -> int:
-    """What the query counted; over Spark Connect nobody counts what a table gets, so there it is what Spark says, of
-    each topic once: rows and dead letters are two branches that read it."""
+    """Returns the number of records read: the observed counters, or, where they are missing (tables over Spark
+    Connect), Spark's own count. Rows and dead-letter records are two branches that read each topic; it is counted
+    once.
+    """
     counted = sum(_count(observed, name) for name in observed if name.startswith(READ))
     said: dict[frozenset[tuple[str, str]], int] = {}
     for source in spark.get("sources") or []:
@@ -105,7 +104,9 @@ def _lag_s(observed: Mapping[str, Any], at_ms: int) -> float:
 
 
 def _lag(sources: Sequence[Mapping[str, Any]]) -> int:
-    """Offsets that are there and not read, of each partition once: rows and dead letters read it one by one."""
+    """Returns the number of unread offsets. Rows and dead-letter records read the same partitions, which are counted
+    once.
+    """
     waiting: dict[tuple[str, str], int] = {}
     for source in sources:
         latest, end = (_offsets(source.get(name)) for name in ("latestOffset", "endOffset"))
@@ -120,7 +121,7 @@ def _offsets(value: Any) -> dict[tuple[str, str], int]:
         return {
             (topic, partition): int(offset)
             for topic, partitions in topics.items()
-            if not topic.startswith("#")  # notes of the source (positions.py)
+            if not topic.startswith("#")  # metadata of the source (client/reader/offsets.py)
             for partition, offset in partitions.items()
         }
     except (AttributeError, TypeError, ValueError):
@@ -128,7 +129,7 @@ def _offsets(value: Any) -> dict[tuple[str, str], int]:
 
 
 class LastExit(NamedTuple):
-    """How its process ended last."""
+    """Exit code and time of the last worker process that ended by itself."""
 
     exit_code: int
     at_ms: int
@@ -144,8 +145,9 @@ def standing(
     ended: LastExit | None = None,
     remote: str | None = None,
 ) -> str:
-    """Whether it runs, or only seems to; `ended` if its process has ended by itself since it was started, `remote` if
-    its query runs on a Spark Connect server and is not known to have ended."""
+    """Returns the state. `ended` is set if the worker has ended by itself since the start, `remote` if the query runs
+    on a Spark Connect server and is not known to have ended.
+    """
     if not is_held and remote is not None:
         return FAILED
     if not is_held:
@@ -156,13 +158,13 @@ def standing(
 
 
 def reason(said: str, ended: LastExit | None, *, is_held: bool = True, remote: str | None = None) -> str | None:
-    """Why, where the state alone does not tell."""
+    """Returns the reason for the state; None if the state is self-explanatory."""
     if not is_held and remote is not None:
         return f"its query may still run at {remote}; start the pipeline again, which replaces the query"
     return "disk full" if said == FAILED and ended is not None and ended.exit_code == DISK_FULL else None
 
 
 def is_stalled(newest: Progress | None, started_ms: int, now_ms: int, stalled_after_ms: int) -> bool:
-    """Whether nothing was heard for so long, since the last progress or since the start."""
+    """Whether there was no progress for this long, since the last progress or the start."""
     last_ms = max(newest.at_ms if newest is not None else 0, started_ms)
     return now_ms - last_ms > stalled_after_ms

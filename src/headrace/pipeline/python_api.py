@@ -1,16 +1,13 @@
-"""Pipelines that are defined in Python files.
+"""Pipelines in Python files: a decorated function from DataFrames to a DataFrame.
 
-Where in a Python file a pipeline's decorator says what: its values as YAML's nodes, with their lines.
+    from headrace.pipeline.python_api import pipeline, topic
 
-Pipelines as Python: a decorated function from DataFrames to a DataFrame.
+    @pipeline(orders=topic("orders", format="json", schema="id bigint, amount double"), sink=topic("totals", key="id"))
+    def totals(orders):
+        return orders.groupBy("id").sum("amount")
 
-from headrace.pipeline.python_api import pipeline, topic
-
-@pipeline(orders=topic("orders", format="json", schema="id bigint, amount double"), sink=topic("totals", key="id"))
-def totals(orders):
-    return orders.groupBy("id").sum("amount")
-
-What the decorator is given is what a YAML file says, under the same names, and is read by the same code.
+The decorator's arguments are the keys of a YAML file. They are converted to YAML nodes with their lines in the Python
+file and parsed by the same code.
 """
 
 import ast
@@ -25,7 +22,7 @@ from headrace.pipeline.definition import FUNCTION, FieldPath, Pipeline, line_at
 from headrace.pipeline.errors import InvalidPipelineError, Problem
 from headrace.pipeline.parser import SchemaFiles, parse_nodes
 
-# Parameters of the decorator that are no sources, and what a pipeline file calls them.
+# Parameters of the decorator that are not sources → their keys in a pipeline file.
 _OWN_NAMES = {
     name: name
     for name in ("sink", "dead_letters", "retry_topic", "trigger", "output_mode", "stalled_after_triggers", "spark")
@@ -33,7 +30,9 @@ _OWN_NAMES = {
 
 
 def lines_of_decorator(text: str, first_line: int) -> dict[FieldPath, int]:
-    """Of the function whose first decorator stands there. The place of what is not written out is that around it."""
+    """Returns the lines of the arguments of the function whose first decorator is at `first_line`. An argument that is
+    not a literal has the line of the enclosing expression.
+    """
     lines: dict[FieldPath, int] = {(): first_line}
     for function in ast.walk(ast.parse(text)):
         if not isinstance(function, ast.FunctionDef) or not function.decorator_list:
@@ -55,7 +54,7 @@ def _add_keywords(decorator: ast.Call, lines: dict[FieldPath, int]) -> None:
 
 def _add(place: FieldPath, value: ast.expr, lines: dict[FieldPath, int]) -> None:
     lines[place] = value.lineno
-    if isinstance(value, ast.Call):  # topic("orders", format=…)
+    if isinstance(value, ast.Call):
         for keyword in value.keywords:
             if keyword.arg is not None:
                 _add((*place, keyword.arg), keyword.value, lines)
@@ -66,7 +65,7 @@ def _add(place: FieldPath, value: ast.expr, lines: dict[FieldPath, int]) -> None
 
 
 def given_nodes(value: Any, lines: Mapping[FieldPath, int], place: FieldPath = ()) -> yaml.Node:
-    """As if YAML had said it."""
+    """Converts a Python value to the YAML node of the same value."""
     mark = yaml.Mark("", 0, line_at(lines, place) - 1, 0, None, 0)
     if isinstance(value, Mapping):
         pairs = [
@@ -85,12 +84,12 @@ _MARK = "__headrace_pipeline__"
 
 
 def topic(name: str, **fields: Any) -> dict[str, Any]:
-    """A topic, as a source or as a sink: the keys are those of a pipeline file."""
+    """A topic as source or sink. The keyword arguments are the keys of a pipeline file."""
     return {"topic": name, **fields}
 
 
 def table(path: str) -> dict[str, Any]:
-    """A table that is read whole, to look things up in."""
+    """A table for lookups, read whole."""
     return {"table": path}
 
 
@@ -106,7 +105,7 @@ def pipeline(
     spark: Mapping[str, str] | None = None,
     **sources: dict[str, Any],
 ) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
-    """The function becomes a pipeline; its parameters are named like the sources."""
+    """Decorator that makes a pipeline of a function whose parameters are named like the sources."""
     given = {
         "dead_letters": dead_letters,
         "retry_topic": retry_topic,
@@ -127,12 +126,14 @@ def pipeline(
 
 
 def read_python_pipeline(path: Path) -> Pipeline:
-    """The one pipeline of a file."""
+    """Reads the only pipeline of a Python file."""
     return parse_python_pipeline(path.read_text(encoding="utf-8"), path, SchemaFiles(path.parent))
 
 
 def parse_python_pipeline(text: str, path: Path, files: SchemaFiles) -> Pipeline:
-    """The same from its text; `path` is what the code finds as `__file__`, and what errors name."""
+    """Executes the text of a Python file and returns its pipeline. `path` is the code's `__file__`, and is used in
+    errors.
+    """
     names: dict[str, Any] = {"__name__": "headrace_pipeline", "__file__": str(path), "__builtins__": __builtins__}
     try:
         exec(compile(text, str(path), "exec"), names)  # noqa: S102 - the user's own program, in the user's process
@@ -140,7 +141,7 @@ def parse_python_pipeline(text: str, path: Path, files: SchemaFiles) -> Pipeline
         line = line_in(error, str(path))
         raise InvalidPipelineError(str(path), [Problem(line, f"{type(error).__name__}: {error}")]) from error
     marked: list[Any] = [value for value in names.values() if hasattr(value, _MARK)]
-    found = {id(one): one for one in marked}  # a second name for the same function is no second pipeline
+    found = {id(one): one for one in marked}  # a second name of the same function is not a second pipeline
     if len(found) != 1:
         how_many = "more than one" if found else "no"
         raise InvalidPipelineError(str(path), [Problem(0, f"{how_many} function is marked with @pipeline")])
@@ -156,7 +157,7 @@ def _parsed(text: str, path: Path, files: SchemaFiles, function: Callable[..., A
 
 
 def _misnamed(function: Callable[..., Any], sources: Mapping[str, Any]) -> list[str]:
-    """Every source is handed to the parameter of its name, and every parameter needs one."""
+    """Returns problems of the function's parameters: each source needs a parameter of its name, and vice versa."""
     try:
         inspect.signature(function).bind(**sources)
     except TypeError as error:
@@ -165,7 +166,7 @@ def _misnamed(function: Callable[..., Any], sources: Mapping[str, Any]) -> list[
 
 
 def line_in(error: BaseException, file: str) -> int:
-    """The innermost line of this file on the way to the error; 0 if it was not on the way."""
+    """Returns the innermost line of this file in the traceback; 0 if there is none."""
     line = error.lineno or 0 if isinstance(error, SyntaxError) and error.filename == file else 0
     trace = error.__traceback__
     while trace is not None:

@@ -1,16 +1,16 @@
-"""The folder of a pipeline on this machine: its checkpoint, what it says, how it fares, who runs it.
+"""State directory of a pipeline on this host: checkpoint, definition, progress and supervision.
 
-<state>/<name>/checkpoint/      Spark's own
-               identity.json    tells the folder, and with it the checkpoint, from any other
+<state>/<name>/checkpoint/      Spark's checkpoint
+               identity.json    identifies the directory and thus the checkpoint
                starts.json      where the stream began; backfill.json where history ends
-               (spark/pipeline/start_offsets.py)
-               retries.json     which dead letters were written before the stream began (spark/pipeline/retry_topic.py)
-               definition.json  its file as it was when it was started (stored_definition.py)
-               run.json         how it was started; failure.json how it ended last
-               remote.json      the Spark Connect server where its queries run, until they are known to have ended
-               progress.json    the newest progress, whole at any time; recent.json some before it, for plots
-               log              what the supervisor and Spark say
-               lock             held by the one that runs it
+                                (spark/pipeline/start_offsets.py)
+               retries.json     dead-letter offsets when the stream began (spark/pipeline/retry_topic.py)
+               definition.json  the pipeline file as of the last start (stored_definition.py)
+               run.json         start time and stall limit; failure.json the last exit
+               remote.json      the Spark Connect server of its queries, until they are known to have ended
+               progress.json    the newest progress, always complete; recent.json earlier ones, for plots
+               log              output of the supervisor and of Spark
+               lock             held by the supervisor
 """
 
 import fcntl
@@ -27,18 +27,18 @@ from uuid import uuid4
 from headrace.model.errors import InvalidConfig
 
 STATE_VARIABLE = "HEADRACE_PIPELINES"
-# To look who holds a pipeline, and to say so after taking it, are a few system calls: past this it is something else.
+# Reading or writing the holder of the lock takes a few system calls. After this time something else is wrong.
 LOOK_S_MAX = 1.0
 NOTE_BYTES, PROCESS_BYTES = 256, 20
-PAUSE_S = 0.002  # many looks end within it, and a second has many of it
+PAUSE_S = 0.002  # longer than many such reads, and much shorter than the limit
 
 
 class AlreadyRunning(InvalidConfig):
-    """A copy of this pipeline runs on this machine."""
+    """An instance of this pipeline runs on this host."""
 
 
 def state_root() -> Path:
-    """Where pipelines are kept: $HEADRACE_PIPELINES, or the place for such things in the user's home."""
+    """Returns the root of the state directories: $HEADRACE_PIPELINES, or a default in the user's home."""
     named = os.environ.get(STATE_VARIABLE)
     if named:
         return Path(named)
@@ -67,10 +67,13 @@ class PipelineState:
         self.folder.mkdir(parents=True, exist_ok=True)
 
     def write(self, what: str, value: Any, *, durable: bool = False) -> None:
-        """A small JSON file, whole at any time; `durable` is for what must not be decided a second time."""
+        """Writes a small JSON file atomically. `durable` syncs it, for values that must not be determined a second
+        time.
+        """
         self.make()
         path = self.folder / f"{what}.json"
-        # Of our own: the supervisor, its worker and commands write here, and none may rename another's half a file.
+        # One per process: supervisor, worker and commands write here, and must not rename each other's unfinished
+        # files.
         temporary = path.with_suffix(f".{os.getpid()}.tmp")
         with temporary.open("w", encoding="utf-8") as file:
             file.write(json.dumps(value))
@@ -82,8 +85,10 @@ class PipelineState:
             _sync(self.folder)
 
     def note(self, what: str, value: Any | None) -> None:
-        """A small JSON file that is written in place, in bytes that it has had from the beginning: also where the disk
-        is full. A reader may meet half of it, and takes it for nothing. None: there is nothing to note."""
+        """Writes a small JSON file in place, in bytes that were allocated at the first write, so that it succeeds on a
+        full disk. A concurrent reader may see an incomplete file, which `read` returns as None. A value of None
+        clears it.
+        """
         self.make()
         text = ("" if value is None else json.dumps(value)).encode().ljust(NOTE_BYTES)
         descriptor = os.open(self.folder / f"{what}.json", os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o644)
@@ -104,26 +109,27 @@ class PipelineState:
 
     @contextmanager
     def held(self) -> Iterator[None]:
-        """For as long as the pipeline runs; the kernel lets go when the process dies, however it dies."""
+        """Holds the lock while the pipeline runs. The kernel releases it when the process ends, however it ends."""
         self.make()
         descriptor = os.open(self.folder / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
         try:
             self._take(descriptor)
-            os.pwrite(descriptor, str(os.getpid()).encode().ljust(PROCESS_BYTES), 0)  # in place: the disk may be full
+            # In place, because the disk may be full.
+            os.pwrite(descriptor, str(os.getpid()).encode().ljust(PROCESS_BYTES), 0)
             self._sweep()
             yield
         finally:
             os.close(descriptor)
 
     def _sweep(self) -> None:
-        """Half a file of one that was killed while it wrote is of no use to anybody."""
+        """Removes unfinished files of processes that were killed while writing."""
         for path in self.folder.glob("*.*.tmp"):
             writer = path.suffixes[-2].removeprefix(".")
             if writer.isdecimal() and not _is_alive(int(writer)):
                 path.unlink(missing_ok=True)
 
     def _take(self, descriptor: int) -> None:
-        """Whoever asks for the holder has the lock too, for a moment and not alone: such a one is waited for."""
+        """Takes the lock. Retries while `holder` of another process has it, which takes a shared lock for a moment."""
         deadline = time.monotonic() + LOOK_S_MAX
         while not _try_to_lock(descriptor, fcntl.LOCK_EX):
             holder = self.holder()
@@ -134,14 +140,15 @@ class PipelineState:
             time.sleep(PAUSE_S)
 
     def holder(self) -> int | None:
-        """The process that runs it; None if nobody does."""
+        """Returns the id of the process that runs the pipeline; None if there is none."""
         try:
             descriptor = os.open(self.folder / "lock", os.O_RDWR | os.O_CLOEXEC)
         except OSError:
             return None
         try:
-            # One that has just taken the lock has yet to say who it is: until then there is nothing, or the name of
-            # one that was killed. One in another container is never seen to be alive, and is believed in the end.
+            # A process that has just taken the lock has not written its id yet: the file is empty, or has the id of one
+            # that was killed. A process in another container never appears alive, so its id is returned after the
+            # limit.
             deadline = time.monotonic() + LOOK_S_MAX
             while not _try_to_lock(descriptor, fcntl.LOCK_SH):
                 said = os.pread(descriptor, PROCESS_BYTES, 0).strip()
@@ -153,7 +160,7 @@ class PipelineState:
             os.close(descriptor)
 
     def identity(self) -> str:
-        """Tells this folder, with its checkpoint, from every other one. Outlives a reset."""
+        """Returns the id of this directory and its checkpoint. It survives a reset."""
         known = self.read("identity")
         if known is None:
             known = uuid4().hex
@@ -161,9 +168,10 @@ class PipelineState:
         return str(known)
 
     def forget(self) -> None:
-        """Begin anew: the next start reads from where the file says.
+        """Resets the state: the next start begins at the start offsets of the file.
 
-        Checkpoints go first, each by a rename: one that is half removed would be taken for one of an earlier time.
+        Checkpoints are renamed before they are removed, because a partly removed checkpoint would be taken for an
+        older one.
         """
         for folder in self.folder.glob("checkpoint*"):
             folder.rename(folder.with_name(f"forgotten-{uuid4().hex}"))
@@ -174,7 +182,7 @@ class PipelineState:
 
 
 def _try_to_lock(descriptor: int, how: int) -> bool:
-    """False: somebody is in the way."""
+    """Returns False if another process holds the lock."""
     try:
         fcntl.flock(descriptor, how | fcntl.LOCK_NB)
     except BlockingIOError:
@@ -184,7 +192,7 @@ def _try_to_lock(descriptor: int, how: int) -> bool:
 
 def _is_alive(process: int) -> bool:
     try:
-        with suppress(PermissionError):  # it is somebody else's
+        with suppress(PermissionError):  # the process belongs to another user
             os.kill(process, 0)
     except ProcessLookupError:
         return False

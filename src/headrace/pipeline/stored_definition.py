@@ -1,9 +1,8 @@
-"""Reads a pipeline's definition from its file or from the state directory.
+"""Reads a pipeline's definition from its file, or from the state directory.
 
-A pipeline's definition as it was when it was started: the text of its file and of the schema files that it names.
-
-The state directory keeps it, and every start of the worker reads it from there. An edit takes effect with the next
-`headrace pipeline start`, and never halfway, after a crash.
+A stored definition contains the text of the pipeline file and of its schema files as of the last `headrace pipeline
+start`. Every start of the worker reads it, so an edit of the files takes effect with the next `start`, and never with
+a restart after a crash.
 """
 
 from dataclasses import asdict, dataclass
@@ -21,17 +20,17 @@ STORED = "definition"
 
 @dataclass(frozen=True, slots=True)
 class Definition:
-    file: str  # where the text was read from
+    file: str  # path of the pipeline file
     text: str
-    schemas: dict[str, str]  # by the names under which the text has them
+    schemas: dict[str, str]  # by the names in the pipeline file
 
     def pipeline(self) -> Pipeline:
-        """InvalidPipelineError with everything that is wrong with it."""
+        """Parses the definition. Raises InvalidPipelineError with all problems."""
         return _parsed(Path(self.file), self.text, SchemaFiles(Path(self.file).parent, self.schemas))
 
 
 def read_definition(path: Path) -> tuple[Definition, Pipeline]:
-    """Each file is read once, so that what was checked is what is kept."""
+    """Reads and parses a pipeline file. Each file is read once, so that the checked texts are the stored ones."""
     try:
         text = path.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:

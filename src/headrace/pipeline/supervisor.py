@@ -1,4 +1,4 @@
-"""Keeps one pipeline running: starts its worker, starts it again when it fails, passes a stop on and waits for it."""
+"""Supervises one pipeline: starts its worker, restarts it after failures, forwards stop requests."""
 
 import logging
 import math
@@ -14,9 +14,9 @@ from headrace.process.restart_policy import DISK_FULL, DONE, FAILED, REFUSED, TA
 
 log = logging.getLogger(__name__)
 
-# Spark takes a while to finish a batch and to close; after this it is not going to.
+# Spark needs a while to finish a batch and to close. A worker that runs longer is killed.
 STOP_PATIENCE_S = 120.0
-# A wait for the worker goes on after a signal as if there had been none: how soon a stop is known of.
+# Python resumes the wait for the worker after a signal. This bounds the delay until a stop is noticed.
 LOOK_S = 1.0
 
 
@@ -25,7 +25,7 @@ class Supervisor:
         self._state = state
         self._command = [sys.executable, "-m", "headrace.spark.pipeline.worker", *worker]
         self._stop = threading.Event()
-        self._stop_by = math.inf  # when patience with the worker ends
+        self._stop_by = math.inf  # when a worker that is stopping is killed
         self._child: subprocess.Popen[bytes] | None = None
 
     def ask_to_stop(self, *_: object) -> None:
@@ -35,7 +35,7 @@ class Supervisor:
             self._child.send_signal(signal.SIGTERM)
 
     def run(self) -> int:
-        """Until the pipeline is done, is refused, or somebody asks to stop; returns its last exit code."""
+        """Runs until the pipeline is done, is rejected, or a stop is requested. Returns its last exit code."""
         restarts = RestartPolicy()
         with self._state.held():
             self._remember(DONE)
@@ -43,7 +43,7 @@ class Supervisor:
             while True:
                 began = time.monotonic()
                 code = self._attempt()
-                if code in (DONE, REFUSED, TAKEN_OVER):  # the worker has ended its queries
+                if code in (DONE, REFUSED, TAKEN_OVER):  # in these cases the worker has ended its queries
                     self._state.clear("remote")
                 again = restarts.after(code, time.monotonic() - began)
                 self._remember(code)
@@ -57,7 +57,7 @@ class Supervisor:
                     return code
 
     def _note_remote(self) -> None:
-        """A query on a Spark Connect server outlives the processes here, if they are killed."""
+        """Records the Spark Connect server: a query there outlives the processes here if they are killed."""
         if "--remote" not in self._command:
             return
         try:
@@ -66,7 +66,7 @@ class Supervisor:
             log.error("pipeline %s: its state directory cannot be written (%s)", self._state.name, error)
 
     def _remember(self, code: int) -> None:
-        """How it ended, for whoever asks about its state; of one that was asked to, there is nothing to tell."""
+        """Records the exit code for `headrace pipeline status`. Clears it after a requested stop."""
         has_ended = code == DONE or self._stop.is_set()
         try:
             self._state.note("failure", None if has_ended else {"exit_code": code, "at_ms": int(time.time() * 1000)})
@@ -74,7 +74,7 @@ class Supervisor:
             log.error("pipeline %s: its state directory cannot be written (%s)", self._state.name, error)
 
     def _attempt(self) -> int:
-        """A system that cannot start a process now may be able to later, as one whose disk is full."""
+        """Runs the worker. A process that cannot be started now may start later, for example when the disk is full."""
         try:
             return self._run_once()
         except OSError as error:
@@ -82,7 +82,8 @@ class Supervisor:
             return failure_code(error)
 
     def _run_once(self) -> int:
-        # A group of its own: Ctrl-C at the terminal is for us, and we let the worker finish its batch.
+        # A process group of its own: Ctrl-C in the terminal signals the supervisor only, which lets the worker finish
+        # its batch.
         with subprocess.Popen(self._command, process_group=0) as child:
             self._child = child
             if self._stop.is_set():
@@ -98,7 +99,7 @@ class Supervisor:
 
 
 def main(arguments: list[str]) -> int:
-    """NAME STATE-FOLDER and then the worker's own arguments."""
+    """Arguments: name, state directory, then the worker's own arguments."""
     from pathlib import Path
 
     logging.basicConfig(level=logging.INFO, stream=sys.stderr, format="%(asctime)s %(levelname)s %(name)s: %(message)s")

@@ -1,6 +1,5 @@
-"""Reading YAML with its line numbers: each value is asked for by name and type, and every mistake is collected.
-
-PyYAML's loader forgets where a value stood; its node tree remembers, so that is what is walked here.
+"""Typed access to YAML nodes with line numbers, collecting all errors. PyYAML's loader drops the positions of values;
+its node tree has them.
 """
 
 import re
@@ -13,8 +12,8 @@ from headrace.config.definition import nearest
 from headrace.pipeline.definition import FieldPath
 from headrace.pipeline.errors import Problem
 
-# A pipeline's file is text that people write: a value repeats what an alias names, so what is counted is what it comes
-# to with all aliases written out.
+# A pipeline file is written by people. A value repeats what its aliases name, so the limit applies to the size with all
+# aliases expanded.
 FILE_CHARACTERS_MAX = 1024 * 1024
 NODES_MAX = 20_000
 DEPTH_MAX = 32
@@ -23,7 +22,7 @@ _BOOLEANS = {"true": True, "yes": True, "on": True, "false": False, "no": False,
 
 
 def composed(text: str) -> tuple[yaml.Node | None, Problem | None]:
-    """The tree of a file, or what keeps it from being one; neither of an empty file."""
+    """Returns the node tree of a file, or the problem that prevents it; neither for an empty file."""
     if len(text) > FILE_CHARACTERS_MAX:
         return None, Problem(0, f"has {len(text)} characters; a pipeline's file has {FILE_CHARACTERS_MAX} at most")
     try:
@@ -41,7 +40,7 @@ def composed(text: str) -> tuple[yaml.Node | None, Problem | None]:
 
 
 def _too_deep(text: str) -> Problem | None:
-    """Before the tree is built: PyYAML builds it by recursion."""
+    """Checks the nesting before the tree is built, because PyYAML builds it by recursion."""
     depth = 0
     for event in yaml.parse(text, Loader=yaml.SafeLoader):
         if isinstance(event, yaml.CollectionStartEvent):
@@ -55,7 +54,7 @@ def _too_deep(text: str) -> Problem | None:
 
 
 def _is_bounded(root: yaml.Node) -> bool:
-    """Each node as often as an alias repeats it; one that holds itself has no end."""
+    """Whether the tree with all aliases expanded is within the limit. A node that contains itself is not."""
     waiting, seen = [(root, 0)], 0
     while waiting:
         node, depth = waiting.pop()
@@ -70,7 +69,7 @@ def _is_bounded(root: yaml.Node) -> bool:
 
 
 class Section:
-    """A mapping of the file. What nobody has asked for when `finish` is called is unknown, and said so."""
+    """A mapping of the file. `finish` reports keys that were not requested before as unknown."""
 
     def __init__(self, node: yaml.Node, problems: list[Problem], what: str) -> None:
         self.line = _line(node)
@@ -96,7 +95,7 @@ class Section:
         return key in self._values
 
     def names(self) -> list[str]:
-        """Every key, for sections whose keys are the user's own names."""
+        """Returns all keys, for sections whose keys are chosen by the user."""
         self._asked.update(self._values)
         return list(self._values)
 
@@ -136,7 +135,7 @@ class Section:
         return int(text)
 
     def texts(self, key: str) -> tuple[str, ...]:
-        """A list, or one value for a list of one."""
+        """Returns a list of strings; a single value is a list of one."""
         node = self._node(key)
         if node is None:
             return ()
@@ -148,7 +147,7 @@ class Section:
         return ()
 
     def mapping(self, key: str) -> Mapping[str, str]:
-        """Names and texts as the user likes them: options for somebody else."""
+        """Returns names and strings without checking them: options for other software."""
         section = self.section(key, key)
         if section is None:
             return {}
@@ -164,7 +163,7 @@ class Section:
         return default
 
     def finish(self) -> None:
-        """Say what nobody asked for."""
+        """Reports keys that were not requested."""
         for key in self._values:
             if key not in self._asked:
                 hint = _did_you_mean(key, self._asked)
@@ -176,7 +175,7 @@ class Section:
 
 
 def lines_of(node: yaml.Node, place: FieldPath = ()) -> dict[FieldPath, int]:
-    """Where each text of a file begins; of what is no text, its key."""
+    """Returns the line at which each text of a file begins, and for other nodes the line of the key."""
     lines: dict[FieldPath, int] = {}
     if isinstance(node, yaml.MappingNode):
         for key, value in node.value:
@@ -189,12 +188,12 @@ def lines_of(node: yaml.Node, place: FieldPath = ()) -> dict[FieldPath, int]:
 
 
 def _text_line(node: yaml.ScalarNode) -> int:
-    """Of a block it is the line after the bar."""
+    """Returns the first line of a scalar's text; for a block scalar the line after the bar."""
     return _line(node) + (1 if node.style in ("|", ">") else 0)
 
 
 def _as_option(text: str) -> str:
-    """Spark takes true and false; YAML's users write yes and no as well."""
+    """Converts a YAML boolean to Spark's true and false; YAML's users also write yes and no."""
     known = _BOOLEANS.get(text.lower())
     return text if known is None else str(known).lower()
 
