@@ -1,1 +1,1 @@
-"""archive: topics as lake tables: settings, worker, status, history reads. No Spark."""
+"""archive: topics as lake tables: settings, worker, status, history reads. Does not import Spark."""

@@ -1,7 +1,7 @@
-"""Values as columns of the archive, where the topic has a schema. The same code serves the archiver and live rows.
+"""Decodes record values to columns of an archive whose topic has a schema. Used for archived and for live rows.
 
-A value that does not fit leaves its columns empty and says why in `decode_error`; its bytes are in `value` as always,
-so nothing is lost by a schema that is wrong or late.
+A value that does not decode leaves its columns null and sets `decode_error`. Its bytes are always in `value`, so a
+wrong or late schema loses nothing.
 """
 
 from functools import lru_cache
@@ -36,15 +36,15 @@ FORMATS = (JSON, AVRO)
 
 
 class ValueSchema(NamedTuple):
-    """How a topic's values become columns. Picklable: Spark's workers decode live rows with it."""
+    """How a topic's values are decoded to columns. Picklable: Spark's workers decode live rows with it."""
 
     format: str
     text: str  # JSON: the columns as the user wrote them; Avro: the schema
-    options: tuple[tuple[str, str], ...] = ()  # what is allowed beyond the strict rules, by name
+    options: tuple[tuple[str, str], ...] = ()  # options beyond the strict rules, by name
 
     @classmethod
     def parse(cls, text: str) -> "ValueSchema | None":
-        """Of the topic config archive.schema: `json:id bigint`, or `json;timestamps=milliseconds:at timestamp`."""
+        """Parses the topic config archive.schema: `json:id bigint`, or `json;timestamps=milliseconds:at timestamp`."""
         if not text:
             return None
         head, colon, rest = text.partition(":")
@@ -57,14 +57,16 @@ class ValueSchema(NamedTuple):
         return decoding
 
     def decoder(self) -> RowDecoder:
-        """Made once for a schema: batches come by the thousand."""
+        """Returns the decoder, which is cached: batches come by the thousand."""
         return _decoder(self)
 
     def __str__(self) -> str:
         return f"{';'.join((self.format, *map('='.join, self.options)))}:{self.text}"
 
     def rules(self) -> DecodingRules:
-        """As strict as a pipeline's, but for records without a value: that they have none is a column already."""
+        """Returns the decoding rules: as strict as a pipeline's, but records without a value are valid; `value` is null
+        then.
+        """
         given = dict(self.options)
         if TOMBSTONES in given:
             raise InvalidConfig(f"decode_options: an archive has no option {TOMBSTONES!r}; such a record is a row")
@@ -81,7 +83,7 @@ class ValueSchema(NamedTuple):
         return columns
 
 
-@lru_cache(maxsize=256)  # of the topics that one process archives
+@lru_cache(maxsize=256)  # for the topics that one process archives
 def _decoder(decoding: ValueSchema) -> RowDecoder:
     rules = decoding.rules()
     if decoding.format == AVRO:
@@ -97,7 +99,7 @@ def archive_schema(decoding: ValueSchema | None) -> pa.Schema:
 
 
 def with_decoded(batch: pa.RecordBatch, decoding: ValueSchema | None) -> pa.RecordBatch:
-    """The batch with the columns of its values behind its own."""
+    """Returns the batch with the decoded columns appended."""
     if decoding is None:
         return batch
     decoded = decoding.decoder().decode(batch.column("value").to_pylist())

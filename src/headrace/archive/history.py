@@ -1,8 +1,8 @@
-"""A topic's archive and the topic itself as one: the table below, the topic from there on, cut at one offset in each
-partition. What is in the table and what follows is fixed together, by one commit of the table.
+"""Reads a topic's archive and the topic as one: the table below one offset in each partition, the topic from there on.
+One commit of the table determines both.
 
-The order matters: the table first, then the topic's end. Whatever the archiver commits between is read from the topic,
-where it still is: retention follows the archive only after a while.
+The table is read before the topic's end offsets. What the archive worker commits in between is read from the topic,
+which still has it: retention follows the archive only after a delay.
 """
 
 from collections.abc import Iterator, Mapping
@@ -22,13 +22,13 @@ from headrace.client.sync.client import Cluster, TopicView
 from headrace.lake.parquet import open_folder
 from headrace.model.ids import TopicPartition
 
-# Each look is at a newer commit; a second one is needed only where retention does not wait for the archive.
+# Each attempt reads a newer commit. A second one is needed only if retention does not wait for the archive.
 LOOKS_MAX = 3
 NOTHING = View([], Coverage(), 0)
 
 
 class ArchivedFile(NamedTuple):
-    """A file of the archive, and the partitions whose rows are wanted from it; None: all. Picklable."""
+    """A file of the archive, and the partitions to read from it; None: all. Picklable."""
 
     path: str
     partitions: frozenset[int] | None
@@ -36,7 +36,7 @@ class ArchivedFile(NamedTuple):
 
 class Cut(NamedTuple):
     files: list[ArchivedFile]
-    starts: Positions  # where the topic takes over
+    starts: Positions  # first offsets to read from the topic
     ends: Positions
     decodings: Mapping[str, ValueSchema | None]  # of the topics that have an archive
 
@@ -82,7 +82,7 @@ def _loss(one: TopicPartition, view: View, firsts: Positions) -> DataLossError:
 
 
 def read_file(file: ArchivedFile, schema: pa.Schema) -> Iterator[Any]:
-    """Rows of an archived file as Spark wants them."""
+    """Yields rows of an archived file as record batches of this schema."""
     filesystem, place = open_folder(file.path)
     names = list(schema.names)
     read = names if file.partitions is None else list(dict.fromkeys([*names, "partition"]))

@@ -1,4 +1,4 @@
-"""How archives stand, for Prometheus. Pure: standings in, families out."""
+"""Prometheus metrics of archives. Pure; performs no I/O."""
 
 from collections.abc import Iterable, Mapping
 from typing import Any
@@ -6,7 +6,7 @@ from typing import Any
 from headrace.telemetry.metrics import Kind, Metric, MetricFamily
 
 _OF_TOPIC, _OF_PARTITION = ("topic",), ("topic", "partition")
-# By the names that a standing (`status.py`) has for them.
+# Field of a status (`status.py`) → metric.
 OF_TOPIC = {
     "files": Metric("headrace_archive_files", Kind.GAUGE, "Live files of the topic's table.", _OF_TOPIC),
     "commits": Metric("headrace_archive_commits_total", Kind.COUNTER, "Commits to the topic's table.", _OF_TOPIC),
@@ -28,7 +28,9 @@ ALL = (*OF_TOPIC.values(), *OF_PARTITION.values())
 
 
 def families(standings: Iterable[Mapping[str, Any]]) -> list[MetricFamily]:
-    """Of what `headrace archive status --json` shows. Without a guard there is no offset that retention keeps."""
+    """Returns metrics of the statuses that `headrace archive status --json` shows. Without a retention hold there is no
+    series of its offset.
+    """
     rows = list(standings)
     of_topic = [
         MetricFamily(metric, [((row["topic"],), row[field]) for row in rows]) for field, metric in OF_TOPIC.items()

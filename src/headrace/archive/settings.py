@@ -1,5 +1,7 @@
-"""What a topic's configs say about its archive. They are all the state there is beside the table itself: whoever can
-reach the cluster can run the archiver, and a topic that is deleted takes them along.
+"""Archive settings of a topic, read from its topic configs.
+
+The configs and the table are the only state. Any host that reaches the cluster can run the archive worker, and
+deleting the topic deletes its settings.
 """
 
 import logging
@@ -25,17 +27,19 @@ class ArchiveSettings(NamedTuple):
     kind: str  # delta or iceberg
     target: str
     decoding: ValueSchema | None
-    guards: bool  # retention waits for the archive
-    until: Mapping[int, int]  # what retention goes by
+    guards: bool  # retention waits for the archive (retention hold)
+    until: Mapping[int, int]  # offset of the retention hold per partition
 
     @property
     def owner(self) -> str:
-        """Who signs the commits. By id, so that a topic made anew is never taken for the old one."""
+        """Owner name of the table's commits. Contains the topic id, so that a re-created topic is never taken for the
+        old one.
+        """
         return f"headrace-archive-{self.topic_id}"
 
     @property
     def group(self) -> str:
-        """Where positions are committed too, so that every Kafka tool sees the archive's lag."""
+        """The consumer group to which archived offsets are committed, so that Kafka tools show the archive's lag."""
         return f"headrace-archive-{self.topic}"
 
 
@@ -55,7 +59,7 @@ def topic_view(cluster: Cluster, name: str) -> TopicView:
 
 
 def read_settings(cluster: Cluster, topic: TopicView) -> ArchiveSettings | None:
-    """None: the topic has no archive."""
+    """Returns the settings of a topic; None if it has no archive."""
     answer = cluster.patiently(
         f"reading the configs of {topic.name}",
         lambda: configs.describe(cluster.any_connection(), configs.ResourceType.TOPIC, topic.name, KEYS),
@@ -93,7 +97,7 @@ def archived_topics(cluster: Cluster) -> list[ArchiveSettings]:
 
 
 def readable_settings(cluster: Cluster, names: Sequence[str]) -> list[ArchiveSettings]:
-    """Of those topics that have an archive. A topic whose configs cannot be used is logged and left out."""
+    """Returns the settings of those topics that have an archive. Topics with invalid configs are logged and skipped."""
     found = []
     for name in names:
         try:

@@ -1,4 +1,4 @@
-"""How an archive stands, for people and programs."""
+"""Status of an archive, for display and for metrics."""
 
 from typing import Any
 

@@ -1,8 +1,8 @@
-"""A stream that begins in a topic's archive: offsets that the topic has no more come from the table, others from it.
+"""Streaming reads that start in a topic's archive: the table provides offsets that the topic no longer has.
 
-A batch is a range of offsets of each partition, written down before it is read. Both places hold the same committed
-records under the same offsets, so which of them a range is read from may be decided anew whenever the batch is planned,
-also when it is repeated: nothing comes twice and nothing is missing, wherever the topic begins by then.
+A batch is an offset range per partition, fixed before it is read. Table and topic have the same committed records at
+the same offsets, so the source of a range may be chosen again whenever the batch is planned, including repetitions:
+no record is missing or duplicated, wherever the topic's log start is by then.
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -25,7 +25,7 @@ from headrace.model.ids import TopicPartition
 
 
 class Edges(NamedTuple):
-    """What a row group can hold, by its file's footer: both ends are in it."""
+    """Value ranges of a row group according to the file's footer, both ends inclusive."""
 
     partitions: tuple[int, int]
     offsets: tuple[int, int]
@@ -40,7 +40,7 @@ class Edges(NamedTuple):
 
 
 class ArchivedRowGroups(NamedTuple):
-    """Row groups of an archived file, and what is wanted of them. Picklable."""
+    """Row groups of an archived file, and the offset ranges to read from them. Picklable."""
 
     path: str
     row_groups: tuple[int, ...]
@@ -48,11 +48,11 @@ class ArchivedRowGroups(NamedTuple):
 
 
 class ArchiveOffsetResolver(OffsetResolver):
-    """A topic begins where its archive does."""
+    """Resolves offsets of topics with archives: a topic begins where its archive does."""
 
     def __init__(self, cluster: Cluster, subscription: Subscription) -> None:
         super().__init__(cluster, subscription, read_committed=True)
-        self._edges: dict[str, list[Edges]] = {}  # of files that were looked into; they never change
+        self._edges: dict[str, list[Edges]] = {}  # by file path; archived files never change
 
     def earliest(self, partitions: Iterable[TopicPartition]) -> Positions:
         firsts = super().earliest(partitions)
@@ -63,9 +63,10 @@ class ArchiveOffsetResolver(OffsetResolver):
         }
 
     def split(self, ranges: Sequence[OffsetRange]) -> tuple[list[ArchivedRowGroups], list[OffsetRange]]:
-        """Which of it the tables have to give, and what the topics still have.
+        """Splits ranges into those to read from tables and those to read from topics.
 
-        Where a range begins before its topic, the table gives all it has of the range: retention may be at work.
+        Where a range begins before its topic, the table provides as much of the range as it covers, because retention
+        may be removing records.
         """
         firsts = super().earliest(one.partition for one in ranges)
         views = self._views(one.partition for one in ranges if one.start < firsts[one.partition])
@@ -74,7 +75,7 @@ class ArchiveOffsetResolver(OffsetResolver):
         for one in ranges:
             early = one.start < firsts[one.partition] and one.partition.topic in views
             ends = views[one.partition.topic].coverage.ends if early else {}
-            # What lies between the archive's end and the topic's beginning is lost, which the topic's reader will find.
+            # Offsets between the archive's end and the log start are lost. The reader of the topic detects that.
             cut = max(one.start, min(ends.get(one.partition.partition, one.start), one.end))
             if cut > one.start:
                 below.setdefault(one.partition.topic, []).append(one._replace(end=cut))
@@ -93,7 +94,7 @@ class ArchiveOffsetResolver(OffsetResolver):
                 yield ArchivedRowGroups(path, tuple(chosen), ranges)
 
     def _views(self, partitions: Iterable[TopicPartition]) -> Mapping[str, View]:
-        """The archives of these topics as of this moment, of those that have one."""
+        """Returns the current archives of those topics that have one."""
         found: dict[str, View] = {}
         for name in sorted({one.topic for one in partitions}):
             topic = self._cluster.patiently("finding the topic", partial(self._cluster.topic, name))
@@ -113,7 +114,7 @@ def _edges_in(path: str) -> list[Edges]:
 
 
 def _span(group: Any, name: str) -> tuple[int, int]:
-    """Least and most; a file without statistics may hold anything."""
+    """Returns minimum and maximum. Without statistics the row group may contain any value."""
     columns = (group.column(at) for at in range(group.num_columns))
     statistics = next(column.statistics for column in columns if column.path_in_schema == name)
     if statistics is None or not statistics.has_min_max:
@@ -122,7 +123,7 @@ def _span(group: Any, name: str) -> tuple[int, int]:
 
 
 def read_piece(piece: ArchivedRowGroups, schema: pa.Schema) -> Iterator[Any]:
-    """The rows of the ranges, as Spark wants them."""
+    """Yields the rows of the ranges as record batches of this schema."""
     filesystem, place = open_folder(piece.path)
     columns = list(dict.fromkeys([*schema.names, "partition", "offset"]))
     with pq.ParquetFile(place, filesystem=filesystem) as file:

@@ -1,11 +1,7 @@
-"""The lake table of a topic, and the offsets that its commits cover.
+"""The lake table of an archived topic, and the offsets that its commits cover.
 
-Pure: text and numbers.
-
-Covered means: whatever a reader of committed records could see of these offsets is in the table. Aborted records,
-markers and what compaction removed are covered without being rows.
-
-The table of an archive: what it covers, what it holds, and how it grows by one commit after the other.
+Covered means that everything a `read_committed` consumer could read at these offsets is in the table. Aborted
+records, control records and compacted records are covered without being rows.
 """
 
 import json
@@ -34,16 +30,17 @@ from headrace.model.errors import InvalidConfig
 
 @dataclass(frozen=True, slots=True)
 class Coverage:
-    starts: Mapping[int, int] = field(default_factory=dict)  # partition → first offset that was ever to be had
+    starts: Mapping[int, int] = field(default_factory=dict)  # partition → first offset that was ever available
     ends: Mapping[int, int] = field(default_factory=dict)  # partition → first offset that is not covered
-    lost: Mapping[int, int] = field(default_factory=dict)  # partition → offsets that were gone before they were read
+    # Partition → number of offsets that were deleted before they were read.
+    lost: Mapping[int, int] = field(default_factory=dict)
 
     def position(self, partition: int, log_start: int) -> int:
-        """Where to go on: never before the log begins."""
+        """Returns the next offset to read, never before the log start."""
         return max(self.ends.get(partition, log_start), log_start)
 
     def advanced(self, log_starts: Mapping[int, int], ends: Mapping[int, int]) -> "Coverage":
-        """After a commit that read from the positions to these ends."""
+        """Returns the coverage after a commit that has read up to these offsets."""
         lost = dict(self.lost)
         for partition, end in self.ends.items():
             missed = log_starts.get(partition, end) - end
@@ -75,7 +72,7 @@ NOTES_TOPIC = "topic"
 
 
 class View(NamedTuple):
-    """The archive as of one commit: files and coverage belong together."""
+    """The archive as of one commit, with matching files and coverage."""
 
     files: list[str]
     coverage: Coverage
@@ -94,7 +91,7 @@ class ArchiveTable:
         return self._table.location
 
     def view(self) -> View:
-        """Fresh from the table's log."""
+        """Reads the newest commit from the table's log."""
         self._table.refresh()
         number = self._table.last_batch(self.settings.owner)
         files = self._table.files()
@@ -102,7 +99,7 @@ class ArchiveTable:
             self._refuse_foreign(files)
             return View([], Coverage(), 0)
         notes = self._table.notes(self.settings.owner)
-        # A table whose log was trimmed has forgotten its notes; what its rows say is as right, only slower to find.
+        # A trimmed log has no notes. The rows are equally accurate, but slower to read.
         coverage = Coverage.from_notes(notes) if notes else _coverage_of_rows(files)
         return View(files, coverage, number + 1)
 
@@ -118,8 +115,9 @@ class ArchiveTable:
         return FileWriter(f"{folder}/data/{uuid4().hex}.parquet", self._schema)
 
     def add(self, files: Sequence[DataFile], coverage: Coverage, number: int) -> None:
-        """The next commit, if nobody else has made it; else CommitConflict."""
-        # Upkeep refreshes the table too: a rival's commit may be part of it by now, and would be no conflict any more.
+        """Commits files and coverage. Raises CommitConflict if another process has made this commit."""
+        # Maintenance refreshes the table too, so it may already include a concurrent commit, which the table would then
+        # not report as a conflict.
         if self._table.last_batch(self.settings.owner) != number - 1:
             raise CommitConflict(f"{self.location}: commit {number} is there already")
         notes = {NOTES_TOPIC: self.settings.topic, **coverage.to_notes()}
@@ -127,7 +125,7 @@ class ArchiveTable:
 
 
 def open_table(settings: ArchiveSettings, *, create: bool) -> ArchiveTable | None:
-    """None: there is none yet, and none was to be made."""
+    """Opens the table of an archive; None if it does not exist and `create` is false."""
     schema = archive_schema(settings.decoding)
     table: LakeTable
     upkeep: TableMaintenance

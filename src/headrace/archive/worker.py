@@ -1,15 +1,12 @@
-"""The archive worker: copies topics into lake tables, and publishes what is archived.
+"""The archive worker: copies topics into lake tables, and publishes the archived offsets for the retention hold.
 
-Not at once: a query that has just looked at the table will ask the topic for what follows, and has to find it.
+A pass over a topic reads up to its end, writes a file, and commits file and coverage atomically. The next pass starts
+at the table's last commit, so there is no other state: a worker that is killed leaves at most a file that no commit
+references. If two workers archive one topic, the table accepts the commit of one of them and the other reads it
+again.
 
-Brings the archive of one topic up to the topic's end: read, write a file, commit file and coverage in one step.
-
-The table's last commit is where the next one begins, so there is no other state: an archiver that is killed at any
-point leaves at worst a file that no commit names. Two archivers of one topic meet at the commit, which the table takes
-from one of them; the other looks again.
-
-Keeps the archives of a cluster: finds the topics that have one, and brings each up to its topic's end, again and
-again. One topic's trouble does not hold up the others.
+The retention hold advances with a delay, because a query that has just read the table reads the records after it from
+the topic. A failure of one topic does not affect others.
 """
 
 import logging
@@ -43,9 +40,10 @@ from headrace.lake.table import CommitConflict, MaintenancePolicy
 from headrace.model.errors import HeadraceError
 from headrace.model.ids import TopicPartition
 
-# Longer than a query takes from looking at the table to reading the topic; retention can wait so long.
+# Longer than a query takes between reading the table and reading the topic. Retention may wait that long.
 GRACE_S = 300.0
-# A config is a fact that every broker hears of: often enough for retention, which looks every five minutes.
+# Minimum interval of config updates, which every broker receives. Frequent enough for retention, which runs every five
+# minutes.
 EVERY_S = 15.0
 
 
@@ -73,17 +71,17 @@ class RetentionGuard:
 
 log = logging.getLogger(__name__)
 
-# One commit takes no more than this: large enough for large files, small enough to be written again after a crash.
+# Limits of one commit: large enough for large files, small enough to be repeated after a crash.
 COMMIT_BYTES = 256 * 1024 * 1024
 COMMIT_ROWS = 2_000_000
 
 
 class NotDecoded(HeadraceError):
-    """The decoder failed, which is a defect: a record that does not fit its columns is a row with `decode_error`."""
+    """The decoder failed, which is a defect: a record that does not decode should be a row with `decode_error`."""
 
 
 def decoded(batch: pa.RecordBatch, partition: TopicPartition, decoding: ValueSchema | None) -> pa.RecordBatch:
-    """NotDecoded names the first record that the decoder fails at."""
+    """Decodes a batch. NotDecoded contains the first record that makes the decoder fail."""
     try:
         return with_decoded(batch, decoding)
     except Exception as error:
@@ -103,11 +101,11 @@ def _fails_alone(row: pa.RecordBatch, decoding: ValueSchema | None) -> bool:
 
 
 class PassResult(NamedTuple):
-    """What a visit to the topic came to."""
+    """Result of a pass over a topic."""
 
     rows: int
     coverage: Coverage
-    lag: int  # offsets that were there and are not covered yet
+    lag: int  # available offsets that are not covered yet
 
     @property
     def is_behind(self) -> bool:
@@ -127,7 +125,7 @@ class TopicArchiver:
         self._plan = ReadSpec(cluster.settings, True, False, FETCH_BYTES, RAW)
 
     def round(self, topic: TopicView) -> PassResult:
-        """At most one commit. `lag` tells whether there is more."""
+        """Makes at most one commit. `lag` of the result is above 0 if there is more to archive."""
         view = self._view = self._view or self._table.view()
         log_starts, log_ends = self._edges(topic)
         positions = {one: view.coverage.position(one, log_starts[one]) for one in log_ends}
@@ -153,7 +151,9 @@ class TopicArchiver:
         return self._cluster.patiently(f"requesting the offsets of {topic.name}", lambda: (ask(EARLIEST), ask(LATEST)))
 
     def _written(self, positions: dict[int, int], log_ends: dict[int, int]) -> tuple[FileWriter, dict[int, int]]:
-        """A file with what follows the positions, the partition with most of it first, and up to where that is."""
+        """Writes a file with the records after the positions, the partition with the largest lag first. Returns the
+        file and the end offsets.
+        """
         writer = self._table.new_file()
         ends = dict(positions)
         for one in sorted(log_ends, key=lambda one: positions[one] - log_ends[one]):
@@ -166,13 +166,13 @@ class TopicArchiver:
                         return writer, ends
             except NotCommittedYet as behind:
                 log.warning("%s", behind)
-                ends[one] = behind.position  # covered is what was read, and no more
+                ends[one] = behind.position  # covers what was read only
                 continue
-            ends[one] = max(log_ends[one], positions[one])  # behind the last row there may be markers
+            ends[one] = max(log_ends[one], positions[one])  # the last offsets may be control records
         return writer, ends
 
     def _commit(self, view: View, writer: FileWriter, coverage: Coverage) -> bool:
-        """False: somebody else has gone on; up to where, the next round will see."""
+        """Commits the file. Returns False if another worker has committed first; the next pass reads its coverage."""
         file = writer.close()
         try:
             self._table.add([file] if file.rows else [], coverage, view.commits)
@@ -186,7 +186,7 @@ class TopicArchiver:
         return True
 
     def _show_position(self, coverage: Coverage) -> None:
-        """For tools that show lag; nothing depends on it."""
+        """Commits the covered offsets to the consumer group, for tools that show lag."""
         offsets = {TopicPartition(self.settings.topic, one): Committed(end) for one, end in coverage.ends.items()}
         self._cluster.patiently(
             "committing positions", lambda: commit_offsets(self._cluster, self.settings.group, offsets)
@@ -211,7 +211,7 @@ class TopicArchiver:
                 )  # fmt: skip
 
 
-# How often the topics' configs are asked for: an archive that was enabled just now begins within this time.
+# Interval of reading the topics' configs: a newly enabled archive begins within this time.
 REFRESH_S = 10.0
 
 Tell = Callable[[ArchiveSettings, PassResult], None]
@@ -227,7 +227,7 @@ class ArchiveWorker:
         grace_s: float = GRACE_S,
         tell: Tell = lambda settings, done: None,
     ) -> None:
-        """`names`: these topics alone; all that have an archive without any."""
+        """`names`: archive these topics only; empty: all that have an archive."""
         self._cluster, self._names = cluster, names
         self._upkeep, self._grace_s = upkeep or MaintenancePolicy(), grace_s
         self._tell = tell
@@ -236,7 +236,7 @@ class ArchiveWorker:
         self._looked_at = float("-inf")
 
     def run(self, stop: threading.Event, interval_s: float) -> None:
-        """Until asked to stop; a commit under way is finished."""
+        """Archives until a stop request. A commit in progress is finished."""
         while not stop.is_set():
             try:
                 is_behind = self.visit_all(stop)
@@ -247,7 +247,7 @@ class ArchiveWorker:
                 stop.wait(interval_s)
 
     def visit_all(self, stop: threading.Event | None = None) -> bool:
-        """One round for each topic; whether one of them has more to do at once."""
+        """Makes one pass over each topic. Returns whether any has more to archive."""
         self._refresh()
         is_behind = False
         for settings in self._settings:
@@ -258,11 +258,11 @@ class ArchiveWorker:
         return is_behind
 
     def try_to_catch_up(self, settings: ArchiveSettings) -> PassResult | None:
-        """As `catch_up`, but None if there was trouble, which is logged."""
+        """Like `catch_up`, but logs a failure and returns None."""
         return self._attempt(settings, self.catch_up)
 
     def _attempt(self, settings: ArchiveSettings, work: Callable[[ArchiveSettings], PassResult]) -> PassResult | None:
-        """None if there was trouble. It is this topic's alone, so whatever it is, the next topic has its turn."""
+        """Logs a failure of this topic and returns None, so that the next topic is archived."""
         try:
             return work(settings)
         except (HeadraceError, KafkaApiError, OSError, ValueError) as error:
@@ -273,7 +273,7 @@ class ArchiveWorker:
         return None
 
     def catch_up(self, settings: ArchiveSettings) -> PassResult:
-        """Rounds until nothing is left of what is there; trouble is raised."""
+        """Makes passes until the topic's end is archived. Raises failures."""
         while (done := self._visit(settings)).is_behind:
             pass
         return done
@@ -303,5 +303,5 @@ class ArchiveWorker:
 
 
 def _is_same(ours: ArchiveSettings, theirs: ArchiveSettings) -> bool:
-    """`until` is what we write ourselves, and no reason to begin anew."""
+    """Compares settings without `until`, which this worker writes itself."""
     return ours._replace(until={}) == theirs._replace(until={})
