@@ -1,1 +1,1 @@
-"""spark.lake: tables of Delta Lake and Iceberg, written exactly once from Spark without a jar."""
+"""lake: Delta Lake and Iceberg tables, written exactly once, from Spark without jars or without Spark."""

@@ -1,8 +1,7 @@
-"""Delta tables, and their compaction.
+"""Delta Lake tables through delta-rs, and their maintenance.
 
-Delta Lake through delta-rs: the batch number is an application transaction of Delta's own log.
-
-Upkeep of a Delta table, by delta-rs: the merge is one commit that says that no data changed.
+The batch number is an application transaction in Delta's own log. Compaction is one commit that is marked as changing
+no data.
 """
 
 import json
@@ -31,11 +30,11 @@ from headrace.lake.table import (
     check_fits,
 )
 
-# History entries that are looked through first for the notes of an owner's last batch; the newest is nearly always it.
+# Number of history entries searched first for the notes of an owner's last batch; it is nearly always the newest.
 FIRST_LOOK = 3
-HISTORY_MAX: int | None = None  # then all that the log still has
+HISTORY_MAX: int | None = None  # in the second attempt: everything that the log still has
 
-# Writers that know no more than these keep a table right, as long as it uses none of what follows.
+# Writer features that this writer satisfies if the table uses none of the settings below.
 WRITE_FEATURES = frozenset(
     [
         "allowColumnDefaults",
@@ -66,7 +65,7 @@ _COLUMN_RULES = ("delta.invariants", "delta.generationExpression", "delta.identi
 
 @contextmanager
 def translate_errors(location: str) -> Iterator[None]:
-    """A commit that the table's log refuses, because of somebody else's, is told in our own words."""
+    """Translates a commit that lost against a concurrent one to CommitConflict."""
     try:
         yield
     except CommitFailedError as error:
@@ -115,7 +114,7 @@ class DeltaLakeTable:
         return NO_BATCH if version is None else int(version)
 
     def notes(self, owner: str) -> Mapping[str, str]:
-        # By its number: delta-rs reads the history from the folder, with commits that came after the last refresh.
+        # Searched by number: delta-rs reads the history from the directory, including commits after the last refresh.
         number = str(self.last_batch(owner))
         for limit in (FIRST_LOOK, HISTORY_MAX):
             for entry in self._table.history(limit):
@@ -163,7 +162,7 @@ class DeltaLakeTable:
         return Layout(rows, self.partition_by, files)
 
     def _check_writable(self) -> None:
-        """SchemaMismatch if the table wants of its writers what delta-rs' plain commit of files does not do."""
+        """Raises SchemaMismatch if the table requires something that delta-rs' plain commit of files does not do."""
         metadata, protocol = self._table.metadata(), self._table.protocol()
         configuration = metadata.configuration
         if configuration.get(_MAPPING, "none") != "none":
@@ -201,12 +200,12 @@ class DeltaLakeTable:
 
 
 def path_of(location: str, path: str) -> str:
-    """Of a data file that the log calls `path`. Not from delta-rs' `file_uris`, which escape one half of it twice."""
+    """Returns the location of a data file from its path in the log. delta-rs' `file_uris` escape a part of it twice."""
     return path if "://" in path else f"{location}/{unquote(path)}"
 
 
 def place_of(uri: str) -> str:
-    """A local table's path without the escapes of a URI."""
+    """Returns the path of a local table without URI escapes."""
     return unquote(uri.removeprefix("file://")).rstrip("/") if uri.startswith(("/", "file://")) else uri.rstrip("/")
 
 
@@ -234,7 +233,7 @@ class DeltaMaintenance:
         return int(done["numFilesRemoved"])
 
     def expire(self, upkeep: MaintenancePolicy) -> int:
-        """Files of writers that died are among them: a commit that has taken a day will not come any more."""
+        """Removes unreferenced files, including those of writers that died: no commit takes longer than `keep_s`."""
         removed = self._table.vacuum(
             retention_hours=int(upkeep.keep_s // 3600),
             dry_run=False,

@@ -1,4 +1,4 @@
-"""A version of a Delta table: its files, their partition values and their deleted rows, as delta-rs reads the log."""
+"""A version of a Delta table: files, partition values and deleted rows, as delta-rs reads the log."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
@@ -15,8 +15,8 @@ from headrace.lake.parquet import open_folder
 from headrace.lake.row_types import constant, fitted_to, nullable, stored_schema
 from headrace.lake.table_version import UnreadableTable
 
-# With these a table is read right, with others its files could be misread. Where types were widened, older files hold
-# narrower ones, which every read casts.
+# Reader features that this reader supports; with others, files could be misread. After type widening older files have
+# narrower types, which every read casts.
 READ_FEATURES = frozenset(
     ["deletionVectors", "timestampNtz", "typeWidening", "typeWidening-preview", "v2Checkpoint", "vacuumProtocolCheck"]
 )
@@ -43,7 +43,7 @@ class DeltaVersion:
         return parts
 
     def _deleted(self) -> dict[str, bytes]:
-        """Of each file that has a deletion vector: a bit for each row, set where the row is kept."""
+        """Returns the deletion vector of each file that has one: one bit per row, set if the row is kept."""
         if "deletionVectors" not in (self._table.protocol().reader_features or []):
             return {}
         found = {}
@@ -75,7 +75,7 @@ class DeltaPart:
 
     def batches(self, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
         filesystem, place = open_folder(self.path)
-        # Spark writes INT96 by default; as nanoseconds it would end in the year 2262.
+        # Spark writes INT96 by default, which as nanoseconds ends in the year 2262.
         file = pq.ParquetFile(place, filesystem=filesystem, coerce_int96_timestamp_unit="us")
         names = [name for name in schema.names if name in file.schema_arrow.names and name not in self.partition]
         start = 0
@@ -90,12 +90,12 @@ class DeltaPart:
             return constant(self.partition[wanted.name], wanted.type, batch.num_rows)
         if wanted.name in batch.schema.names:
             return fitted_to(batch.column(wanted.name), wanted.type)
-        return pa.nulls(batch.num_rows, wanted.type)  # the column is younger than the file
+        return pa.nulls(batch.num_rows, wanted.type)  # the column was added after the file was written
 
     def _without_deleted(self, rows: pa.RecordBatch, start: int) -> pa.RecordBatch:
         if not self.kept:
             return rows
         bits = np.unpackbits(np.frombuffer(self.kept, np.uint8))[start : start + rows.num_rows].astype(bool)
-        # A vector that ends before its file does keeps what follows.
+        # Rows after the end of the vector are kept.
         kept = np.concatenate([bits, np.ones(rows.num_rows - len(bits), bool)])
         return rows.filter(pa.array(kept))

@@ -1,13 +1,11 @@
-"""Iceberg tables and their catalog.
+"""Iceberg tables through PyIceberg, and their catalog.
 
-The catalog that knows an Iceberg table: one of PyIceberg's own configuration, or one in the table's folder.
+The catalog is one of PyIceberg's own configuration, or a SQLite file in the table's directory, created by the first
+writer. Its errors and commit conflicts are translated to headrace's exceptions.
 
-The latter is a SQLite file, made by the first who writes. Its errors, and commits that came too late, become ours here.
-
-Iceberg through PyIceberg: the batch number is a table property, set in the transaction that adds the files.
-
-PyIceberg repeats a commit by itself when somebody else was faster, and would add a batch twice that both had written;
-so its retries are turned off, and ours look at the property first.
+The batch number is a table property, set in the transaction that adds the files. PyIceberg would repeat a commit that
+lost against a concurrent one, and so add a batch twice that both have written. Its retries are therefore disabled;
+`commit_once` checks the property before each attempt.
 """
 
 import json
@@ -48,7 +46,7 @@ FILE = "catalog.db"
 
 
 class CatalogError(HeadraceError):
-    """The catalog does not answer as it should; its database may be locked, or just be made by somebody else."""
+    """The catalog failed; its database may be locked, or another process is creating it."""
 
     retriable = True
 
@@ -60,12 +58,12 @@ def translate_catalog_errors(location: str) -> Iterator[None]:
     except CommitFailedException as error:
         raise CommitConflict(f"{location}: {error}") from error
     except (SQLAlchemyError, sqlite3.Error) as error:
-        # SQLAlchemy adds the statement, in lines of its own; what the database said is enough for a log.
+        # SQLAlchemy appends the statement in further lines. The database's message is sufficient for a log.
         raise CatalogError(f"the catalog of {location}: {getattr(error, 'orig', None) or error}") from error
 
 
 def find_catalog(target: str) -> tuple[Catalog, tuple[str, ...]]:
-    """And the table's name in it, with its namespaces. One in a folder is made if need be."""
+    """Returns the catalog and the table's name with its namespaces. Creates a catalog in a directory if needed."""
     folder = _folder_of(target)
     if folder is None:
         configured, *name = target.split(".")
@@ -77,21 +75,23 @@ def find_catalog(target: str) -> tuple[Catalog, tuple[str, ...]]:
 
 
 def has_catalog(target: str) -> bool:
-    """Makes nothing, unlike PyIceberg, which makes what is not there: a look would be in the way of a maker's work."""
+    """Whether the catalog exists. Creates nothing, unlike PyIceberg, which creates missing tables and so would
+    disturb a concurrent creation.
+    """
     folder = _folder_of(target)
     if folder is None:
         return True
     file = folder / FILE
     if not file.exists():
         return False
-    # For writing too, or SQLite could not put right what a writer that died has left; but it makes no new file.
+    # Read-write, because SQLite otherwise cannot recover after a writer that died. Creates no file.
     with closing(sqlite3.connect(f"{file.as_uri()}?mode=rw", uri=True)) as database:
         there = {name for (name,) in database.execute("select name from sqlite_master")}
     return there >= set(SqlCatalogBaseTable.metadata.tables)
 
 
 def _folder_of(target: str) -> Path | None:
-    """None: the target is catalog.namespace.table."""
+    """Returns the directory of a catalog; None if the target is catalog.namespace.table."""
     if "/" not in target and target.count(".") >= 2:
         return None
     folder = Path(target.removeprefix("file://")).absolute()
@@ -101,8 +101,8 @@ def _folder_of(target: str) -> Path | None:
 
 
 _NO_RETRIES = {"commit.retry.num-retries": "0"}
-# Who begins together with others may collide with them over one thing after the other: the two tables of the catalog,
-# the namespace, the table. At the next attempt it is there.
+# Concurrent creators may collide at each step: the two tables of the catalog, the namespace, the table. The next
+# attempt finds what the other one has created.
 _COLLISIONS_MAX = 4
 
 
@@ -137,7 +137,9 @@ class IcebergLakeTable:
 
     @classmethod
     def open_or_create(cls, target: str, schema: pa.Schema, partition_by: Sequence[str] = ()) -> "IcebergLakeTable":
-        """`target` is catalog.namespace.table of PyIceberg's own configuration, or a folder with a catalog in it."""
+        """Opens or creates a table. `target` is catalog.namespace.table of PyIceberg's configuration, or a directory
+        with a catalog in it.
+        """
         with translate_catalog_errors(target):
             for _ in range(_COLLISIONS_MAX):
                 with suppress(DBAPIError):
@@ -184,7 +186,8 @@ class IcebergLakeTable:
 
     def layout(self, schema: pa.Schema) -> Layout:
         rows = as_in_table(self._schema(), _stored(schema))
-        # By name a file would give its values to whichever column has the name later, after a rename or a new column.
+        # By field id: after a rename, or with a new column of the same name, matching by name would assign the values
+        # to another column.
         return Layout(rows, self.partition_by, identified(rows, self._table.schema().as_arrow()))
 
     def new_columns(self, schema: pa.Schema) -> list[str]:
@@ -206,7 +209,7 @@ def _stored(schema: pa.Schema) -> pa.Schema:
 
 
 def _map_names(transaction: Transaction) -> None:
-    """Files of earlier versions know their columns by name; Iceberg's ids come from here."""
+    """Sets the name mapping, which assigns field ids to files of earlier versions that have column names only."""
     metadata = transaction.table_metadata
     if metadata.name_mapping() is None:
         mapping = metadata.schema().name_mapping.model_dump_json()
@@ -214,7 +217,9 @@ def _map_names(transaction: Transaction) -> None:
 
 
 def data_file(table: Table, file: DataFile) -> IcebergFile:
-    """As the table's manifests have it. PyIceberg would take the partition from statistics, which long values lack."""
+    """Returns the manifest entry of a file. PyIceberg would derive the partition from statistics, which long
+    values do not have.
+    """
     filesystem, place = open_folder(file.path)
     metadata, schema = table.metadata, table.schema()
     statistics = data_file_statistics_from_parquet_metadata(
@@ -242,14 +247,16 @@ def _found_or_made(target: str, schema: pa.Schema, partition_by: Sequence[str]) 
     if not catalog.table_exists(name):
         with suppress(NamespaceAlreadyExistsError):
             catalog.create_namespace(name[:-1])
-        # Two begin at once: the other one's is as good.
+        # A concurrent creator's table is equivalent.
         with suppress(TableAlreadyExistsError, CommitFailedException):
             _make(catalog, name, schema, partition_by)
     return catalog.load_table(name)
 
 
 def _make(catalog: Catalog, name: tuple[str, ...], schema: pa.Schema, partition_by: Sequence[str]) -> None:
-    """With its partitions in one step: rows that others add in between would not be in any."""
+    """Creates table and partitioning in one transaction, so that no concurrent append comes in between without a
+    partition.
+    """
     with (
         catalog.create_table_transaction(name, _stored(schema), properties=_NO_RETRIES) as transaction,
         transaction.update_spec() as update,

@@ -1,5 +1,5 @@
-"""Upkeep of an Iceberg table. PyIceberg expires snapshots and has no merge of files, and it removes no file: both
-are done here, the merge as one snapshot that takes the old files out and puts the new one in.
+"""Maintenance of Iceberg tables. PyIceberg expires snapshots, but neither compacts nor removes files; both are done
+here. Compaction is one snapshot that replaces the small files by one.
 """
 
 import logging
@@ -26,7 +26,7 @@ class IcebergMaintenance:
     def small_files(self, upkeep: MaintenancePolicy) -> int:
         with translate_catalog_errors(self._table.location()):
             self._table.refresh()
-        if self._table.spec().fields:  # somebody divides its rows among files: these are not ours to merge
+        if self._table.spec().fields:  # a partitioned table, whose layout belongs to another writer
             return 0
         found = len(self._small(upkeep))
         return found if found > upkeep.small_files_max else 0
@@ -34,14 +34,15 @@ class IcebergMaintenance:
     def _small(self, upkeep: MaintenancePolicy) -> list[FileScanTask]:
         try:
             tasks = list(self._table.scan().plan_files())
-        except (NotImplementedError, ValueError) as error:  # deletes by equality, which PyIceberg does not apply
+        except (NotImplementedError, ValueError) as error:  # equality deletes, which PyIceberg does not apply
             log.warning("%s: small files are not merged: %s", self._table.location(), error)
             return []
         return [task for task in tasks if task.file.file_size_in_bytes < upkeep.small_bytes]
 
     def compact(self, upkeep: MaintenancePolicy) -> int:
-        """Of tables without partitions: all small files into one. What other writers have deleted or renamed stays so:
-        rows are read as the table's log says, and columns are found by their ids."""
+        """Merges all small files of an unpartitioned table into one. Deleted rows and renamed columns of other writers
+        stay so: rows are read through the table's metadata, and columns are matched by id.
+        """
         small, table = self._small(upkeep), self._table
         rows = nullable(stored_schema(table.schema().as_arrow(), small_integers=False))
         path = f"{table.location()}/data/compacted-{uuid4().hex}.parquet"
@@ -70,7 +71,9 @@ class IcebergMaintenance:
         return self._remove_unnamed(before)
 
     def _remove_unnamed(self, before: datetime) -> int:
-        """Data and manifests that no snapshot names and that are too old to belong to a commit under way."""
+        """Removes data files and manifests that no snapshot references and that are too old to belong to a pending
+        commit.
+        """
         named = {path.removeprefix("file://") for path in self._named()}
         removed = 0
         for folder, endings in (("data", (".parquet",)), ("metadata", (".avro",))):

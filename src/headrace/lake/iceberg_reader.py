@@ -1,4 +1,4 @@
-"""A snapshot of an Iceberg table, read by PyIceberg: deletes, renamed columns and partitions are its business."""
+"""A snapshot of an Iceberg table. PyIceberg applies deletes, renamed columns and partitions."""
 
 import re
 from collections.abc import Iterator, Sequence
@@ -32,7 +32,7 @@ class IcebergVersion:
         newest = self._table.current_snapshot()
         self._snapshot_id = int(version) if version not in (None, EMPTY) else newest.snapshot_id if newest else None
         self.version = EMPTY if self._snapshot_id is None or version == EMPTY else str(self._snapshot_id)
-        # The newest schema, also for an older snapshot: it is what a query was planned with.
+        # The newest schema even for an older snapshot, because the query was planned with it.
         self.schema = nullable(stored_schema(self._table.schema().as_arrow(), small_integers=True))
 
     def parts(self) -> Sequence["IcebergPart"]:
@@ -42,7 +42,7 @@ class IcebergVersion:
             raise UnreadableTable(f"{self._place} has no snapshot {self.version} any more")
         try:
             tasks = list(self._table.scan(snapshot_id=self._snapshot_id).plan_files())
-        except (NotImplementedError, ValueError) as error:  # deletes by equality, which PyIceberg does not apply
+        except (NotImplementedError, ValueError) as error:  # equality deletes, which PyIceberg does not apply
             raise UnreadableTable(
                 f"{self._place} cannot be read: {error}; compact the table where it is written"
             ) from error
@@ -61,7 +61,9 @@ def _open(place: str) -> Table:
 
 
 def _newest_metadata(place: str) -> str:
-    """Of a table that some other catalog keeps: as its hint says, or the file with the highest number."""
+    """Returns the path to load a table of another catalog from: its directory if that has a version hint, else the
+    metadata file with the highest number.
+    """
     filesystem, path = open_folder(place)
     found = filesystem.get_file_info(fs.FileSelector(f"{path}/metadata", allow_not_found=True))
     files = {one.base_name: one.path for one in found if one.path.endswith(".metadata.json")}
@@ -97,7 +99,7 @@ class IcebergPart:
 
 
 class _NullKeepingVisitor(ArrowProjectionVisitor):
-    """PyIceberg 0.12 reads null lists and maps of structs as empty ones."""
+    """Fixes PyIceberg 0.12, which reads null lists and maps of structs as empty ones."""
 
     def list(self, list_type: ListType, list_array: Any, value_array: Any) -> Any:
         return _with_nulls_of(list_array, super().list(list_type, list_array, value_array))
@@ -113,5 +115,5 @@ def _with_nulls_of(before: Any, after: Any) -> Any:
 
 
 def _keep_nulls() -> None:
-    """In this process: the visitor is made by PyIceberg, out of sight."""
+    """Replaces the class in PyIceberg's module, which instantiates it internally. Applies to the whole process."""
     iceberg_arrow.ArrowProjectionVisitor = _NullKeepingVisitor  # type: ignore[misc]

@@ -1,4 +1,6 @@
-"""Parquet files of a lake table, written from Arrow without Spark; not part of the table until a commit names them."""
+"""Writes Parquet files of a lake table from Arrow, without Spark. A file belongs to the table once a commit references
+it.
+"""
 
 import os
 import re
@@ -12,13 +14,15 @@ from headrace.lake.table import DataFile
 from headrace.model.errors import InvalidConfig
 
 FILE_OPTIONS: dict[str, Any] = {"compression": "zstd", "write_statistics": True}
-# What a row group is written at: readers skip and read whole groups, writers hold one in memory.
+# Size at which a row group is written: readers read or skip whole groups, and writers hold one in memory.
 GROUP_ROWS = 100_000
 GROUP_BYTES = 64 * 1024 * 1024
 
 
 def open_folder(place: str) -> tuple[fs.FileSystem, str]:
-    """A local path is taken as it is: in a URI a blank is an error, and `%41` would be another directory."""
+    """Returns file system and path. A local path is not parsed as a URI, in which a blank is an error and `%41` another
+    character.
+    """
     path = place.removeprefix("file://")
     if "://" not in path:
         return fs.LocalFileSystem(), path
@@ -26,13 +30,13 @@ def open_folder(place: str) -> tuple[fs.FileSystem, str]:
     return found
 
 
-# In URIs, by which the libraries of the formats name files, these stand for something else: a table ends up in another
-# directory, or its history is not found.
+# These have another meaning in URIs, which the table libraries use for files: the table would be created in another
+# directory, or its history would not be found.
 _OF_URIS = re.compile(r"[?#\\]|%[0-9A-Fa-f]{2}")
 
 
 def check_directory(place: str) -> None:
-    """InvalidConfig if a table on this machine cannot be in this directory."""
+    """Raises InvalidConfig if this local directory cannot contain a table."""
     path = place.removeprefix("file://")
     found = _OF_URIS.search(path) if "://" not in path else None
     if found is not None:
@@ -40,7 +44,7 @@ def check_directory(place: str) -> None:
 
 
 class FileWriter:
-    """One file; batches are gathered into row groups."""
+    """Writes one file, collecting batches into row groups."""
 
     def __init__(self, path: str, schema: pa.Schema) -> None:
         self.path = path
@@ -53,7 +57,7 @@ class FileWriter:
         self._held_rows = self._held_bytes = 0
 
     def write(self, batch: pa.RecordBatch) -> None:
-        batch = batch.cast(self._schema)  # in the same types; fields may get the ids of a table's columns
+        batch = batch.cast(self._schema)  # same types; adds the field ids of a table's columns
         self._held.append(batch)
         self._held_rows += batch.num_rows
         self._held_bytes += batch.nbytes
@@ -76,7 +80,9 @@ class FileWriter:
         return DataFile(self.path, int(size), self.rows, {})
 
     def _sync(self) -> None:
-        """The topic's copy may go once the table names this one, so it has to outlive a power cut."""
+        """Syncs the file. After the commit retention may delete the records from the topic, so the file must survive a
+        power loss.
+        """
         if isinstance(self._filesystem, fs.LocalFileSystem):
             descriptor = os.open(self._place, os.O_RDONLY)
             try:

@@ -1,7 +1,7 @@
-"""Values of partition columns: how rows are grouped by them, and how Delta's log spells them. Pure; performs no I/O.
+"""Values of partition columns: grouping rows by them, and their text in Delta's log. Pure; performs no I/O.
 
-A value is a bool, an int, a Decimal, a str or None. Dates are days and timestamps microseconds since 1970, as they are
-in Iceberg.
+A value is a bool, an int, a Decimal, a str or None. Dates are days and timestamps microseconds since 1970, as in
+Iceberg.
 """
 
 import json
@@ -18,7 +18,7 @@ _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 
 def runs(batch: pa.RecordBatch, columns: Sequence[str]) -> Iterator[tuple[tuple[PartitionValue, ...], pa.RecordBatch]]:
-    """Neighboring rows with the same values, as slices of the batch."""
+    """Yields consecutive rows with equal values, as slices of the batch."""
     if not columns:
         yield (), batch
         return
@@ -44,7 +44,7 @@ def to_text(values: Sequence[PartitionValue]) -> str:
 
 
 def from_text(text: str, types: Sequence[pa.DataType]) -> list[PartitionValue]:
-    """The inverse of `to_text`: JSON has every kind of value but decimals."""
+    """The inverse of `to_text`. JSON represents all kinds of values except decimals."""
     return [
         Decimal(value) if pa.types.is_decimal(kind) and value is not None else value
         for value, kind in zip(json.loads(text), types, strict=True)
@@ -52,7 +52,7 @@ def from_text(text: str, types: Sequence[pa.DataType]) -> list[PartitionValue]:
 
 
 def delta_text(column: str, value: PartitionValue, kind: pa.DataType) -> str | None:
-    """As Delta's log has it; UnfitValue for what it cannot express."""
+    """Returns the text of a value in Delta's log. Raises UnfitValue if it has none."""
     match value:
         case None:
             return None

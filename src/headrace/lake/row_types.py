@@ -1,8 +1,5 @@
-"""The Arrow types of a lake table's rows, and columns of older files in them.
-
-Pure; performs no I/O.
-
-Columns of a file in the types of a newer table: fields of structs are matched by name. Pure; performs no I/O.
+"""Arrow types of a lake table's rows, and conversion of columns of older files to them. Fields of structs are matched
+by name. Pure; performs no I/O.
 """
 
 from itertools import accumulate
@@ -15,29 +12,32 @@ _SMALL_INTEGERS = (pa.int8(), pa.int16())
 
 
 def stored_schema(schema: pa.Schema, *, small_integers: bool) -> pa.Schema:
-    """Whether a column may be null stays as it is; inside of columns everything may."""
+    """Returns the schema in stored types. Columns keep their nullability; everything inside of them is nullable."""
     return pa.schema([one.with_type(stored_type(one.type, small_integers=small_integers)) for one in plain(schema)])
 
 
 def plain(schema: pa.Schema) -> pa.Schema:
-    """Without metadata, of the schema and of its fields."""
+    """Returns the schema without metadata of its fields and of itself."""
     return pa.schema([one.remove_metadata() for one in schema])
 
 
 def nullable(schema: pa.Schema) -> pa.Schema:
-    """Spark knows `count(*)` as never null, and the same column of the pipeline's next version may be."""
+    """Makes all columns nullable. Spark declares `count(*)` as not null, and the same column may be nullable in the
+    next version of the pipeline.
+    """
     return pa.schema([one.with_nullable(True) for one in schema])
 
 
 def as_in_table(table: pa.Schema, rows: pa.Schema) -> pa.Schema:
-    """The rows' columns as nullable as the table's, so that a null that the table forbids fails the write."""
+    """Gives the rows' columns the nullability of the table's, so that a forbidden null fails the write."""
     return pa.schema([one.with_nullable(table.field(one.name).nullable) for one in rows])
 
 
 def stored_type(kind: pa.DataType, *, small_integers: bool) -> pa.DataType:
-    """The type without what is a matter of memory (large offsets, views) or of the writer (names of list elements).
+    """Returns the type without details of memory layout (large offsets, views) and of the writer (names of list
+    elements).
 
-    Without `small_integers`, as in Iceberg, those of 8 and 16 bits are stored in 32.
+    Without `small_integers`, as in Iceberg, integers of 8 and 16 bits are stored in 32.
     """
 
     def within(part: pa.DataType) -> pa.DataType:
@@ -59,7 +59,7 @@ def stored_type(kind: pa.DataType, *, small_integers: bool) -> pa.DataType:
 
 
 def identified(schema: pa.Schema, table: pa.Schema) -> pa.Schema:
-    """The schema with the field ids of the table's columns, for files in which readers find columns by id."""
+    """Returns the schema with the field ids of the table's columns, by which readers match columns."""
     return pa.schema([_identified(one, table.field(one.name)) for one in schema])
 
 
@@ -82,7 +82,9 @@ def constant(value: Any, kind: pa.DataType, count: int) -> pa.Array:
 
 
 def fitted_to(column: pa.Array, kind: pa.DataType) -> pa.Array:
-    """Fields that the file does not have are null, as those of a column that is younger than the file."""
+    """Converts a column to a type. Missing fields become null, as do columns that were added after the file was
+    written.
+    """
     if column.type == kind:
         return column
     if pa.types.is_struct(kind):
@@ -94,7 +96,8 @@ def fitted_to(column: pa.Array, kind: pa.DataType) -> pa.Array:
         return pa.StructArray.from_arrays(children, fields=list(kind), mask=pc.is_null(column))
     if _is_list(kind) and _is_list(column.type):
         lengths = pc.fill_null(pc.list_value_length(column), 0)
-        offsets = pa.array([0, *accumulate(lengths.to_pylist())], pa.int32())  # a slice has those of the whole
+        # Computed, because the offsets of a slice refer to the whole array.
+        offsets = pa.array([0, *accumulate(lengths.to_pylist())], pa.int32())
         values = fitted_to(pc.list_flatten(column), kind.value_type)
         return pa.ListArray.from_arrays(offsets, values, type=kind, mask=pc.is_null(column))
     return column.cast(kind)

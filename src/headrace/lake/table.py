@@ -1,15 +1,11 @@
-"""A lake table, and its maintenance policy.
+"""Interface of a lake table to batch writers, and the table maintenance policy.
 
-A lake table as a batch job sees it: which batch was the last, and how another becomes part of it.
+A batch has an owner (a pipeline, an archive) and a number. A commit adds its files and stores the number atomically
+in the table's own log, so a batch that is repeated after a crash is detected and skipped. Of two concurrent drivers
+the table accepts one commit; the other driver refreshes and finds its batch committed.
 
-A batch has an owner (a pipeline, an archive) and a number. Committing adds its files and remembers the number in one
-step of the table's own log, so a batch that comes again after a crash is recognised and left out. Two drivers that
-believe to be the only one meet in that step: the table takes one of them, the other looks again and finds its batch
-there already.
-
-The care for a table that grows by small commits: small files become large ones, and what nobody reads any more goes.
-
-Neither changes a row, and neither is in a hurry: a table that somebody else has changed meanwhile is cared for later.
+Maintenance compacts small files and expires old snapshots. It changes no rows and is not urgent: after a conflict
+with another writer it is postponed.
 """
 
 from collections.abc import Mapping, Sequence
@@ -23,23 +19,23 @@ if TYPE_CHECKING:
 
 
 NO_BATCH = -1
-# Somebody else changed the table between our look and our commit. Each time is a look at a newer table, so only
-# a crowd of writers gets this far.
+# Attempts at a commit after conflicts. Each one is based on a newer table, so only many concurrent writers exhaust
+# them.
 ATTEMPTS_MAX = 20
 
 
 class CommitConflict(HeadraceError):
-    """Somebody else was faster; look again."""
+    """A concurrent writer has committed first. The caller refreshes and retries."""
 
     retriable = True
 
 
 class SchemaMismatch(InvalidConfig):
-    """The rows do not fit the table. What to do about it is in the text."""
+    """The rows do not match the table. The message contains the remedy."""
 
 
 class UnfitValue(InvalidConfig):
-    """The table's format has no way to hold this value where it is."""
+    """The table's format cannot represent this value in this place."""
 
 
 # Dates are days, timestamps microseconds since 1970.
@@ -50,56 +46,56 @@ class DataFile(NamedTuple):
     path: str  # absolute, or a URI
     size: int
     rows: int
-    partition: Mapping[str, PartitionValue]  # what all its rows have, by column
+    partition: Mapping[str, PartitionValue]  # partition column → value of all rows
 
 
 class Layout(NamedTuple):
-    """How a table wants the files of given rows."""
+    """Schemas of the files that a table accepts for given rows."""
 
-    schema: "pa.Schema"  # of the rows, in the types of the table
+    schema: "pa.Schema"  # of the rows, in the table's types
     partition_by: Sequence[str]
-    file_schema: "pa.Schema"  # in Delta without the partition columns: its log has their values
+    file_schema: "pa.Schema"  # in Delta without the partition columns, whose values are in the log
 
 
 class Batch(NamedTuple):
     owner: str
     number: int
-    notes: Mapping[str, str] = {}  # kept with the commit: which offsets it covers
+    notes: Mapping[str, str] = {}  # stored with the commit: the offsets that it covers
 
 
 class LakeTable(Protocol):
     location: str
 
     def last_batch(self, owner: str) -> int:
-        """The number of the last batch of this owner, or NO_BATCH. As of the last `refresh`."""
+        """Returns the number of the owner's last batch, or NO_BATCH, as of the last `refresh`."""
 
     def notes(self, owner: str) -> Mapping[str, str]:
-        """What was kept with that batch."""
+        """Returns the notes of that batch."""
 
     def add(self, files: Sequence[DataFile], batch: Batch) -> None:
-        """Files and number in one step, if the table is still as of the last `refresh`; else CommitConflict."""
+        """Commits files and number atomically. Raises CommitConflict if the table changed after the last `refresh`."""
 
     def new_columns(self, schema: "pa.Schema") -> Sequence[str]:
-        """Columns that such rows would add; SchemaMismatch if they do not fit the table."""
+        """Returns columns that these rows would add. Raises SchemaMismatch if the rows do not match the table."""
 
     def fit(self, schema: "pa.Schema") -> None:
-        """Adds the new columns. CommitConflict if another writer just changed the schema; SchemaMismatch as above."""
+        """Adds the new columns. Raises CommitConflict after a concurrent schema change, and SchemaMismatch as above."""
 
     @property
     def partition_by(self) -> Sequence[str]:
-        """The columns whose values divide the rows among files."""
+        """The partition columns."""
 
     def layout(self, schema: "pa.Schema") -> Layout:
-        """Of the files that `add` takes, for rows that fit."""
+        """Returns the schemas of files for `add`, for rows that match the table."""
 
     def refresh(self) -> None: ...
 
     def files(self) -> list[str]:
-        """The data files of the table, as of the last `refresh`."""
+        """Returns the data files of the table, as of the last `refresh`."""
 
 
 def commit_once(table: LakeTable, files: Sequence[DataFile], batch: Batch) -> bool:
-    """Add the batch unless it is there already; False if it was."""
+    """Adds the batch. Returns False if it has been added before."""
     for _ in range(ATTEMPTS_MAX):
         table.refresh()
         if table.last_batch(batch.owner) >= batch.number:
@@ -113,7 +109,7 @@ def commit_once(table: LakeTable, files: Sequence[DataFile], batch: Batch) -> bo
 
 
 def evolve_schema_once(table: LakeTable, schema: "pa.Schema") -> None:
-    """Make room for new columns, where others may be about to make the same."""
+    """Adds new columns, with retries against concurrent writers that may add the same."""
     for _ in range(ATTEMPTS_MAX):
         try:
             return table.fit(schema)
@@ -123,9 +119,9 @@ def evolve_schema_once(table: LakeTable, schema: "pa.Schema") -> None:
 
 
 def check_fits(there: "pa.Schema", rows: "pa.Schema", location: str) -> list[str]:
-    """Names of columns that the rows have and the table has not; SchemaMismatch where a type differs.
+    """Returns the columns that the rows have and the table has not. Raises SchemaMismatch if a type differs.
 
-    Both in the table's own types, see `row_types.py`.
+    Both schemas are in stored types, see `row_types.py`.
     """
     known = {field.name: field for field in there}
     by_lower_case = {name.lower(): name for name in known}
@@ -148,7 +144,7 @@ def check_fits(there: "pa.Schema", rows: "pa.Schema", location: str) -> list[str
 
 
 def check_partitioning(table: LakeTable, wanted: Sequence[str]) -> None:
-    """A table keeps the partitioning that it was made with; no `wanted` takes it as it is."""
+    """Raises SchemaMismatch if the table has another partitioning, which is fixed. An empty `wanted` accepts any."""
     if wanted and list(table.partition_by) != list(wanted):
         now = f"is partitioned by {', '.join(table.partition_by)}" if table.partition_by else "is not partitioned"
         raise SchemaMismatch(
@@ -158,17 +154,17 @@ def check_partitioning(table: LakeTable, wanted: Sequence[str]) -> None:
 
 
 class MaintenancePolicy(NamedTuple):
-    small_bytes: int = 64 * 1024 * 1024  # half of what readers of lakes like a file to be
-    small_files_max: int = 20  # opening so many costs a reader as much as reading one large one
-    keep_s: float = 24 * 3600.0  # older snapshots go, and their files: no query runs for a day
+    small_bytes: int = 64 * 1024 * 1024  # half of the file size that is efficient for readers
+    small_files_max: int = 20  # opening this many files costs a reader as much as reading a large one
+    keep_s: float = 24 * 3600.0  # older snapshots and their files are removed: no query runs for a day
 
 
 class TableMaintenance(Protocol):
     def small_files(self, upkeep: MaintenancePolicy) -> int:
-        """How many files would be merged; 0 while there are too few to bother."""
+        """Returns the number of files that `compact` would merge; 0 if they are too few."""
 
     def compact(self, upkeep: MaintenancePolicy) -> int:
-        """Merge small files; how many there were. CommitConflict if somebody else was faster."""
+        """Merges small files and returns their number. Raises CommitConflict after a concurrent commit."""
 
     def expire(self, upkeep: MaintenancePolicy) -> int:
-        """Let old snapshots go, and the files that only they name; how many files went."""
+        """Expires old snapshots and removes files that only they reference. Returns the number of removed files."""

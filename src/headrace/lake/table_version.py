@@ -1,6 +1,6 @@
-"""One version of a lake table, as rows: what the table's own log says is in it, and not what its directory holds.
+"""A version of a lake table, read by its own log and not by the contents of its directory.
 
-`LakeVersion` is what the driver looks at, `Part` what a task reads; parts travel pickled.
+The driver uses `LakeVersion`, a task reads a `Part`. Parts are pickled.
 """
 
 from collections.abc import Iterator, Sequence
@@ -15,13 +15,13 @@ from headrace.model.errors import InvalidConfig
 if TYPE_CHECKING:
     import pyarrow as pa
 
-# What a task reads, so that a table of many small files does not become as many tasks. Opening a file counts, too.
+# Target size of a task, so that a table of many small files is not read by as many tasks. Includes the cost of opening.
 PART_BYTES = 32 * 1024 * 1024
 OPENING_BYTES = 1024 * 1024
 
 
 class UnreadableTable(InvalidConfig):
-    """The table uses something of its format that headrace cannot read."""
+    """The table uses a feature of its format that headrace cannot read."""
 
 
 class Part(Protocol):
@@ -32,7 +32,7 @@ class Part(Protocol):
     def size(self) -> int: ...
 
     def batches(self, schema: "pa.Schema") -> Iterator["pa.RecordBatch"]:
-        """The rows that the version has of this file, in columns and types of `schema`."""
+        """Yields the rows of this file in the version, in the columns and types of `schema`."""
 
 
 class LakeVersion(Protocol):
@@ -47,7 +47,7 @@ def is_lake_table(place: str) -> bool:
 
 
 def open_version(place: str, version: str | None = None) -> LakeVersion:
-    """The newest version, or a given one; an error if there is no such version."""
+    """Opens the newest version, or a given one. Raises an error if there is no such version."""
     if _is_delta(place):
         from headrace.lake.delta_reader import DeltaVersion
 
@@ -73,7 +73,7 @@ def _is_iceberg(place: str) -> bool:
 
 
 def all_there(parts: Sequence[Part]) -> bool:
-    """Whether no vacuum has removed a file of this version."""
+    """Whether all files of this version exist, that is, no vacuum has removed one."""
     for part in parts:
         filesystem, path = open_folder(part.path)
         if filesystem.get_file_info(path).type != fs.FileType.File:
@@ -82,7 +82,7 @@ def all_there(parts: Sequence[Part]) -> bool:
 
 
 def packed(parts: Sequence[Part]) -> list[list[Part]]:
-    """Parts of one task each."""
+    """Groups parts into tasks."""
     tasks: list[list[Part]] = []
     left = 0
     for part in parts:
