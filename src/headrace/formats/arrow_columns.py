@@ -1,7 +1,7 @@
-"""Arrow columns from decoded values, a batch at a time: nested columns by their children, leaves by pyarrow.
+"""Builds Arrow columns from decoded values, one batch at a time: nested columns from their children, leaves by pyarrow.
 
-A batch of values that fit is built without a look at the single value, only at the set of their Python types. A value
-that does not fit becomes null and an error of its row; the other rows of the batch get what they would get alone.
+For a batch of values that match, only the set of their Python types is checked. A value that does not match becomes
+null and an error of its row. Other rows of the batch are not affected.
 """
 
 from collections.abc import Callable, Sequence
@@ -14,7 +14,7 @@ import pyarrow as pa
 from headrace.formats.errors import Misfit, Misfits, shown
 
 NONE: type = type(None)
-# What pyarrow raises for a value that it cannot put into an array of a type.
+# Exceptions of pyarrow for a value that does not match the type of an array.
 NOT_BUILT = (pa.ArrowException, TypeError, ValueError, OverflowError)
 
 
@@ -23,7 +23,7 @@ class Column(Protocol):
     def type(self) -> pa.DataType: ...
 
     def build(self, values: list[Any], rows: Sequence[int], path: str, misfits: Misfits) -> pa.Array:
-        """One element for each value. `rows`: the row that each value belongs to. `path`: the column's name."""
+        """Returns an array with one element per value. `rows` has the row of each value, `path` the column's name."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,9 +31,10 @@ class Leaf:
     """A column without children."""
 
     type: pa.DataType
-    plain: frozenset[type]  # Python types whose values `make` takes; others are converted one by one
+    plain: frozenset[type]  # Python types that `make` accepts; other values are converted one by one
     convert: Callable[[Any], Any]  # raises Misfit
-    # Raises one of NOT_BUILT if a value does not fit, or a Misfit that goes on behind the value: "is too large".
+    # Raises one of NOT_BUILT for a value that does not match, or a Misfit whose text continues the value: "is too
+    # large".
     make: Callable[[list[Any]], pa.Array]
 
     def build(self, values: list[Any], rows: Sequence[int], path: str, misfits: Misfits) -> pa.Array:
@@ -52,7 +53,9 @@ class Leaf:
         return converted
 
     def _made(self, values: list[Any], rows: Sequence[int], path: str, misfits: Misfits) -> pa.Array:
-        """By halves where some do not fit: each of them costs a few attempts, the others stay together."""
+        """Builds the array; after an error builds its halves. Each invalid value costs a few attempts, others are built
+        together.
+        """
         try:
             return self.make(values)
         except (*NOT_BUILT, Misfit) as error:
@@ -66,7 +69,7 @@ class Leaf:
 
 
 class Field:
-    """A child of a struct, by the key under which its value is found."""
+    """A child of a struct, with the key of its value."""
 
     __slots__ = ("column", "key", "name", "required")
 
@@ -76,7 +79,7 @@ class Field:
 
 
 class Struct:
-    """Of dictionaries. A field that is missing is null, a key without a field is left out."""
+    """A struct column of dictionaries. Missing fields become null, unknown keys are ignored."""
 
     def __init__(self, fields: Sequence[Field]) -> None:
         self.fields = tuple(fields)
@@ -120,7 +123,7 @@ class List:
 
 
 class Map:
-    """Of dictionaries, whose keys are of the right type already."""
+    """A map column of dictionaries, whose keys have the right type already."""
 
     def __init__(self, key: pa.DataType, item: Column) -> None:
         self.item = item
@@ -141,7 +144,7 @@ _NAMES: dict[Any, str] = {dict: "an object", list: "a list"}
 def _only(
     wanted: type, values: list[Any], rows: Sequence[int], path: str, misfits: Misfits
 ) -> tuple[list[Any], pa.Array | None]:
-    """The values, null where they are of another type, and which of them are null; None if all are there."""
+    """Returns the values, with null for those of another type, and the mask of nulls; no mask without nulls."""
     types = set(map(type, values))
     if types <= {wanted}:
         return values, None
@@ -154,7 +157,7 @@ def _only(
 
 
 def _repeated(rows: Sequence[int], lengths: list[int]) -> list[int]:
-    """The row of each element."""
+    """Returns the row of each element."""
     return list(chain.from_iterable([row] * length for row, length in zip(rows, lengths, strict=True)))
 
 

@@ -1,15 +1,15 @@
-"""Avro values to dictionaries, by fastavro.
+"""Decodes Avro values to dictionaries with fastavro.
 
-fastavro takes some bytes that no Avro writer writes, and some bytes make it run for ever or end the process. The schema
-that it is given is therefore not the user's, but one of the same encoding that closes these gaps:
+fastavro accepts some bytes that no Avro writer produces, and some bytes make it loop forever or crash the process. It
+is therefore given a schema of the same encoding that closes these gaps:
 
-    logical types    left out: the plain numbers and bytes are converted by the columns
-    boolean          fixed of one byte: fastavro takes every byte but 0 for true
-    union            of several types: each branch a record with one field, so that the row tells which branch it was.
-                     Behind the branches stand ones that no bytes can fill: fastavro takes index -1 for the last branch
-    enum             the same, by symbols that are no text
-    array            refused if an item may take no bytes: a count of 2^62 items would be believed
-    recursion        refused: fastavro is compiled, so deep nesting overflows the stack of the process
+    logical types    removed: the columns convert the plain numbers and bytes
+    boolean          a fixed of one byte: fastavro decodes every byte but 0 as true
+    union            of several types: each branch is a record with one field, which identifies the branch in the row.
+                     Branches without valid bytes follow: fastavro uses the last branch for index -1
+    enum             the same, with symbols that are not text
+    array            rejected if an item may have no bytes: fastavro would loop over a count of 2^62 items
+    recursion        rejected: fastavro is compiled, so deep nesting overflows the stack of the process
 """
 
 from io import BytesIO
@@ -20,7 +20,7 @@ from headrace.formats.errors import DoesNotDecode
 from headrace.formats.row_decoder import Read
 from headrace.model.errors import InvalidConfig
 
-# As many as one byte has indexes below zero. fastavro's time for a union grows with the number of its branches.
+# The number of negative indexes in one byte. fastavro's time for a union grows with the number of its branches.
 _PADDING = 64
 _NO_BRANCH = {"type": "fixed", "name": "headrace.no_branch", "size": 2**62}
 _NO_SYMBOL = object()
@@ -28,12 +28,12 @@ _BOOLEAN = {"type": "fixed", "name": "headrace.boolean", "size": 1}
 
 
 def reader_of(schema: AvroSchema) -> Read:
-    """Reads what was written with this very schema."""
+    """Returns a reader of values written with this schema."""
     return _reading(_Readable(schema).tree(), None)
 
 
 def resolver(writer: AvroSchema, reader: AvroSchema) -> Read:
-    """Reads what was written with one schema as the other, by Avro's rules of schema resolution."""
+    """Returns a reader of values written with `writer`, by Avro's rules of schema resolution."""
     there, wanted = logical_types(writer), logical_types(reader)
     for path in there.keys() & wanted.keys():
         if there[path] != wanted[path]:
@@ -50,9 +50,9 @@ def _reading(writer: Any, reader: Any) -> Read:
         stream = BytesIO(value)
         try:
             row = schemaless_reader(stream, writer, reader)
-        except EOFError as error:  # its text names an object of this process, and would differ from record to record
+        except EOFError as error:  # its text contains the address of an object, and would differ for every record
             raise DoesNotDecode("not Avro of this schema: it ends too early") from error
-        except Exception as error:  # fastavro raises whatever the bytes lead it to: IndexError, ValueError, TypeError …
+        except Exception as error:  # malformed bytes make fastavro raise IndexError, ValueError, TypeError …
             raise DoesNotDecode(f"not Avro of this schema: {type(error).__name__} {error}") from error
         if stream.tell() != len(value):
             raise DoesNotDecode(f"not Avro of this schema: {len(value) - stream.tell()} bytes are left over")
@@ -62,7 +62,7 @@ def _reading(writer: Any, reader: Any) -> Read:
 
 
 class _Readable:
-    """A schema as fastavro is given it: every name replaced by what it stands for."""
+    """A schema for fastavro: every name is replaced by its definition."""
 
     def __init__(self, schema: AvroSchema) -> None:
         self._schema = schema
@@ -121,17 +121,19 @@ class _Readable:
 
 
 def _wrapped(read: Any, schema: Any, at: int) -> Any:
-    """A record of one field has the bytes of the field. Named by its type, so that resolution finds it elsewhere."""
+    """Wraps a branch in a record of one field, which has the bytes of the field. Its name contains the type, so that
+    schema resolution finds it at another position.
+    """
     name = schema["name"] if isinstance(schema, dict) and "name" in schema else kind_of(schema)
     field = {"name": member_name(at), "type": read, "aliases": [f"member{other}" for other in range(_MEMBERS_MAX)]}
     return {"type": "record", "name": f"headrace.union.{name.replace('.', '_')}", "fields": [field]}
 
 
-_MEMBERS_MAX = 64  # of a union: where a type stands in the writer's does not matter up to here
+_MEMBERS_MAX = 64  # up to this many branches, a type may be at another position in the writer's union
 
 
 def _wrap_default(field: dict[str, Any], schema: Any) -> None:
-    """A default is one of the first branch."""
+    """Wraps a default, which belongs to the first branch."""
     if not isinstance(schema, list) or "default" not in field or len(union_members(schema)) < 2:
         return
     if kind_of(schema[0]) != "null":
@@ -143,7 +145,7 @@ def _without_logical(schema: dict[str, Any]) -> dict[str, Any]:
 
 
 def _may_be_empty(schema: Any) -> bool:
-    """Whether a value may take no bytes at all."""
+    """Whether a value may have no bytes."""
     if schema == "null":
         return True
     if not isinstance(schema, dict):

@@ -1,7 +1,7 @@
-"""An Avro schema as columns.
+"""Converts an Avro schema to columns.
 
-fastavro is given schemas without logical types (`avro_reader.py`), so the values that arrive here are Avro's plain
-ones: numbers and bytes. What a logical type makes of them is decided by the columns of the reader's schema.
+fastavro reads with schemas without logical types (`avro_reader.py`), so values are Avro's plain numbers and bytes.
+The columns of the reader's schema apply the logical types.
 """
 
 import json
@@ -28,12 +28,12 @@ from headrace.formats.scalar_columns import (
 from headrace.formats.timestamps import LOCAL_TIMESTAMP, TIMESTAMP
 from headrace.model.errors import InvalidConfig
 
-# A schema in which records are reused inside each other can have more columns than memory holds.
+# A schema whose records are reused inside each other can have more columns than memory can hold.
 COLUMNS_MAX = 10_000
 UUID_BYTES = 16
-_UNSCALED_BITS_MAX = 128  # of a decimal's digits as a whole number: 38 digits have 127
+_UNSCALED_BITS_MAX = 128  # of a decimal's unscaled value: 38 digits have 127 bits
 _NAMED = ("record", "error", "enum", "fixed")
-# Which Avro types a logical type may stand on; on another it is ignored, as the specification says.
+# Logical type → Avro types that it may annotate. It is ignored on others, as the specification requires.
 _BASES = {
     "decimal": ("bytes", "fixed"),
     "uuid": ("string", "fixed"),
@@ -42,12 +42,12 @@ _BASES = {
     **dict.fromkeys(("local-timestamp-millis", "local-timestamp-micros", "local-timestamp-nanos"), ("long",)),
 }
 _MICROSECONDS = {"millis": 1000, "micros": 1}
-# Unions of these are read as the wider of the two, as Spark does it.
+# Unions of these are read as the wider type, as in Spark.
 _WIDER = ({"int": "long", "long": "long"}, {"float": "double", "double": "double"})
 
 
 class AvroSchema:
-    """Of a record: fastavro's tree with full names, and what the names stand for."""
+    """A record schema: fastavro's tree with full names, and the definitions of the names."""
 
     def __init__(self, tree: Any) -> None:
         import fastavro
@@ -59,7 +59,7 @@ class AvroSchema:
             root: Any = fastavro.parse_schema(tree)
         except UnknownType as error:
             raise InvalidConfig(f"the Avro type {error.name!r} is unknown") from error
-        except Exception as error:  # whatever the text leads it to: ValueError, UnknownType, KeyError …
+        except Exception as error:  # invalid schemas make fastavro raise ValueError, UnknownType, KeyError …
             raise InvalidConfig(f"the Avro schema is not valid: {type(error).__name__} {error}") from error
         self.root: dict[str, Any] = root
         self.named: Mapping[str, Any] = self.root["__named_schemas"]
@@ -72,19 +72,19 @@ class AvroSchema:
             raise InvalidConfig(f"an Avro schema is JSON, and this is not: {error}") from error
 
     def resolved(self, schema: Any) -> Any:
-        """A name's definition; anything else as it is."""
+        """Returns the definition of a name; other schemas unchanged."""
         return self.named.get(schema, schema) if isinstance(schema, str) else schema
 
 
 def kind_of(schema: Any) -> str:
-    """The Avro type below whatever is said about it: `union` of a list."""
+    """Returns the Avro type without annotations: `union` for a list."""
     while isinstance(schema, dict):
         schema = schema["type"]
     return "union" if isinstance(schema, list) else str(schema)
 
 
 def logical_of(schema: Any) -> str | None:
-    """The logical type, where it is one that means something to a column and stands where it may."""
+    """Returns the logical type if it is supported and annotates a valid type; otherwise None."""
     if not isinstance(schema, dict):
         return None
     logical = schema.get("logicalType")
@@ -100,7 +100,7 @@ def logical_of(schema: Any) -> str | None:
 
 
 def columns(schema: AvroSchema, *, rounds: bool = False) -> Struct:
-    """A column for each field of the record. `rounds`: nanoseconds are cut to microseconds."""
+    """Returns a column for each field of the record. With `rounds`, nanoseconds are truncated to microseconds."""
     if not schema.root["fields"]:
         raise InvalidConfig("the Avro record has no fields, which become columns")
     return _Columns(schema, rounds).record(schema.root, ())
@@ -134,7 +134,7 @@ class _Columns:
             case "map":
                 return Map(pa.string(), self.column(schema["values"], inside))
             case kind if isinstance(schema, dict) and kind not in _PRIMITIVES and kind not in _NAMED:
-                return self.column(kind, inside)  # {"type": "name of another"}
+                return self.column(kind, inside)  # a reference: {"type": "name of another"}
             case kind:
                 return _primitive(kind)
 
@@ -146,7 +146,9 @@ class _Columns:
 
 
 def union_members(branches: list[Any]) -> list[Any]:
-    """What a value of the union may be, null apart. One: the column has its type. Several: a struct of members."""
+    """Returns the types of a union without null. With one, the column has its type; with several, it is a struct of
+    members.
+    """
     members = [one for one in branches if kind_of(one) != "null"]
     if not members:
         raise InvalidConfig("a union of null alone has no values")
@@ -157,7 +159,7 @@ def union_members(branches: list[Any]) -> list[Any]:
 
 
 def member_name(at: int) -> str:
-    """As Spark names the members of a union."""
+    """Returns the name of a union member as in Spark."""
     return f"member{at}"
 
 
@@ -190,7 +192,7 @@ def _decimal(schema: Any) -> Leaf:
 
 
 def _raw(value: Any) -> bytes:
-    """Defaults of bytes stand in schemas as text, a character for each byte."""
+    """Returns bytes. A default of bytes is text in the schema, with one character per byte."""
     if isinstance(value, str):
         return value.encode("iso-8859-1", "replace")
     return value if isinstance(value, bytes) else bytes(refuse(value))
@@ -203,7 +205,7 @@ def _uuid_text(value: Any) -> str:
     return str(UUID(bytes=raw))
 
 
-# A boolean is one byte, 0 or 1. fastavro would take any other for true, so it reads the byte alone.
+# A boolean is one byte, 0 or 1. fastavro decodes any other byte as true, so it is read as a byte.
 _BOOLEANS = {b"\0": False, b"\1": True, False: False, True: True, None: None}
 
 
@@ -238,7 +240,7 @@ def _primitive(kind: str) -> Leaf:
 
 
 def logical_types(schema: AvroSchema) -> dict[str, str]:
-    """Where in the schema which logical type stands, for the comparison of a writer's schema with a reader's."""
+    """Returns the logical types by path, for comparing a writer's schema with a reader's."""
     return dict(_logical_types(schema, schema.root, "", ()))
 
 

@@ -1,4 +1,4 @@
-"""Column lists as Spark and SQL write them, `id bigint, tags array<string>`, as Arrow types. Pure; no JVM is asked."""
+"""Parses column lists in SQL syntax, `id bigint, tags array<string>`, to Arrow types. Pure; needs no JVM."""
 
 import re
 from collections.abc import Iterator
@@ -25,7 +25,7 @@ _SIMPLE = {
 }
 _DECIMAL = re.compile(r"decimal\s*\(\s*(\d+)\s*,\s*(\d+)\s*\)")
 _COLUMN = re.compile(r"\s*(?:`([^`]+)`|(\w+))\s*[\s:]\s*(.+?)\s*", re.DOTALL)
-_DECIMAL_DIGITS_MAX = 38  # what Spark, Delta and Iceberg can hold
+_DECIMAL_DIGITS_MAX = 38  # the limit of Spark, Delta and Iceberg
 
 
 def columns_of(text: str) -> pa.Schema:
@@ -72,7 +72,7 @@ def _map(text: str) -> pa.DataType:
 
 
 def _split(text: str) -> Iterator[str]:
-    """At the commas that are not inside brackets."""
+    """Splits at commas outside of brackets."""
     depth = start = 0
     for at, character in enumerate(text):
         depth += (character in "<(") - (character in ">)")

@@ -1,6 +1,6 @@
-"""What a source may allow beyond what is decoded by default: the leniencies, by name. Pure.
+"""Decoding options of a source that relax the strict default rules. Pure; performs no I/O.
 
-`docs/reference/decoding.md` has the table; `tests/unit/formats/test_decoding_rules.py` goes through it.
+`docs/reference/decoding.md` lists them; `tests/unit/formats/test_decoding_rules.py` covers that table.
 """
 
 from collections.abc import Mapping
@@ -14,7 +14,7 @@ TOMBSTONES, TIMESTAMPS, EXCESS_DIGITS = "tombstones", "timestamps", "excess_digi
 NUMBERS, STRINGS = "numbers", "strings"
 SEPARATOR, QUOTE, ESCAPE, NULL_VALUE = "sep", "quote", "escape", "nullValue"
 
-_CHOICES: Mapping[str, tuple[str, ...]] = {  # the first one is the default
+_CHOICES: Mapping[str, tuple[str, ...]] = {  # option → values; the first one is the default
     TOMBSTONES: ("error", "nulls"),
     TIMESTAMPS: ("text", "seconds", "milliseconds", "microseconds"),
     EXCESS_DIGITS: ("error", "round"),
@@ -33,10 +33,10 @@ _UNITS_US = {"seconds": 1_000_000, "milliseconds": 1000, "microseconds": 1}
 
 @dataclass(frozen=True, slots=True)
 class DecodingRules:
-    """How strictly values are taken. The defaults allow nothing that would change a value."""
+    """Strictness of decoding. The defaults allow nothing that would change a value."""
 
     tombstones_are_nulls: bool = False
-    timestamp_unit_us: int | None = None  # of numbers in timestamp columns; None: they do not fit
+    timestamp_unit_us: int | None = None  # unit of numbers in timestamp columns; None: numbers are rejected
     rounds: bool = False
     quoted_numbers: bool = False
     json_in_strings: bool = False
@@ -47,7 +47,7 @@ class DecodingRules:
 
     @property
     def tombstone_error(self) -> str | None:
-        """None: a record without a value is a row of nulls."""
+        """Error of a record without a value; None if it becomes a row of nulls."""
         allow = f"allow it with {TOMBSTONES}: nulls"
         return None if self.tombstones_are_nulls else f"the record has no value (a tombstone); {allow}"
 
@@ -56,7 +56,7 @@ STRICT = DecodingRules()
 
 
 def rules_of(format_: str, given: Mapping[str, str]) -> DecodingRules:
-    """InvalidConfig for an option that the format does not have, and for a value that the option does not have."""
+    """Parses options. Raises InvalidConfig for an option that the format does not have, and for an invalid value."""
     for name, value in given.items():
         _check(format_, name, value)
     if len({given.get(name, default) for name, default in _CHARACTERS.items() if name != ESCAPE}) != 2:

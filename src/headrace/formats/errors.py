@@ -1,23 +1,23 @@
-"""Why a record's value is not a row."""
+"""Decoding errors of a record's value."""
 
 from typing import Any
 
-SHOWN_CHARACTERS_MAX = 100  # of a value, in an error: it ends in headers, tables and logs
+SHOWN_CHARACTERS_MAX = 100  # of a value in an error message, which is stored in headers and tables and logged
 
 
 class DoesNotDecode(Exception):
-    """The bytes of a record are not what the schema says."""
+    """The bytes of a record do not match the schema."""
 
 
 class Misfit(Exception):
-    """A value that its column cannot hold. Without a text, it is that the value has another type."""
+    """A column cannot hold a value. Without a message the value has another type."""
 
 
 def shown(value: Any) -> str:
-    """A value in an error, bounded and without characters that no UTF-8 can encode."""
+    """Formats a value for an error message: bounded, and without characters that UTF-8 cannot encode."""
     try:
         text = repr(value)
-    except Exception:  # a repr of whatever a decoder returned: the error must name something
+    except Exception:  # the repr of an arbitrary value may raise
         text = type(value).__name__
     return text[:SHOWN_CHARACTERS_MAX].encode("utf-8", "backslashreplace").decode()
 

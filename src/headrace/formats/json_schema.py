@@ -1,6 +1,6 @@
-"""A JSON Schema, as registries keep it, as columns. Pure.
+"""Converts a JSON Schema, as in schema registries, to columns. Pure; performs no I/O.
 
-What has no single type that Spark knows (a union, an object without properties, anything at all) becomes its JSON text.
+Types without a single equivalent in Spark (a union, an object without properties, any type) become JSON text.
 """
 
 import json
@@ -18,7 +18,7 @@ _TIMES = {"date-time": TIMESTAMP, "date": pa.date32()}
 
 
 def columns(text: str) -> pa.Schema:
-    """The properties of an object."""
+    """Returns the properties of an object as columns."""
     try:
         tree = json.loads(text)
     except ValueError as error:
@@ -51,7 +51,7 @@ def _type(schema: Any, tree: Mapping[str, Any], inside: tuple[str, ...]) -> pa.D
 
 
 def _without_null(schema: dict[str, Any]) -> dict[str, Any]:
-    """Every column may be null, so `null` beside one other type says nothing. Unions are all called oneOf here."""
+    """Removes `null` beside one other type, because every column is nullable. All unions become oneOf."""
     types = schema.get("type")
     if isinstance(types, list):
         left = [one for one in types if one != "null"]
@@ -69,7 +69,7 @@ def _object_type(schema: Mapping[str, Any], tree: Mapping[str, Any], inside: tup
 
 
 def _resolved(schema: dict[str, Any], tree: Mapping[str, Any], inside: tuple[str, ...]) -> dict[str, Any]:
-    """What a `$ref` within the document points to."""
+    """Returns the target of a `$ref` within the document."""
     reference = schema.get("$ref")
     if reference is None:
         return schema

@@ -1,7 +1,7 @@
-"""Protobuf messages as columns and as rows.
+"""Decodes Protobuf messages to columns and rows.
 
-The parser of the protobuf package takes a message without its required fields, and text of proto2 that is not UTF-8;
-a table has no place for either, so both are errors here.
+The protobuf package's parser accepts messages without required fields and proto2 strings that are not UTF-8. A table
+can represent neither, so both are errors here.
 """
 
 from collections.abc import Callable
@@ -68,7 +68,7 @@ def _single_column(field: "FieldDescriptor", rules: DecodingRules, inside: tuple
 
 
 def _map_entry(field: "FieldDescriptor") -> "Descriptor | None":
-    """The message of key and value, if the field is a map."""
+    """Returns the message type of key and value if the field is a map; otherwise None."""
     entry = field.message_type
     return entry if entry is not None and entry.GetOptions().map_entry else None
 
@@ -95,13 +95,13 @@ def message_reader(message: "Descriptor", payload_of: Callable[[bytes], bytes] |
 
 
 def _rows(message: "Descriptor") -> Value:
-    """From a message to its row. Which field is converted how is decided once."""
+    """Returns a function from a message to its row. Conversions of fields are selected once."""
     values = [(one.name, _value_of(one)) for one in message.fields]
     return lambda found: {name: value(found) for name, value in values}
 
 
 def _value_of(field: "FieldDescriptor") -> Value:
-    """From a message to the value of this field in the row."""
+    """Returns a function from a message to the value of this field in the row."""
     name = field.name
     entry = _map_entry(field)
     if entry is not None:
@@ -116,7 +116,7 @@ def _value_of(field: "FieldDescriptor") -> Value:
 
 
 def _converted(field: "FieldDescriptor") -> Value:
-    """A single value of the field, for its column."""
+    """Returns the conversion of a single value of the field."""
     if field.enum_type is not None:
         names = {number: value.name for number, value in field.enum_type.values_by_number.items()}
         return lambda value: names.get(value) or str(value)

@@ -1,7 +1,8 @@
-"""Values of records to rows. Each value becomes a row or an error, whatever its bytes and its neighbors' bytes are.
+"""Decodes record values to rows, for pipelines and archives. Every value becomes a row or an error, independently of
+the other values of the batch.
 
-A reader turns bytes into a dictionary or raises `DoesNotDecode`; the columns turn the dictionaries of a batch into
-Arrow arrays. Both pipelines and archives decode with this class.
+A reader converts bytes to a dictionary or raises `DoesNotDecode`. The columns convert the dictionaries of a batch
+to Arrow arrays.
 """
 
 from collections.abc import Callable, Sequence
@@ -16,13 +17,13 @@ Read = Callable[[bytes], Any]
 
 
 class Decoded(NamedTuple):
-    rows: pa.StructArray  # null where there is an error, and for a value that is null
-    errors: pa.Array  # texts, null where there is none
+    rows: pa.StructArray  # null for errors and for null values
+    errors: pa.Array  # messages, null where there is no error
 
 
 class RowDecoder:
     def __init__(self, read: Read, columns: Struct, *, null_values: str | None = None) -> None:
-        """`null_values`: the error of a record without a value; None if such a record is a row of nulls."""
+        """`null_values` is the error of a record without a value; None if such a record is a row of nulls."""
         self._read, self._columns, self._null_values = read, columns, null_values
 
     @property
@@ -30,7 +31,7 @@ class RowDecoder:
         return self._columns.type
 
     def reading(self, wrap: Callable[[Read], Read]) -> "RowDecoder":
-        """The same columns, of values that are read in another way."""
+        """Returns a decoder with the same columns and a wrapped reader."""
         return RowDecoder(wrap(self._read), self._columns, null_values=self._null_values)
 
     def decode(self, values: Sequence[bytes | None]) -> Decoded:
@@ -58,7 +59,7 @@ class RowDecoder:
         return documents
 
     def _without(self, misfits: Misfits, rows: pa.StructArray) -> pa.StructArray:
-        """A row with an error has no values, not even those that fit."""
+        """Removes the values of rows with an error, including those that match their columns."""
         gone = [row in misfits or not there for row, there in enumerate(rows.is_valid().to_pylist())]
         children = [rows.field(at) for at in range(rows.type.num_fields)]
         if not children:

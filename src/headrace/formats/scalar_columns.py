@@ -1,6 +1,5 @@
-"""Columns of single values, for readers that return Python values of the column's own kind (Avro, Protobuf).
-
-Text formats have more to say about what a value may be: see `text_columns.py`.
+"""Columns of single values, for readers that return Python values of the column's kind (Avro, Protobuf). For text
+formats see `text_columns.py`.
 """
 
 from collections.abc import Callable
@@ -15,36 +14,36 @@ from headrace.formats.arrow_columns import NONE, Leaf
 from headrace.formats.errors import Misfit, shown
 from headrace.formats.timestamps import days, instants
 
-DECIMAL_DIGITS_MAX = 38  # what Spark, Delta and Iceberg can hold
-# For arithmetic that must not round: Python's own context has 28 digits. More than a number has that fits a column; it
-# bounds the work on numbers that do not.
+DECIMAL_DIGITS_MAX = 38  # the limit of Spark, Delta and Iceberg
+# For arithmetic without rounding: Python's default context has 28 digits. Larger than any number that a column can
+# hold; bounds the work on larger ones.
 WORK = Context(prec=1000)
 
 
 def refuse(value: Any) -> Any:
-    """For columns that take no other Python types."""
+    """Conversion of columns that accept no other Python types: raises Misfit."""
     raise Misfit
 
 
 def plain(type_: pa.DataType, *types: type, convert: Callable[[Any], Any] = refuse) -> Leaf:
-    """Of values that pyarrow takes as they are."""
+    """Returns a column of values that pyarrow accepts unchanged."""
     return Leaf(type_, frozenset({*types, NONE}), convert, partial(pa.array, type=type_))
 
 
 def to_float(value: Any) -> float:
-    """Of a whole number, which pyarrow takes only if it is exact. Avro promotes such numbers."""
+    """Converts an integer to a float, as Avro promotes numbers. pyarrow accepts integers only if they are exact."""
     if type(value) is int:
         return float(value)
     raise Misfit
 
 
 def whole_dates() -> Leaf:
-    """Of days since 1970."""
+    """Returns a column of dates from days since 1970."""
     return Leaf(pa.date32(), frozenset({int, NONE}), refuse, lambda values: days(pa.array(values, pa.int64())))
 
 
 def whole_timestamps(type_: pa.DataType, microseconds: int) -> Leaf:
-    """Of numbers since 1970, of so many microseconds each."""
+    """Returns a column of timestamps from units of this many microseconds since 1970."""
 
     def make(values: list[Any]) -> pa.Array:
         numbers = pa.array(values, pa.int64())
@@ -54,7 +53,7 @@ def whole_timestamps(type_: pa.DataType, microseconds: int) -> Leaf:
 
 
 def nanosecond_timestamps(type_: pa.DataType, *, rounds: bool) -> Leaf:
-    """Of nanoseconds since 1970."""
+    """Returns a column of timestamps from nanoseconds since 1970."""
 
     def convert(value: Any) -> int:
         microseconds, rest = divmod(value, 1000) if type(value) is int else refuse(value)
@@ -71,7 +70,9 @@ def decimals(precision: int, scale: int, to_decimal: Callable[[Any], Decimal], *
 
 
 def fitted(number: Decimal, precision: int, scale: int, *, rounds: bool) -> Decimal:
-    """The number with exactly so many decimals; Misfit if it changes, unless it may be rounded, or is too large."""
+    """Returns the number with exactly `scale` decimals. Raises Misfit if it is too large, or if it would be rounded
+    without `rounds`.
+    """
     if not number.is_finite():
         raise Misfit(f"{number} is no decimal({precision},{scale})")
     try:

@@ -1,10 +1,8 @@
-"""The schema registry client, with references between schemas.
+"""Schema registry client. Schemas that reference others are made self-contained, by inserting the referenced schemas:
 
-Schemas that refer to others in the registry, made whole: what they name is written into them. Pure.
-
-Avro        a type that another subject defines is defined where it is used first
+Avro        a type of another subject is defined at its first use
 JSON        another document becomes one of the definitions
-Protobuf    is left out: a .proto that imports another is no single text
+Protobuf    not supported: a .proto with imports cannot be one text
 """
 
 import json
@@ -24,7 +22,9 @@ _DEFINITIONS = "definitions"
 
 
 def whole_avro(text: str, others: Mapping[str, str]) -> str:
-    """`others`: the schemas that it refers to, and that these refer to, by the names of their types."""
+    """Returns a self-contained schema. `others` contains the schemas that it references, directly or indirectly, by
+    type name.
+    """
     known: dict[str, Any] = {}
     for name, other in others.items():
         known |= {name: _loaded(name, other)} | _types_in(_loaded(name, other), "")
@@ -32,7 +32,7 @@ def whole_avro(text: str, others: Mapping[str, str]) -> str:
 
 
 class _AvroWriter:
-    """Writes each type once, where it is first met; after that its full name."""
+    """Writes each type at its first use, and its full name afterwards."""
 
     def __init__(self, known: Mapping[str, Any]) -> None:
         self._known, self._written = known, set[str]()
@@ -80,7 +80,7 @@ def _full_of(schema: Mapping[str, Any], namespace: str) -> str:
 
 
 def _types_in(schema: Any, namespace: str) -> dict[str, Any]:
-    """Every type that is defined in a schema, by its full name and with its namespace."""
+    """Returns all types defined in a schema by full name, with their namespaces."""
     if isinstance(schema, list):
         return {name: one for branch in schema for name, one in _types_in(branch, namespace).items()}
     if not isinstance(schema, dict):
@@ -98,7 +98,9 @@ def _types_in(schema: Any, namespace: str) -> dict[str, Any]:
 
 
 def whole_json(text: str, others: Mapping[str, str]) -> str:
-    """`others`: the documents that it refers to, and that these refer to, by the names in their `$ref`."""
+    """Returns a self-contained schema. `others` contains the documents that it references, directly or indirectly, by
+    the names in `$ref`.
+    """
     tree = _loaded("the schema", text)
     if not isinstance(tree, dict):
         raise InvalidConfig("a JSON Schema that refers to others is an object")
@@ -112,7 +114,7 @@ def whole_json(text: str, others: Mapping[str, str]) -> str:
 
 
 def _moved(schema: Any, places: Mapping[str, str], root: str) -> Any:
-    """With every `$ref` to where it points now; `root` is where the document itself is."""
+    """Returns the schema with adjusted `$ref` pointers; `root` is the new position of its document."""
     if isinstance(schema, list):
         return [_moved(one, places, root) for one in schema]
     if not isinstance(schema, dict):
@@ -132,21 +134,23 @@ def _loaded(name: str, text: str) -> Any:
         raise InvalidConfig(f"{name} of the registry is not JSON: {error}") from error
 
 
-# An answer is a schema: text that people write. A registry that sends more than this is none.
+# Schemas are written by people; a larger response is not a schema.
 ANSWER_BYTES_MAX = 4 * 1024 * 1024
 TIMEOUT_S = 10.0
-REFERENCES_MAX = 200  # each is a request, and a schema that people write has a few
+REFERENCES_MAX = 200  # each is a request, and schemas have a few
 ACCEPT = "application/vnd.schemaregistry.v1+json"
-# What a registry calls a schema that it does not say the type of.
+# AVRO is the type of a schema without a type.
 AVRO, JSON, PROTOBUF = "AVRO", "JSON", "PROTOBUF"
 
 
 class UnknownSchema(InvalidConfig):
-    """The registry has never heard of it: asking again will not help."""
+    """The registry does not have the schema. Not retriable."""
 
 
 class RegistryUnreachable(HeadraceError):
-    """Nobody answered, or not sensibly: neither a record nor the file is to blame, so the pipeline tries again."""
+    """The registry did not respond, or its response is malformed. Neither record nor file is invalid, so the pipeline
+    retries.
+    """
 
     retriable = True
 
@@ -158,7 +162,7 @@ class Registered(NamedTuple):
 
 
 class Reference(NamedTuple):
-    """Another schema that one refers to: by which name, and where the registry has it."""
+    """A referenced schema: the name that references it, and its subject and version."""
 
     name: str
     subject: str
@@ -166,16 +170,16 @@ class Reference(NamedTuple):
 
 
 class Registry:
-    """Remembers schemas by id for ever: an id never changes its meaning."""
+    """Client of one registry. Caches schemas by id without expiry, because ids are immutable."""
 
     def __init__(self, url: str) -> None:
-        """`url` may have a user and a password in it: http://ann:secret@host."""
+        """`url` may contain credentials: http://ann:secret@host."""
         parts = urlsplit(url)
         self._headers = {"Accept": ACCEPT}
         if parts.username is not None:
             pair = f"{unquote(parts.username)}:{unquote(parts.password or '')}"
             self._headers["Authorization"] = f"Basic {b64encode(pair.encode()).decode()}"
-        # Without them: errors tell the address, and end in logs and dead letters.
+        # Without credentials: errors contain the address, and are logged and stored in dead-letter records.
         self.url = urlunsplit(parts._replace(netloc=parts.netloc.rpartition("@")[2]))
         self._by_id: dict[int, Registered] = {}
 
@@ -185,14 +189,14 @@ class Registry:
         return self._by_id[schema_id]
 
     def newest(self, subject: str, kind: str) -> str:
-        """The text of the schema that the subject has now, which must be of this kind."""
+        """Returns the newest schema of a subject. Raises InvalidConfig if it has another type."""
         found = self._ask(f"/subjects/{quote(subject, safe='')}/versions/latest", f"subject {subject}")
         if found.kind != kind:
             raise InvalidConfig(f"the registry {self.url} has {found.kind} for {subject}, not {kind}")
         return self._whole(found).text
 
     def _whole(self, schema: Registered) -> Registered:
-        """With what it refers to, and what that refers to, written into it."""
+        """Returns the schema with all directly and indirectly referenced schemas inserted."""
         if not schema.references:
             return schema
         if schema.kind not in (AVRO, JSON):
@@ -237,5 +241,5 @@ class Registry:
 
 @cache
 def registry_at(url: str) -> Registry:
-    """One for the whole process: Spark's workers outlive their tasks, and what one has learned the next may use."""
+    """Returns the client of a registry, one per process: Spark's workers outlive their tasks and share its cache."""
     return Registry(url)

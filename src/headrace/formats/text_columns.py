@@ -1,4 +1,4 @@
-"""Columns of JSON and CSV values. JSON has numbers, CSV has text alone; what a text may be is the same in both."""
+"""Columns of JSON and CSV values. JSON has numbers, CSV has only text; the rules for text are the same for both."""
 
 import re
 from base64 import b64decode
@@ -22,13 +22,13 @@ _WHOLE = re.compile(r"[+-]?[0-9]+", re.ASCII)
 _NUMBER = re.compile(r"[+-]?([0-9]+(\.[0-9]*)?|\.[0-9]+)([eE][+-]?[0-9]+)?", re.ASCII)
 _NOT_FINITE = ("NaN", "Infinity", "-Infinity")
 _TRUTH = {"true": True, "false": False}
-# Longer ones have no place in any column; int() and Decimal() take time that grows faster than the text.
+# No column can hold longer ones, and the time of int() and Decimal() grows faster than the length of the text.
 NUMBER_CHARACTERS_MAX = 400
-_EXPONENT_MAX = 100  # of a timestamp: beyond all years, or nothing at all, whatever its unit
+_EXPONENT_MAX = 100  # of a timestamp; larger exponents are out of range or zero in any unit
 
 
 class TextColumns:
-    """Columns for the fields of a schema. `has_numbers`: the format has numbers and booleans beside text (JSON)."""
+    """Creates the columns of a schema. `has_numbers`: the format has numbers and booleans beside text (JSON)."""
 
     def __init__(self, rules: DecodingRules, *, has_numbers: bool) -> None:
         self._rules, self._has_numbers = rules, has_numbers
@@ -119,12 +119,12 @@ JSON_TEXT = pa.json_(pa.string())
 
 
 def is_json_text(type_: pa.DataType) -> bool:
-    """A column that takes any JSON value, as its text."""
+    """Whether a column takes any JSON value as its text."""
     return bool(type_ == JSON_TEXT)
 
 
 def needs_exact_numbers(field: pa.Field, rules: DecodingRules) -> bool:
-    """Whether a float of the parser is not enough for the column: its digits count."""
+    """Whether the column needs the exact digits of a number, which the parser's floats do not have."""
     type_ = field.type
     if pa.types.is_decimal(type_) or is_json_text(type_):
         return True
@@ -140,16 +140,16 @@ def needs_exact_numbers(field: pa.Field, rules: DecodingRules) -> bool:
 
 
 class Number(str):
-    """A JSON number with a point or an exponent, as it stands in the text."""
+    """The text of a JSON number with a decimal point or an exponent."""
 
     __slots__ = ()
 
     def __repr__(self) -> str:
-        return str(self)  # in errors: without quotes
+        return str(self)  # without quotes in error messages
 
 
 def json_text(value: Any) -> str:
-    """A JSON value as compact text, its numbers as they were sent."""
+    """Returns a JSON value as compact text, with its numbers as they were sent."""
     try:
         return _json_text(value)
     except RecursionError:
@@ -185,7 +185,7 @@ def _no_unit(value: Any) -> Any:
 
 
 def _floats(type_: pa.DataType, convert: Callable[[Any], Any]) -> Leaf:
-    """Infinity comes out of numbers that are too large; as a value of its own it is written out."""
+    """Returns a column of floats. Infinity from a number out of range is an error; written out it is a valid value."""
 
     def make(values: list[Any]) -> pa.Array:
         found = pa.array(values, type_)
@@ -219,7 +219,7 @@ def _real_number(text: str) -> float:
 
 
 def _exact_number(value: Any) -> Decimal:
-    """Of a decimal column: numbers and, as decimals are often sent so, numbers in quotes."""
+    """Returns the value of a decimal column, from a number or from a string, as decimals are often sent."""
     if type(value) is int:
         return Decimal(value)
     if type(value) in (str, Number):
@@ -228,7 +228,7 @@ def _exact_number(value: Any) -> Decimal:
 
 
 def _microseconds(number: Decimal, unit: int, *, rounds: bool) -> int:
-    """Cut towards the past where digits may be lost."""
+    """Converts to microseconds. Excess digits are truncated toward the past if `rounds`, and otherwise rejected."""
     if number and abs(number.adjusted()) > _EXPONENT_MAX:
         raise Misfit(f"{shown(str(number))} is out of range")
     exact = WORK.multiply(number, Decimal(unit))

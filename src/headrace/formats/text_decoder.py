@@ -1,11 +1,10 @@
-"""JSON and CSV values as columns.
+"""Decodes JSON and CSV values to dictionaries.
 
-CSV values to dictionaries: one line of RFC 4180 in UTF-8, with a field for each column.
+A CSV value is one line of RFC 4180 in UTF-8 with a field for each column. A JSON value is exactly one object of RFC
+8259 in UTF-8, surrounded by white space only.
 
-JSON values to dictionaries: exactly one object of RFC 8259 in UTF-8, nothing before or behind it but white space.
-
-orjson is fast, but makes floats of all numbers with a point and of whole ones beyond 64 bits. Where a column needs the
-digits (a decimal, JSON text), the records that have such numbers there are parsed again, with the numbers as text.
+orjson is fast, but returns floats for all numbers with a decimal point and for integers beyond 64 bits. If a column
+needs the digits (a decimal, JSON text), records with such numbers are parsed again with numbers as text.
 """
 
 import json
@@ -36,7 +35,7 @@ def csv_reader(names: Sequence[str], rules: DecodingRules) -> Read:
 
 
 def _line(value: bytes) -> str:
-    """Without its end, if it has one."""
+    """Returns the line without its line break."""
     try:
         text = value.decode()
     except UnicodeDecodeError as why:
@@ -70,7 +69,7 @@ def _fields(line: str, rules: DecodingRules) -> list[str | None]:
 
 
 def _quoted(line: str, at: int, rules: DecodingRules) -> tuple[str, int]:
-    """A field from behind its opening quote, and where it ends."""
+    """Parses a quoted field from after its opening quote. Returns it and the position after its closing quote."""
     special = re.compile("|".join({re.escape(rules.quote), re.escape(rules.escape)}))
     parts: list[str] = []
     while (found := special.search(line, at)) is not None:
@@ -117,7 +116,7 @@ def _with_exact_numbers(value: bytes, names: Sequence[str]) -> Any:
     if all(type(document.get(name)) in _EXACT for name in names):
         return document
     try:
-        exact = _PARSER.decode(value.decode())  # orjson has seen that it is well-formed
+        exact = _PARSER.decode(value.decode())  # orjson has validated it
     except RecursionError as why:
         raise DoesNotDecode("JSON that is nested too deeply for exact numbers") from why
     return {**document, **{name: exact[name] for name in names if name in exact}}

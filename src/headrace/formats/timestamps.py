@@ -1,6 +1,6 @@
-"""Dates and timestamps as Arrow columns: from numbers since 1970 and from ISO 8601 text.
+"""Dates and timestamps as Arrow columns, from numbers since 1970 and from ISO 8601 text.
 
-Timestamps hold microseconds. Years are 1 to 9999, as in SQL: what lies outside is nearly always a number in another
+Timestamps have microseconds. Years are 1 to 9999, as in SQL: a value outside is nearly always a number in another
 unit than the column's.
 """
 
@@ -21,7 +21,7 @@ _EPOCH = date(1970, 1, 1).toordinal()
 _FIRST_DAY, _LAST_DAY = date.min.toordinal() - _EPOCH, date.max.toordinal() - _EPOCH
 _FIRST_US, _LAST_US = _FIRST_DAY * _DAY_US, (_LAST_DAY + 1) * _DAY_US - 1
 
-# A zone can only stand behind a time: without the space or T a date's day would be taken for one.
+# A zone follows a time. Without the space or T, the day of a date would match.
 _ZONE = r"[T ].*(Z|[+-][0-9]{2}(:?[0-9]{2})?)$"
 _ZERO_DIGITS, _MORE_DIGITS = r"(\.[0-9]{6})0+", r"(\.[0-9]{6})[0-9]+"
 
@@ -29,13 +29,13 @@ Make = Callable[[list[Any]], pa.Array]
 
 
 def days(numbers: pa.Array) -> pa.Array:
-    """Dates of days since 1970."""
+    """Returns dates from days since 1970."""
     _check(numbers, _FIRST_DAY, _LAST_DAY)
     return numbers.cast(pa.int32()).view(pa.date32())
 
 
 def instants(microseconds: pa.Array, type_: pa.DataType) -> pa.Array:
-    """Timestamps of microseconds since 1970."""
+    """Returns timestamps from microseconds since 1970."""
     _check(microseconds, _FIRST_US, _LAST_US)
     return microseconds.view(type_)
 
@@ -51,9 +51,10 @@ def dates_of_text(values: list[Any]) -> pa.Array:
 
 
 def timestamps_of_text(type_: pa.DataType, *, rounds: bool) -> Make:
-    """ISO 8601. A time without a zone is in UTC, which a timestamp_ntz is always: there a zone does not fit.
+    """Returns a parser of ISO 8601. A time without a zone is in UTC. For a timestamp_ntz, which is always in UTC, a
+    zone is an error.
 
-    `rounds`: digits behind the microsecond are cut off; otherwise only zeros may stand there.
+    With `rounds`, digits after the microsecond are truncated; otherwise only zeros are accepted.
     """
     digits = _MORE_DIGITS if rounds else _ZERO_DIGITS
 
@@ -72,7 +73,7 @@ def timestamps_of_text(type_: pa.DataType, *, rounds: bool) -> Make:
 
 
 def _parsed(texts: pa.Array, type_: pa.DataType) -> pa.Array:
-    """pyarrow's parser takes an array with zones or one without, so those with a zone are parsed apart."""
+    """Parses texts with and without a zone separately: pyarrow's parser does not accept both in one array."""
     if type_.tz is None:
         return texts.cast(type_)
     has_zone = pc.match_substring_regex(texts, _ZONE)

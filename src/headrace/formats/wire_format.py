@@ -1,10 +1,10 @@
-"""Confluent's wire format: values that say which schema of a registry they were written with.
+"""Confluent's wire format: values with the id of their writer's schema in a registry.
 
     0x00 | schema id, 4 bytes | payload                       Avro, JSON
     0x00 | schema id, 4 bytes | message indexes | payload     Protobuf
 
-A value that does not begin so, and one whose id the registry does not know, is a record that does not decode. A
-registry that does not answer says nothing about any record.
+A value with another beginning, or with an id that the registry does not have, does not decode. A registry that does
+not respond is an error of the registry, not of the record.
 """
 
 from collections.abc import Callable
@@ -26,8 +26,9 @@ def schema_id_of(value: bytes) -> int:
 
 
 def split_indexes(payload: bytes) -> tuple[tuple[int, ...], bytes]:
-    """Which message of a .proto it is, from the outermost inwards, and the rest: a count and as many zigzag numbers,
-    but a lone zero for the first message."""
+    """Returns the path of the message type in its .proto, from the outermost inward, and the payload. The path is
+    encoded as a count and as many zigzag numbers; a single zero stands for the first message.
+    """
     count, at = _zigzag(payload, 0)
     if count < 0:
         raise DoesNotDecode(f"behind the schema id stand {count} message indexes")
@@ -50,7 +51,7 @@ def _zigzag(data: bytes, at: int) -> tuple[int, int]:
 
 
 class Writers(Generic[Meaning]):
-    """What the schema behind an id means to a decoder. Each is looked at once, those that nobody knows as well."""
+    """Parsed schemas by id. Each id is looked up once, including unknown ones."""
 
     def __init__(self, url: str, kind: str, understand: Callable[[str], Meaning]) -> None:
         self._registry, self._kind, self._understand = registry_at(url), kind, understand
