@@ -1,1 +1,1 @@
-"""broker.handlers.data: Produce, Fetch and what else reads or changes a partition's log."""
+"""broker.handlers.data: Produce, Fetch and the other APIs that read or change a partition's log."""

@@ -1,4 +1,4 @@
-"""A Produce that is written and waits for its replicas."""
+"""Delayed Produce requests: appended with acks=all, waiting for the high watermark."""
 
 from collections import Counter
 from collections.abc import Sequence
@@ -17,7 +17,7 @@ TOO_LATE = "not all replicas had the batch in time"
 
 
 def count_errors(results: Results, errors: Counter[int]) -> None:
-    """Those of a response that is about to be sent."""
+    """Counts the errors of a response that is about to be sent."""
     for _, rows in results:
         for row in rows:
             if row.error:
@@ -25,19 +25,19 @@ def count_errors(results: Results, errors: Counter[int]) -> None:
 
 
 class Wait(Protocol):
-    """Whoever is among the waits is still to be answered."""
+    """A delayed Produce; a key of the purgatory until its response is sent."""
 
     deadline_ms: int
 
     def expire(self) -> None:
-        """The client's patience is over. The batches stay written; whether they get committed is unknown."""
+        """Responds with REQUEST_TIMED_OUT. The batches stay in the log; whether they will be committed is unknown."""
 
 
 ProducePurgatory = dict[Wait, None]
 
 
 class DelayedProduce:
-    """A Produce with acks=all whose batches are written but not yet committed everywhere."""
+    """A Produce with acks=all whose batches are appended but not all committed."""
 
     __slots__ = ("_errors", "_open", "_reply", "_results", "_waits", "correlation_id", "deadline_ms", "version")
 
@@ -86,14 +86,16 @@ class DelayedProduce:
                     rows[number] = PartitionResult(row.partition, code, message=message)
 
     def _answer(self) -> None:
-        if self in self._waits:  # else the answer was "timed out", and this is the commit coming late
+        if self in self._waits:  # otherwise it has timed out, and this is the late commit
             del self._waits[self]
             count_errors(self._results, self._errors)
             self._reply.send(encode_response(self.version, self.correlation_id, self._results))
 
 
 class DelayedProducePart:
-    """The same for requests to one place, one or several that were written as one: so they are committed as one."""
+    """Delayed requests to one partition: a single one, or several that were appended as one and so are committed as
+    one.
+    """
 
     __slots__ = ("_errors", "_place", "_reply", "_rows", "_waits", "deadline_ms")
 
@@ -106,7 +108,7 @@ class DelayedProducePart:
         waits: ProducePurgatory,
         errors: Counter[int],
     ) -> None:
-        """`rows` is what `Place.reply` makes an answer of, one for each request."""
+        """`rows` has one argument of `ProduceTemplate.reply` for each request."""
         self._reply, self._place, self._rows = reply, place, rows
         self.deadline_ms = deadline_ms
         self._waits, self._errors = waits, errors
@@ -129,6 +131,6 @@ class DelayedProducePart:
         self._answer([part for row in self._rows for part in encode_response(version, row[0], results)])
 
     def _answer(self, parts: Parts) -> None:
-        if self in self._waits:  # else the answer was "timed out", and this is the commit coming late
+        if self in self._waits:  # otherwise it has timed out, and this is the late commit
             del self._waits[self]
             self._reply.send(parts)

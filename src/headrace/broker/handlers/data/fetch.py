@@ -1,7 +1,7 @@
-"""Fetch: references to batches in their files, at once or when enough has arrived.
+"""Fetch: responds with references to batches in their files, at once or when enough records have arrived.
 
-A Fetch that finds less than it asked for parks on its partitions and is woken by their watermarks or by its timer:
-nobody polls.
+A Fetch that finds fewer bytes than its minimum becomes a delayed operation of its partitions. Their high watermarks
+or its timer complete it; nothing polls.
 """
 
 import asyncio
@@ -46,13 +46,13 @@ READ_TOPIC = access_for(ApiKey.FETCH, ResourceType.TOPIC, Operation.READ)
 TopicKey = str | UUID
 Rows = list[tuple[TopicKey, PartitionRow]]
 
-# Whatever a client says, a parked fetch is looked at again after this long: bounds what a forgotten one can hold.
+# Upper bound of the client's max wait: limits how long an abandoned fetch is kept.
 WAIT_MS_MAX = 5 * 60 * 1000
 SESSION_ID_MAX = 2**31 - 1
 
 
 class DelayedFetchRequest:
-    """One Fetch on its way to an answer."""
+    """One Fetch until its response."""
 
     __slots__ = (
         "_connection",
@@ -91,14 +91,16 @@ class DelayedFetchRequest:
         self._connection.parked.add(self, min(self._request.max_wait_ms, WAIT_MS_MAX) / 1000)
 
     def wake(self) -> None:
-        """One of our partitions has news. Several in the same turn of the loop cost one look."""
+        """Schedules a retry after a change of one of the partitions; several changes in one event-loop iteration
+        cause one.
+        """
         if not self._retry_is_due:
             self._retry_is_due = True
             self._handler.call_at_iteration_end(self._retry)
 
     def _retry(self) -> None:
         self._retry_is_due = False
-        if self._parked_on:  # else it has been answered meanwhile
+        if self._parked_on:  # otherwise the response has been sent since
             self._look(must_answer=False)
 
     def give_up(self) -> None:
@@ -123,7 +125,7 @@ class DelayedFetchRequest:
         reply.send(self._handler.encode(self._header, self._session, rows))
 
     def cancel(self) -> None:
-        """Leave every queue; the answer, if there is still one to give, is somebody else's business."""
+        """Removes the fetch from every queue; sends no response."""
         for partition in self._parked_on:
             partition.waiters.fetches.pop(self, None)
             partition.waiters.replica_fetches.pop(self, None)
@@ -148,7 +150,7 @@ class FetchHandler:
     def __call__(self, connection: Connection, header: RequestHeader, reader: Reader) -> Parts | None:
         request = decode_request(reader, header.version)
         if request.replica_id >= 0:
-            refusal = self._replicas.check(connection, request)  # first: who is no replica gets no replica's session
+            refusal = self._replicas.check(connection, request)  # first: only replicas get the session of a replica
             if refusal is not None:
                 return self._refused(header, refusal)
         try:
@@ -181,13 +183,13 @@ class FetchHandler:
     def look_again(
         self, connection: Connection, request: FetchRequest, session: FetchSession | None, wanted: Wanteds
     ) -> tuple[Rows, int, bool, list[Partition]]:
-        """What there is for a fetch that waited."""
+        """Reads again for a fetch that has waited."""
         if request.replica_id >= 0 and session is not None:
             wanted, _ = self._replicas.with_news(session, request)
         return self.gather(connection, request, session, wanted)
 
     def count(self, request: FetchRequest, size: int) -> None:
-        """An answer with so many bytes of records is about to leave."""
+        """Counts the record bytes of a response that is about to be sent."""
         if request.replica_id >= 0:
             self._figures.records.replica_bytes_out += size
         else:
@@ -196,7 +198,9 @@ class FetchHandler:
     def gather(
         self, connection: Connection, request: FetchRequest, session: FetchSession | None, wanted: Wanteds
     ) -> tuple[Rows, int, bool, list[Partition]]:
-        """A row for each partition, the bytes in them, whether one failed, and the partitions that we serve."""
+        """Returns a row for each partition, their bytes, whether one failed, and the partitions that this broker
+        serves.
+        """
         rows: Rows = []
         partitions: list[Partition] = []
         room = min(request.bytes_max, self._bytes_max)
@@ -225,12 +229,13 @@ class FetchHandler:
                     size += row.records.length
                     checked += row.records.checked_bytes
                     if checked >= CHECK_BYTES_MAX:
-                        room = size  # the other partitions are read by the next fetch
+                        room = size  # the next fetch reads the other partitions
                 if row.error != ErrorCode.NONE or row.diverging is not None:
                     failed = True
                 elif session is not None and request.replica_id >= 0:
                     self._replicas.answered(session, topic, one)
-                failed = failed or row.preferred_replica != READ_HERE  # nothing to wait for, either
+                # a preferred replica is returned without waiting, too
+                failed = failed or row.preferred_replica != READ_HERE
             rows.append((topic, row))
         return rows, size, failed, partitions
 
@@ -247,7 +252,8 @@ class FetchHandler:
         except OffsetOutOfRange:
             membership = self._broker.membership
             if offset > partition.log_end_offset and membership is not None and membership.may_be_fenced:
-                # A consumer may know a newer leader's records: it must not start over for an old one's word.
+                # The consumer may have read records of a newer leader: it must not reset its offset because of a stale
+                # one.
                 raise NotLeader(f"{partition} may have another leader by now") from None
             raise
 
@@ -260,7 +266,7 @@ class FetchHandler:
                 return _row(partition, None, None)._replace(preferred_replica=elsewhere)
         else:
             partition.check_leader(wanted.current_leader_epoch)
-        # A batch larger than what the client asked for is still sent if it is the first: else nobody could read it.
+        # The first batch is sent even if it exceeds the client's limit; otherwise no consumer could read it.
         records = None
         if room > 0 or is_first:
             bytes_max = min(wanted.bytes_max, room)
@@ -273,7 +279,7 @@ class FetchHandler:
         return _row(partition, aborted, records)
 
     def _check_closest(self, partition: Partition, wanted: FetchPartition, rack: str) -> int:
-        """READ_HERE, from the leader or from a copy that is kept up; else the broker to read from (KIP-392)."""
+        """Returns READ_HERE on the leader or an up-to-date follower; otherwise the broker to fetch from (KIP-392)."""
         leadership = partition.leadership
         if leadership is None:
             self._check_copy(partition, wanted)
@@ -322,7 +328,7 @@ def _all_wanted(request: FetchRequest) -> list[tuple[TopicKey, FetchPartition]]:
 
 
 def _by_topic(rows: Rows) -> Iterator[tuple[TopicKey, list[PartitionRow]]]:
-    """Rows under their topics, each topic once."""
+    """Groups rows by topic; each topic occurs once."""
     grouped: dict[TopicKey, list[PartitionRow]] = {}
     for topic, row in rows:
         grouped.setdefault(topic, []).append(row)

@@ -1,4 +1,4 @@
-"""Fetch, as followers send it: what they hold moves the watermark, and they see what is not committed yet."""
+"""Follower fetches: their offsets advance the high watermark, and they read uncommitted records."""
 
 from typing import TYPE_CHECKING
 from uuid import UUID
@@ -29,10 +29,11 @@ class ReplicaReads:
         self._internal_listener = broker.settings.internal_listener
 
     def check(self, connection: Connection, request: FetchRequest) -> ErrorCode | None:
-        """Who fetches as a replica sees what is not committed, and moves the watermark: brokers only.
+        """Returns an error unless the request is from a registered broker: replica fetches read uncommitted records
+        and advance the high watermark.
 
-        It must be the broker's present life, by the epoch of its registration: what an earlier one had fetched may be
-        lost, and a stranger knows no epoch. One whose registration has not been heard of yet asks again.
+        The broker epoch must be the current one: records that an earlier process fetched may be lost, and untrusted
+        clients do not have the epoch. A broker whose registration has not reached this one yet retries.
         """
         if connection.listener != self._internal_listener or not self._authorizer.allows(
             connection.principal, connection.client_host, REPLICATE, CLUSTER_NAME
@@ -44,9 +45,9 @@ class ReplicaReads:
         return None
 
     def with_news(self, session: FetchSession, request: FetchRequest) -> tuple[Wanteds, list[Partition]]:
-        """What is to be looked at, and the partitions of which there is nothing to say.
+        """Returns the partitions to read and the idle ones.
 
-        A follower has hundreds of them in its session, and nearly all are idle whenever it asks.
+        A follower has hundreds of partitions in its session, and nearly all of them are idle at each fetch.
         """
         wanted: Wanteds = []
         idle: list[Partition] = []
@@ -59,7 +60,7 @@ class ReplicaReads:
         return wanted, idle
 
     def note_idle(self, request: FetchRequest, idle: list[Partition]) -> None:
-        """The follower has asked for them again, and that is all that has happened to them."""
+        """Records that the follower has fetched idle partitions again."""
         now_ms = self._clock.monotonic_ms()
         for partition in idle:
             assert partition.leadership is not None, "else it is not idle"
@@ -68,12 +69,12 @@ class ReplicaReads:
                 partition.waiters.tell_fetched()
 
     def note_progress(self, request: FetchRequest, wanted: list[tuple[TopicKey, FetchPartition]]) -> None:
-        """Each fetch of a follower says what it holds, also of partitions that have nothing new for it."""
+        """Records the follower's fetch offsets, also of partitions without new records."""
         now_ms = self._clock.monotonic_ms()
         for topic, one in wanted:
             partition = self._partitions.held(topic, one.partition)
             if partition is None or partition.leadership is None or partition.failure is not None:
-                continue  # the row says so
+                continue  # its row reports the error
             if one.current_leader_epoch == partition.leader_epoch:
                 partition.sent.fetched(request.replica_id)
                 partition.update_follower_fetch_state(
@@ -104,7 +105,7 @@ class ReplicaReads:
             partition.log.log_start_offset,
         )
         if wanted.fetch_offset < partition.log.log_start_offset:
-            # Before the histories are compared: an emptied log has no epochs to compare.
+            # Before the epochs are compared: an emptied log has none.
             return row._replace(error=ErrorCode.OFFSET_OUT_OF_RANGE)
         diverging = partition.divergence_of(
             replica, wanted.fetch_offset, wanted.last_fetched_epoch, wanted.log_start_offset
@@ -123,7 +124,7 @@ class ReplicaReads:
         return row._replace(records=records)
 
     def answered(self, session: FetchSession, topic: TopicKey, wanted: FetchPartition) -> None:
-        """A row without an error: as long as nothing changes, there is nothing to look at again."""
+        """Marks a partition as read without an error: until it changes it may count as idle."""
         cached = session.partitions.get((topic, wanted.partition))
         if cached is not None:
             cached.answered = wanted
@@ -139,7 +140,7 @@ class ReplicaReads:
 
 
 def _is_idle(partition: Partition, cached: CachedPartition, request: FetchRequest) -> bool:
-    """Whether everything is committed, and a follower in sync holds it and has been told so."""
+    """Whether all records are committed, and an in-sync follower has them and has received the high watermark."""
     wanted, end, leadership = cached.wanted, partition.log.log_end_offset, partition.leadership
     if (
         cached.answered is not wanted

@@ -1,4 +1,4 @@
-"""ListOffsets: where a partition begins and ends, and where a moment in time lies in it."""
+"""ListOffsets: start and end offsets of partitions, and offsets by timestamp."""
 
 from headrace.broker.api.context import RequestContext
 from headrace.broker.handlers.access import allows, repeated
@@ -27,7 +27,7 @@ from headrace.storage.segment.index_rebuild import IndexRebuilding
 DESCRIBE_TOPIC = access_for(ApiKey.LIST_OFFSETS, ResourceType.TOPIC, Operation.DESCRIBE)
 
 REBUILDS_MAX = 10  # segments whose indexes one look-up finds to be corrupt
-# Clients of earlier versions do not know OFFSET_NOT_AVAILABLE; they retry LEADER_NOT_AVAILABLE.
+# Clients of earlier versions do not support OFFSET_NOT_AVAILABLE; they retry LEADER_NOT_AVAILABLE.
 NOT_AVAILABLE_FROM = 5
 
 
@@ -35,7 +35,7 @@ async def handle_list_offsets(request: ListOffsetsRequest, call: RequestContext)
     twice = repeated((topic.name, query.partition) for topic in request.topics for query in topic.partitions)
     allowed = {topic.name for topic in request.topics if allows(call, DESCRIBE_TOPIC, topic.name)}
     if request.replica_id == CONSUMER:
-        # Whoever was told that a record is written, with whatever acks, finds it counted here.
+        # A record that was acknowledged, with any acks, is included in the response.
         places = [(topic.name, one.partition) for topic in request.topics for one in topic.partitions]
         await call.broker.partitions.settled([place for place in places if place[0] in allowed], _patience_ms(request))
     topics = []
@@ -56,7 +56,7 @@ async def handle_list_offsets(request: ListOffsetsRequest, call: RequestContext)
 
 
 def _patience_ms(request: ListOffsetsRequest) -> int:
-    """Older clients do not say how long they wait."""
+    """Older clients do not send a timeout."""
     return request.timeout_ms or SETTLE_MS_MAX
 
 
@@ -77,7 +77,9 @@ async def _answer(
 
 
 def _end_for(partition: Partition, request: ListOffsetsRequest) -> int:
-    """How far the asker can read: clients to what is committed, replicas to the end of the log."""
+    """Returns the end offset that is visible to the requester: committed records for clients, the log end for
+    replicas.
+    """
     if request.replica_id != CONSUMER:
         return partition.log_end_offset
     return partition.last_stable_offset if request.read_committed else partition.high_watermark
@@ -104,13 +106,16 @@ async def _find(
             start = partition.log_start_offset
             return nothing._replace(offset=start, leader_epoch=partition.log.epochs.epoch_of(start))
         case _:
-            return nothing  # no offset has ever left for remote storage, and none waits to leave
+            return nothing  # nothing has been moved to remote storage, and nothing waits to be
 
 
 async def _find_by_time(
     partition: Partition, query: PartitionQuery, request: ListOffsetsRequest, threads: RequestThreads
 ) -> PartitionAnswer | None:
-    """None as `_find`. Records are read in a thread; raises what a client retries if leadership changed meanwhile."""
+    """Like `_find`, by timestamp; reads records in a thread.
+
+    Raises a retriable error if the leadership has changed during the look-up.
+    """
     async with threads.lookups:
         partition.check_leader(query.current_leader_epoch)
         term = partition.term

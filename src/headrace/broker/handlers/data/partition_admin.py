@@ -1,12 +1,9 @@
 """DeleteRecords, OffsetForLeaderEpoch and DescribeProducers.
 
-DeleteRecords: moves the log start offset of partitions forward.
-
-The response is sent when the logs of all in-sync replicas begin there: a new leader must not serve deleted records.
-
-OffsetForLeaderEpoch: where an epoch ended, so that readers and followers notice a truncated log.
-
-DescribeProducers: who has written to a partition with idempotence, and what is still open.
+- DeleteRecords advances the log start offset of partitions. The response is sent when the logs of all in-sync
+  replicas start there: a new leader must not serve deleted records.
+- OffsetForLeaderEpoch returns the end offset of an epoch, with which consumers and followers detect a truncated log.
+- DescribeProducers returns the idempotent producers of a partition and their open transactions.
 """
 
 import asyncio
@@ -53,20 +50,20 @@ from headrace.storage.producer.producer_state_entry import ProducerStateEntry
 DELETE_TOPIC = access_for(ApiKey.DELETE_RECORDS, ResourceType.TOPIC, Operation.DELETE)
 
 NO_LOW_WATERMARK = -1
-# As for a parked Fetch: bounds how long a request is kept, whatever timeout the client sends.
+# As for a delayed Fetch: bounds how long a request is kept, independent of the client's timeout.
 WAIT_MS_MAX = 5 * 60 * 1000
 
-Deletion = tuple[Partition, int] | HeadraceError  # the offset that the log of every in-sync replica has to begin at
+Deletion = tuple[Partition, int] | HeadraceError  # with the log start offset that every in-sync replica has to reach
 
 
 async def handle_delete_records(request: DeleteRecordsRequest, call: RequestContext) -> DeleteRecordsResponse:
     allowed = [topic for topic in request.topics if allows(call, DELETE_TOPIC, topic.name)]
-    # A record that was acknowledged can be deleted, though its commit may still be on the way.
+    # An acknowledged record can be deleted, although its commit may still be in flight.
     places = [(topic.name, asked.partition_index) for topic in allowed for asked in topic.partitions]
     loop = asyncio.get_running_loop()
     until = loop.time() + min(max(milliseconds(request.timeout), 0), WAIT_MS_MAX) / 1000
     await call.broker.partitions.settled(places, milliseconds(request.timeout))
-    # All deletions begin before one of them is waited for: followers learn of them at the same time.
+    # All deletions start before one of them is awaited, so that followers receive them at the same time.
     deletions = [[_begin(topic.name, asked, call) for asked in topic.partitions] for topic in request.topics]
     failure = await _make_durable([one for begun in deletions for one in begun], call)
     topics = []
@@ -112,7 +109,7 @@ async def _delete_records_row(
 
 
 def _begin(topic: str, asked: DeleteRecordsPartition, call: RequestContext) -> Deletion:
-    """Deletes on this broker. Returns the partition and the offset that its followers have to reach."""
+    """Deletes on this broker. Returns the partition and the log start offset that its followers have to reach."""
     try:
         return _delete(topic, asked, call)
     except HeadraceError as refusal:
@@ -140,7 +137,7 @@ async def handle_offset_for_leader_epoch(
 ) -> OffsetForLeaderEpochResponse:
     topics = []
     for topic in request.topics:
-        # Replicas come with the cluster's permission, consumers with the topic's.
+        # Replicas are authorized on the cluster, consumers on the topic.
         allowed = allows(call, CLUSTER_ACTION) or allows(call, DESCRIBE_TOPIC, topic.topic)
         rows = tuple(_offset_for_leader_epoch_row(topic.topic, asked, allowed, call) for asked in topic.partitions)
         topics.append(OffsetForLeaderTopicResult(topic=topic.topic, partitions=rows))

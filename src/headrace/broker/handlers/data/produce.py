@@ -1,4 +1,4 @@
-"""Produce: append every batch, then answer when the acks that were asked for are there."""
+"""Produce: appends every batch and responds when the requested acks are complete."""
 
 import asyncio
 import logging
@@ -85,7 +85,7 @@ class ProduceHandler:
         ):
             unknown = self._guard.unverified_partitions(request)
         if unknown or self._takes_long(request):
-            # The frame is gone when this returns; nothing else of this producer is read before it is answered.
+            # The frame is valid until this returns. The connection reads no further request before the response.
             self._prepare_first(connection, header, _kept(request), unknown)
             return None
         parts = self._append_all(connection, header, request, None)
@@ -95,7 +95,7 @@ class ProduceHandler:
 
     @cached_property
     def _guard(self) -> "AddPartitionsToTxnManager":
-        """Imported when the first transaction comes: most brokers start for something else."""
+        """Imported at the first transaction, because most brokers start without any."""
         from headrace.broker.coordinator.add_partitions_manager import AddPartitionsToTxnManager
 
         return AddPartitionsToTxnManager(self._broker)
@@ -113,7 +113,7 @@ class ProduceHandler:
     def _prepare_first(
         self, connection: Connection, header: RequestHeader, request: ProduceRequest, unknown: "Unknown | None"
     ) -> None:
-        """The transaction gets to know its partitions, and large batches are looked into; then all are appended."""
+        """Adds partitions to the transaction and validates large batches in a thread, then appends all batches."""
         reply = connection.reserve_last_slot()
 
         async def prepare_and_append() -> None:
@@ -149,9 +149,9 @@ class ProduceHandler:
         admitted: AdmittedBatches = NONE_ADMITTED,
         answers: "Answers | None" = None,
     ) -> Parts | None:
-        """The answer, or None if it comes later, by `reply` if one is reserved already.
+        """Returns the response, or None if it is deferred, to `reply` if a slot is reserved already.
 
-        `answers` are those of the transaction coordinator that was asked for this request.
+        `answers` are the transaction coordinator's results of adding the request's partitions.
         """
         now_ms = self.clock.wall_ms()
         results: Results = []
@@ -201,7 +201,9 @@ class ProduceHandler:
         partition: Partition,
         offset: int,
     ) -> None:
-        """Requests to one place, each with a row of `Place.reply`, whose producer waits for all replicas."""
+        """Responds to requests to one partition, each with a row of `ProduceTemplate.reply`, when the batches are
+        committed.
+        """
         reply = connection.reserve_slot_with_quick_ack()
         reply.requests = len(rows)
         deadline_ms = self.clock.monotonic_ms() + place.timeout_ms
@@ -213,7 +215,7 @@ class ProduceHandler:
         )
 
     def may_write(self, connection: Connection, topic: str | UUID) -> bool:
-        """An id that nobody knows names no resource: it is refused as unknown, later."""
+        """Whether the client may write. An unknown topic id names no resource; it is rejected as unknown later."""
         name = self.partitions.name_of(topic)
         return name is None or self._broker.authorizer.allows(
             connection.principal, connection.client_host, WRITE_TOPIC, name
@@ -230,7 +232,7 @@ class ProduceHandler:
         uncommitted: list[tuple[Partition, int]],
         answers: "Answers | None",
     ) -> PartitionResult:
-        """The row for one partition. One bad partition does not spoil its neighbours."""
+        """Returns the row of one partition. Each partition succeeds or fails on its own."""
         try:
             partition = self.partitions.leader(topic, index)
             if partition.topic in INTERNAL_TOPICS:
@@ -272,7 +274,7 @@ class ProduceHandler:
         return [(topic, [_refusal(index, error) for index, _ in rows]) for topic, rows in request.topics]
 
     def _without_reply(self, results: Results) -> Parts:
-        """acks=0 has no answer in which to say that something failed: closing the connection is the only sign."""
+        """Raises ProtocolError for errors: acks=0 has no response, so closing the connection is the only signal."""
         count_errors(results, self.errors)
         for topic, rows in results:
             for row in rows:
@@ -291,7 +293,9 @@ class ProduceHandler:
             partition.waiters.forget(expired)
 
     async def close(self) -> None:
-        """After this no produce that is being prepared appends to a log: the logs are about to be closed."""
+        """Cancels produces that are being prepared: none may append after this, because the logs are about to be
+        closed.
+        """
         preparations = list(self._preparations)
         for task in preparations:
             task.cancel()
@@ -299,7 +303,7 @@ class ProduceHandler:
 
 
 def _kept(request: ProduceRequest) -> ProduceRequest:
-    """The request with batches of its own, for when the frame is gone."""
+    """Returns the request with copies of its batches, for use after the frame has become invalid."""
     topics = [
         (topic, [(index, records and memoryview(bytearray(records))) for index, records in partitions])
         for topic, partitions in request.topics
@@ -308,19 +312,21 @@ def _kept(request: ProduceRequest) -> ProduceRequest:
 
 
 def _admit_all(batches: Iterable[tuple[memoryview, LogConfig]], now_ms: int) -> AdmittedBatches:
-    """For a thread: the batches as they will be written, or what is wrong with them, by the id of their bytes."""
+    """Runs in a thread. Returns validated batches, or their errors, by the id of their bytes."""
     admitted: dict[int, ValidatedBatch | HeadraceError] = {}
     for records, config in batches:
         try:
             admitted[id(records)] = admit(records, config, now_ms)
         except HeadraceError as error:
             admitted[id(records)] = error
-            # Else what was decompressed lives on in the frames that it passed, until somebody collects garbage.
+            # The traceback would keep the decompressed bytes alive until a garbage collection.
             error.__traceback__ = error.__cause__ = error.__context__ = None
     return admitted
 
 
 def _refusal(index: int, error: HeadraceError) -> PartitionResult:
-    """Not logged: the client is told, and a client that errs a thousand times a second must not fill our disk."""
+    """Not logged: the client receives the error, and one that fails a thousand times per second must not fill the
+    disk.
+    """
     record_errors = error.record_errors if isinstance(error, InvalidRecord) else ()
     return PartitionResult(index, error.code, record_errors=record_errors, message=str(error))

@@ -1,12 +1,13 @@
-"""Batches behind one that was refused get its answer.
+"""Propagates a retriable produce error to the in-flight batches behind the rejected one.
 
-A producer has several requests in flight. If the first is refused for a reason that passes (this broker does not lead
-yet, too few replicas, no room), and the reason passes before the second comes, the sequence of the second does not
-follow. Told that its sequence is out of order, librdkafka begins a new epoch, and sends in it again whatever is not
-acknowledged, to every partition; also what a leader has written that fell before it could say so. Nobody can tell that
-this has been written already, so it is written twice. Told what the first was told, it sends both again, in order.
+An idempotent producer has several requests in flight. If the first is rejected with a retriable error (this broker
+does not lead yet, too few in-sync replicas, insufficient disk space), and the cause is over when the second arrives,
+the second has a sequence gap. On OUT_OF_ORDER_SEQUENCE_NUMBER librdkafka bumps its epoch and resends everything that
+is not acknowledged, to every partition, including batches that a leader appended before it failed to respond. Brokers
+cannot detect such duplicates in a new epoch, so they are written twice. With the error of the first batch, the
+producer resends both in order under the same epoch.
 
-Decides what a batch out of order is told. Time is an argument.
+Pure; the time is an argument.
 """
 
 from collections.abc import Hashable
@@ -16,9 +17,10 @@ from headrace.model.errors import HeadraceError, OutOfOrderSequence
 from headrace.records.batch import HEADER_BYTES, BatchHeader, parse_header
 from headrace.storage.producer.producer_state_entry import SEQUENCE_MASK
 
-# What was sent behind a refused batch arrives within a second of it, or the connection is gone.
+# Batches sent behind a rejected one arrive within a second of it, or the connection is closed.
 KEPT_MS = 10_000
-# Producers that were refused within that time, in all partitions. One that is forgotten is told of its sequence.
+# Maximum rejected producers within that time, over all partitions. A batch behind an evicted one gets its sequence
+# error.
 NOTES_MAX = 10_000
 
 
@@ -33,7 +35,7 @@ class ProduceErrorCache:
         self._notes: dict[Hashable, RejectedBatch] = {}
 
     def told(self, place: Hashable, batch: memoryview, error: HeadraceError, now_ms: int) -> HeadraceError:
-        """What the producer of a batch that cannot be appended is told: nearly always the error."""
+        """Returns the error to send for a batch that cannot be appended: nearly always `error`."""
         is_out_of_order = isinstance(error, OutOfOrderSequence)
         if not (error.retriable or is_out_of_order) or len(batch) < HEADER_BYTES:
             return error
@@ -52,14 +54,15 @@ class ProduceErrorCache:
         return error
 
     def _keep(self, producer: Hashable, note: RejectedBatch) -> None:
-        # Else the frames that it passed live on with it, and what they hold: a client's batch, or the buffer it is in.
+        # The traceback would keep its frames alive and what they reference: a client's batch, or the buffer that holds
+        # it.
         note.error.__traceback__ = note.error.__cause__ = note.error.__context__ = None
-        self._notes.pop(producer, None)  # the oldest stand first
+        self._notes.pop(producer, None)  # keeps the oldest first
         self._notes[producer] = note
         if len(self._notes) > NOTES_MAX:
             del self._notes[next(iter(self._notes))]
 
 
 def _is_behind(header: BatchHeader, note: RejectedBatch) -> bool:
-    """Later in the order of sequences, which go around."""
+    """Whether the batch has a later sequence number, with wrap-around."""
     return 0 < (header.base_sequence - note.sequence) & SEQUENCE_MASK <= SEQUENCE_MASK // 2

@@ -1,7 +1,7 @@
-"""The short way for a producer that repeats itself: one small batch after the other to the same few partitions.
+"""Fast path for a producer that sends one small batch after another to the same few partitions.
 
-Whatever is unusual about a request, or goes wrong with it, is left to the handler, which reads it again from its
-beginning and says what is to be said. Nothing has happened by then: an append that fails has written nothing.
+Unusual or failing requests fall back to the handler, which parses them from the start and returns the error. No side
+effect precedes the fallback: a failed append has written nothing.
 """
 
 from typing import TYPE_CHECKING
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 
 class ProduceFastPath:
-    """Of one connection. The connection asks it first."""
+    """Fast path of one connection."""
 
     __slots__ = ("_connection", "_handler", "durations", "known")
 
@@ -54,7 +54,7 @@ class ProduceFastPath:
         return None
 
     def run(self, view: memoryview, position: int, end: int, most: int) -> CoalescedRequests | None:
-        """Requests in a row to one partition: their batches are written in one go."""
+        """Appends the batches of consecutive requests to one partition with one write."""
         found = self.known.recognise_run(view, position, end, most)
         if found is None:
             return None
@@ -82,7 +82,7 @@ class ProduceFastPath:
         return CoalescedRequests(None, after, len(rows))
 
     def _partition_for(self, place: ProduceTemplate, *batches: memoryview) -> Partition | None:
-        """The partition, if the short way leads there."""
+        """Returns the partition, or None if the requests need the handler."""
         handler = self._handler
         partition = handler.partitions.leader(place.topic, place.index)
         if partition.topic in INTERNAL_TOPICS:
@@ -98,7 +98,7 @@ class ProduceFastPath:
 
 
 def known_of(handler: "ProduceHandler", connection: Connection) -> ProduceTemplates:
-    """What the connection has said so far, to be added to."""
+    """Returns the connection's request templates; registers the fast path on first use."""
     shortcut = connection.shortcuts.get(ApiKey.PRODUCE)
     if not isinstance(shortcut, ProduceFastPath):
         shortcut = connection.shortcuts[ApiKey.PRODUCE] = ProduceFastPath(handler, connection)
