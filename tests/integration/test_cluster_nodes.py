@@ -101,7 +101,7 @@ def test_a_broker_whose_process_is_gone_is_not_waited_for(files: NodeFiles) -> N
         for index in range(3):
             wait_for_brokers(files, index, {1, 2, 3})
             nodes[index].wait_until(
-                "knows its neighbours: " + ", ".join(str(one) for one in (1, 2, 3) if one != index + 1)
+                "Connected to peer brokers: " + ", ".join(str(one) for one in (1, 2, 3) if one != index + 1)
             )
         nodes[2].stop(signal.SIGKILL)
         for index in (0, 1):
@@ -186,7 +186,7 @@ async def test_certificates_between_members_and_to_them(files: NodeFiles, tmp_pa
 async def test_a_node_that_waits_for_its_cluster_can_be_stopped(files: NodeFiles) -> None:
     node = NodeProcess(files.write(1))
     try:
-        node.wait_until("waiting for a member of the cluster")
+        node.wait_until("Waiting for a response of a cluster member")
         assert await asyncio.to_thread(node.stop) == 0
     finally:
         node.close()

@@ -115,7 +115,7 @@ def test_one_flipped_bit_is_never_served_and_its_neighbours_are(broker, folder):
     assert fetch(broker, 0) == (NONE, [0, 1]), "a fetch ends before the damage"
     assert readable(broker) == [offset for offset in range(RECORDS) if offset != 2]
     assert segment(folder, 0).stat().st_size == size, "nothing was cut"
-    assert "damaged" in broker.output()
+    assert "corrupt" in broker.output()
     assert produce(broker, RECORDS) == (NONE, RECORDS), "new records are taken"
 
 
@@ -125,7 +125,7 @@ def test_a_flipped_bit_is_found_after_a_kill_too(broker, folder):
     flip_bit(segment(folder, 5), 3000)
     broker.start()
     assert readable(broker) == [offset for offset in range(RECORDS) if offset != 5]
-    assert "damaged" in broker.output()
+    assert "corrupt" in broker.output()
 
 
 def test_flipped_bit_behind_the_checkpoint_hides_one_record_after_a_kill(broker, folder):
@@ -136,7 +136,7 @@ def test_flipped_bit_behind_the_checkpoint_hides_one_record_after_a_kill(broker,
     flip_bit(segment(folder, RECORDS), len(record(RECORDS)) + 3000)
     broker.start()
     assert readable(broker, RECORDS + 4) == [offset for offset in range(RECORDS + 4) if offset != RECORDS + 1]
-    assert "damaged" in broker.output()
+    assert "corrupt" in broker.output()
     assert produce(broker, RECORDS + 4) == (NONE, RECORDS + 4)
 
 

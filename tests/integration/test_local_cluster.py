@@ -99,7 +99,7 @@ def wait_for_leader(cluster: LocalCluster, topic: str, is_wanted: Callable[[int]
 
 def wait_until_watched(cluster: LocalCluster, watched: int, watcher: int) -> None:
     """Of two brokers: from now on the one would miss the other as soon as it is killed, however long its session is."""
-    said = f"this broker knows its neighbours: {watched}"
+    said = f"Connected to peer brokers: {watched}"
     until(lambda: said in cluster.brokers[watcher].output(), said, PATIENCE_S)
 
 

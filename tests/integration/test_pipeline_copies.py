@@ -34,7 +34,7 @@ def test_the_newest_copy_of_a_folder_fences_the_others(cluster, name):
     check_owner(cluster, old.owner)
     assert old.lost_to() is None
     new = claim(cluster, name, copy("one", 2))
-    with pytest.raises(Fenced, match=f"^{name}: another copy"):
+    with pytest.raises(Fenced, match=f"^{name}: another instance"):
         check_owner(cluster, old.owner)
     assert old.lost_to() == copy("one", 2)
     with pytest.raises(KafkaApiError):

@@ -83,7 +83,7 @@ def test_error_in_report_does_not_end_the_pipeline(stage: Stage, caplog: pytest.
     broken: Any = Query()
     broken.recentProgress = None  # the query has ended, and Spark does not answer
     stage.teller.tell([broken])
-    assert caplog.text.count("cannot report progress") == 1, "said once until it goes well"
+    assert caplog.text.count("Cannot report the progress") == 1, "said once until it goes well"
     stage.state.folder.unlink()
     stage.query.ends_batch(2)
     stage.teller.tell([stage.query])

@@ -135,7 +135,7 @@ def test_d5_a_damaged_replica_is_copied_anew(
     # Every other file a broker can make anew by itself; without a folder it begins like any new replica, unless the
     # others still count on it.
     if damage not in (flip_in_every_other_file, remove_the_folder):
-        until(lambda: "is copied anew" in cluster.brokers[node_id].output(), "the damage is noticed", PATIENCE_S)
+        until(lambda: "Re-replicating" in cluster.brokers[node_id].output(), "the damage is noticed", PATIENCE_S)
     assert everything(cluster, topic, RECORDS) == sender.acked, "whoever leads: no damage is served"
     sender.send(5)
     wait_for_repair(home, cluster, topic, node_id)

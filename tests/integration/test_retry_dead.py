@@ -150,7 +150,7 @@ def test_whoever_dies_midway_leaves_all_of_a_handful_or_nothing(stage, monkeypat
 
     changed = send_until_replaced if step == "_produce" else replaced_before_the_commit
     monkeypatch.setattr(DeadLetters, "_send", changed)
-    with closing(first), closing(second), pytest.raises(RetryFailed, match="10 letters were sent"):
+    with closing(first), closing(second), pytest.raises(RetryFailed, match="10 dead letters were sent"):
         first.retry(Chosen(stage.name))
     assert sent == [10]
     assert stage.arrived() == stage.expected(20)

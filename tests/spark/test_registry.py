@@ -125,7 +125,7 @@ def test_protobuf_of_another_message_is_not_taken_for_ours(spark: SparkSession, 
     assert said[refund] == "a message shop.Refund, not shop.Order"
     assert said[line] == "a message shop.Order.Line, not shop.Order"
     assert "no message at [8]" in said[beyond]
-    assert "cut short" in said[cut]
+    assert "truncated" in said[cut]
     assert "has no schema 99999" in said[stranger]
     first = planned(spark, pipeline(decoding(registry, Format.PROTOBUF, "p-value")), refund)
     assert [row.id for row in first.output.collect()] == [7], "without a name it is the first message"

@@ -66,5 +66,5 @@ def _wait_until_it_rests(stage: Stage) -> None:
 def _is_refused_elsewhere(stage: Stage, folder: Path) -> None:
     """From another machine, as far as the cluster can tell: another folder."""
     said = stage.headrace("run", str(stage.file), succeeds=False, state=folder / "elsewhere")
-    assert "belongs to the folder" in said
+    assert "belongs to the state directory" in said
     assert stage.status()["state"] == "running"

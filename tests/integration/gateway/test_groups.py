@@ -223,7 +223,7 @@ def test_a_stream_whose_topic_is_deleted_ends_with_a_word(broker, rest, topic):
     assert last["event"] == "problem"
     problem = json.loads(last["data"])
     assert (problem["status"], problem["kafka_error"]) == (404, "UNKNOWN_TOPIC_OR_PARTITION")
-    assert "has been deleted" in problem["detail"]
+    assert "was deleted" in problem["detail"]
     polled = rest.get(f"{consumer}/messages", params={"wait_ms": 10_000})
     assert polled.status_code == 404
     assert polled.json()["kafka_error"] == "UNKNOWN_TOPIC_OR_PARTITION"
