@@ -48,7 +48,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from headrace.model.errors import CorruptLog, MissingFile, StorageError
 from headrace.records.crc import crc32c
-from headrace.storage.io.file_system import Durable, FileSync, FileSystem, write_synced
+from headrace.storage.io.file_system import DirectorySync, Durable, FileSync, FileSystem, write_synced
 from headrace.storage.io.stepwise import Task, off_loop
 from headrace.storage.segment.file_names import OFFSET_DIGITS, parse_file_name
 from headrace.storage.segment.transaction_index import IndexSum
@@ -266,6 +266,8 @@ class DueSnapshots:
                 log.warning("Cannot write %s; recovery uses an older snapshot: %s", path, error)
             else:
                 written.append(UnsyncedSnapshot(self._files, path))
+        if written:  # behind the sync that made the names of the roll durable
+            written.append(DirectorySync(self._files, self._directory))
         return written
 
     def clear(self) -> None:

@@ -95,6 +95,10 @@ def rebuild_producers(files: FileSystem, directory: str, segments: list[LogSegme
                 item.sync()
             if number + 1 >= len(segments) - SNAPSHOTS_WRITTEN:
                 _write_snapshot_behind(files, directory, segments, number, states)
+    # Markers that a crash left out of the log have lost their entries. If one came back beside a later marker with its
+    # offset, a committed transaction would be hidden.
+    for item in segments[-1].aborted.seal():
+        item.sync()
     report_doubtful(directory, segments, states)
     return states
 

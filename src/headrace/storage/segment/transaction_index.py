@@ -254,11 +254,12 @@ class SegmentTransactionIndex:
         kept = [txn for txn in entries if txn.last_offset < offset]
         known = [txn for txn in entries if txn.last_offset >= offset]
         added = txns[len(known) :]
-        if [*known, *added] != [*txns]:
+        is_replaced = [*known, *added] != [*txns]
+        if is_replaced:
             self.close()
             self._files.replace(self.path, pack_entries([*kept, *txns]))
             added = ()
-        if txns and self._open is None:
+        if (txns or is_replaced) and self._open is None:
             self._open = TxnIndex(self._files, self.path)
             self._has_new_name = True  # the last process may have created the file without syncing its name
         for txn in added:

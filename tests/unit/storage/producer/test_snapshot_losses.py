@@ -65,6 +65,24 @@ def test_snapshot_of_a_roll_is_durable_with_the_next_syncs(kind: object) -> None
         assert known.next_sequence == 2
 
 
+@pytest.mark.parametrize("kind", [None, COMMIT, ABORT])
+def test_name_of_a_snapshot_is_durable_with_the_next_syncs(kind: object) -> None:
+    """Without another roll, whose sync includes the directory."""
+    with SimFiles() as files:
+        log = empty_log(files)
+        append(log, "a", "b", base_sequence=0, **PRODUCER)
+        if kind is not None:
+            write(log, 7, "in a transaction", sequence=0)
+            end(log, 7, kind)
+        log.roll(0)
+        rolled_at = log.log_end_offset
+        for _ in range(2):
+            append(log, "without a producer")
+            sync(log)
+        files.lose_power()
+        assert snapshot_offsets(files, DIRECTORY) == [rolled_at]
+
+
 @pytest.mark.parametrize("operation", ["open", "sync"])
 def test_snapshot_that_cannot_be_synced_fails_no_append(operation: str) -> None:
     with SimFiles() as files:
