@@ -14,7 +14,7 @@ TEST_WORKERS ?= 2
 PYTEST_ARGS ?=
 # How long each fuzz target runs.
 FUZZ_SECONDS ?= 60
-# How many runs of a cluster, and of a data directory, `make simulate` simulates.
+# How many runs of a cluster, of a data directory and of a log `make simulate` simulates.
 SIMULATE_SEEDS ?= 10000
 # How often `make torture` kills, and with which dice (none: new ones for each test).
 KILLS ?= 50
@@ -57,10 +57,11 @@ format: ## let ruff rewrite what it can
 	$(BIN)/ruff check --fix
 	$(BIN)/ruff format
 
-simulate: ## whole clusters, and data directories, under simulated faults: SIMULATE_SEEDS of each
+simulate: ## whole clusters, data directories and logs under simulated faults: SIMULATE_SEEDS of each
 	@scripts/bootstrap.sh test
 	HEADRACE_CLUSTER_SEEDS=$(SIMULATE_SEEDS) HEADRACE_SIMULATION_SEEDS=$(SIMULATE_SEEDS) $(BIN)/python -m pytest \
 		tests/simulation/test_cluster_simulation.py tests/simulation/test_storage_simulation.py \
+		tests/simulation/test_log_simulation.py \
 		-n $(TEST_WORKERS) --dist worksteal $(PYTEST_ARGS)
 
 interop: ## tests that need Maven Central or the Go proxy; the clients' suites against three brokers

@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 
 from tests.simulation.cluster_bias import FAULTS
+from tests.simulation.log_mutants import MUTANTS as LOG_MUTANTS
 from tests.simulation.test_cluster_simulation import MUTANTS
 from tests.simulation.unit_mutants import UNIT_MUTANTS
 from tests.unit.core.decision_kit import DECISIONS
@@ -21,7 +22,8 @@ PAGE = (Path(__file__).resolve().parents[2] / "docs" / "reliability.md").read_te
         (r"\| (\d+) decisions, ", len(DECISIONS)),
         (r"with (\d+) kinds of rare faults", len(FAULTS)),
         (r"\| (\d+) in simulated clusters, ", len(MUTANTS)),
-        (r"in simulated clusters, (\d+) in unit tests", len(UNIT_MUTANTS)),
+        (r"in simulated clusters, (\d+) in simulated logs, ", len(LOG_MUTANTS)),
+        (r"in simulated logs, (\d+) in unit tests", len(UNIT_MUTANTS)),
     ],
 )
 def test_stated_number_of_cases_is_right(pattern: str, count: int) -> None:

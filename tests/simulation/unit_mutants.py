@@ -4,8 +4,9 @@ Why not: the consequence is a delay, or needs a disk that rots, a client that se
 worth of coincidences. `unit_mutant_plugin.py` runs each test with its rule broken.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
+from unittest.mock import ANY
 
 from headrace.broker.coordinator import add_partitions_manager, transaction_marker_manager
 from headrace.broker.coordinator.context import Timers
@@ -17,7 +18,16 @@ from headrace.broker.replica.purgatory import PartitionWatchers
 from headrace.broker.replication import follower_log
 from headrace.core.controller import replication_control, restored_metadata
 from headrace.storage import log_loader, log_truncation
-from headrace.storage.producer import producer_state_loader
+from headrace.storage.cleaner import cleaner
+from headrace.storage.cleaner.cleaner import Cleaner
+from headrace.storage.epoch import leader_epoch_recovery
+from headrace.storage.epoch.leader_epoch_cache import FILE_NAME as EPOCHS_FILE
+from headrace.storage.epoch.leader_epoch_cache import LeaderEpochFileCache
+from headrace.storage.log_loader import Checkpoint
+from headrace.storage.producer import producer_snapshot_file, producer_state_loader
+from headrace.storage.segment import segment_replacement
+from headrace.storage.segment.log_segment import LogSegment
+from headrace.storage.segment.segment_replacement import swap_in
 
 
 class UnitMutant(NamedTuple):
@@ -58,6 +68,37 @@ def _remembered(original: Callable[..., str]) -> Callable[..., str]:
         return names[topic]
 
     return checked_topic
+
+
+def _from_checked_segments(epochs: LeaderEpochFileCache, segments: Sequence[LogSegment], unsynced_from: int) -> None:
+    for epoch, start in list(leader_epoch_recovery._from_batches([one for one in segments if one.checked])):
+        if epoch > epochs.latest and start >= unsynced_from:
+            for durable in epochs.assign(epoch, start):
+                durable.sync()
+
+
+def _without_epochs_file(original: Callable[..., list[Any]]) -> Callable[..., list[Any]]:
+    def names_of(files: Any, directory: str, checkpoint: Checkpoint) -> list[Any]:
+        names = original(files, directory, checkpoint)
+        return [one for one in names if not getattr(one, "_path", "").endswith(EPOCHS_FILE)]
+
+    return names_of
+
+
+def _whatever_was_truncated(original: Callable[..., Any]) -> Callable[..., Any]:
+    return lambda log, new, old, truncations: original(log, new, old, ANY)
+
+
+def _all_of_them(files: Any, directory: str, bases: list[int], log_start: int) -> list[int]:
+    return bases
+
+
+class _Unsynced:
+    """The name of a file that is left out of a sync."""
+
+    def __init__(self, *_: object) -> None: ...
+
+    sync = _nothing
 
 
 BROKER = "tests/unit/broker"
@@ -133,5 +174,50 @@ UNIT_MUTANTS = [
         "the fast path of commits remembers the name behind a topic id",
         ((offset_commit_fast_path, "checked_topic", _remembered(offset_commit.checked_topic)),),
         "tests/integration/test_repeated_requests.py::test_commit_for_a_deleted_topic_id_is_rejected",
+    ),
+    UnitMutant(
+        "the epochs of unsynced batches are read from checked segments only",
+        ((leader_epoch_recovery, "_add_unsynced", _from_checked_segments),),
+        f"{STORAGE}/epoch/test_unsynced_epochs.py::test_d4_batch_of_an_unsynced_epoch_behind_a_trusted_segment_is_readable",
+    ),
+    UnitMutant(
+        "a start after a process crash does not sync the leader epochs",
+        ((log_loader, "_names_of", _without_epochs_file(log_loader._names_of)),),
+        f"{STORAGE}/epoch/test_unsynced_epochs.py::test_d4_start_after_a_process_crash_syncs_leader_epochs",
+    ),
+    UnitMutant(
+        "compaction replaces a segment that was truncated meanwhile",
+        ((cleaner, "swap_in", _whatever_was_truncated(swap_in)),),
+        f"{STORAGE}/cleaner/test_cleaner.py::test_truncation_at_any_step_ends_the_round",
+    ),
+    UnitMutant(
+        "compaction leaves the producer snapshots that it outdates",
+        ((Cleaner, "_remove_outdated_snapshots", _nothing),),
+        f"{STORAGE}/cleaner/test_compacted_recovery.py::test_transaction_whose_marker_is_compacted_does_not_open_again",
+    ),
+    UnitMutant(
+        "a start does not write lost producer snapshots again",
+        ((producer_state_loader, "_write_snapshot_behind", _nothing),),
+        f"{STORAGE}/producer/test_snapshot_losses.py::test_start_writes_lost_snapshots_again",
+    ),
+    UnitMutant(
+        "a start writes a producer snapshot for each segment",
+        ((producer_state_loader, "SNAPSHOTS_WRITTEN", 1000),),
+        f"{STORAGE}/producer/test_snapshot_losses.py::test_start_writes_few_snapshots",
+    ),
+    UnitMutant(
+        "the copy of a removed segment is left to the next start",
+        ((segment_replacement, "SWAP_SUFFIXES", ()),),
+        f"{STORAGE}/cleaner/test_compacted_recovery.py::test_retention_and_a_power_loss_at_any_step_of_compaction_lose_no_record",
+    ),
+    UnitMutant(
+        "a segment that could not be removed counts as part of the log",
+        ((log_loader, "_without_deleted", _all_of_them),),
+        f"{STORAGE}/cleaner/test_compacted_recovery.py::test_segment_that_could_not_be_removed_is_not_taken_for_the_end_of_the_log",
+    ),
+    UnitMutant(
+        "the name of a producer snapshot that waited for an index is not synced",
+        ((producer_snapshot_file, "NewName", _Unsynced),),
+        f"{STORAGE}/producer/test_snapshot_losses.py::test_name_of_a_snapshot_is_durable_with_the_next_syncs",
     ),
 ]
