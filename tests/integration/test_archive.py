@@ -243,7 +243,7 @@ def test_a_table_of_another_topic_is_refused(kit: Kit) -> None:
     kit.topic("second")
     refused = kit.headrace("archive", "enable", "second", "--to", "delta", "--path", str(kit.folder / "first"))
     assert refused.code == 1
-    assert "is archived to" in refused.err
+    assert "is already archived to" in refused.err
     kit.headrace("archive", "disable", "second")
     refused = kit.headrace("archive", "enable", "second", "--to", "delta", "--path", str(kit.folder / "first"))
     assert refused.code == 2
@@ -275,7 +275,7 @@ def test_the_commands_from_enabling_to_disabling(kit: Kit) -> None:
     ("words", "code", "complaint"),
     [
         (["enable", "nothere", "--to", "delta", "--path", "/tmp/x"], 3, "there is no topic nothere"),
-        (["enable", "mistaken", "--to", "hudi", "--path", "/tmp/x"], 2, "there is no hudi archive"),
+        (["enable", "mistaken", "--to", "hudi", "--path", "/tmp/x"], 2, "unknown table format hudi"),
         (["enable", "mistaken", "--to", "delta", "--path", "/tmp/x", "--json", "id bigintt"], 2, "is no type"),
         (["run", "mistaken", "--once"], 1, "has no archive"),
     ],

@@ -97,7 +97,7 @@ def test_a_wrong_topic_config_is_refused_with_the_nearest_right_one(cli):
 def test_validate_only_creates_nothing(cli):
     name = f"t{uuid.uuid4().hex[:8]}"
     code, _, err = cli("topics", "create", name, "--validate-only")
-    assert (code, err) == (OK, f"could be created: {name}\n")
+    assert (code, err) == (OK, f"valid: {name}\n")
     assert cli("topics", "describe", name)[0] == NOT_FOUND
 
 
@@ -105,14 +105,14 @@ def test_one_missing_topic_does_not_hide_the_others(cli, topic):
     code, out, err = cli("topics", "describe", topic, "nope", "--json")
     assert code == NOT_FOUND
     assert [one["topic"] for one in json.loads(out)] == [topic]
-    assert "there is no topic nope" in err
+    assert "topic nope does not exist" in err
 
 
 def test_people_get_tables(cli, topic):
     code, out, _ = cli("topics", "list")
     assert code == OK
     assert re.search(rf"{topic} +2 +1", out)
-    assert "in sync" in cli("topics", "describe", topic)[1]
+    assert "isr" in cli("topics", "describe", topic)[1]
 
 
 def test_partitions_can_be_added_but_not_taken_away(cli, topic):
@@ -251,7 +251,7 @@ def test_the_oldest_records_can_be_deleted(cli, topic):
     for _ in range(4):
         cli("produce", topic, "v", "-p", 0)
     code, _, err = cli("topics", "delete-records", topic, "--before", 3, "-p", 0, "--yes")
-    assert (code, err) == (OK, f"{topic}-0 begins at offset 3 now\n")
+    assert (code, err) == (OK, f"{topic}-0 now starts at offset 3\n")
     assert [row["offset"] for row in lines(cli, topic)] == [3]
     assert cli("topics", "delete-records", topic, "--before", "end", "--yes")[0] == OK
     assert lines(cli, topic) == []

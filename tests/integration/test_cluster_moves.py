@@ -86,7 +86,7 @@ def test_a_broker_is_added_gets_its_share_and_is_removed_again(cluster: Running)
     assert 4 not in {one for brokers in cluster.replicas("moved") for one in brokers}
 
     plan = cluster.cli("rebalance", "--dry-run")
-    assert "to copy" in plan.stdout, plan
+    assert "to replicate" in plan.stdout, plan
     assert 4 not in {one for brokers in cluster.replicas("moved") for one in brokers}, "nothing was done"
     unasked = cluster.cli("rebalance")
     assert unasked.returncode == 2
@@ -97,14 +97,14 @@ def test_a_broker_is_added_gets_its_share_and_is_removed_again(cluster: Running)
     held = cluster.loads()
     assert max(held.values()) - min(held.values()) <= 1, held
     assert held[4] >= 3, held
-    assert "nothing to do" in cluster.cli("rebalance").stderr
+    assert "already distributed evenly" in cluster.cli("rebalance").stderr
     configs = headrace("configs", "list", "--broker", "4", "--bootstrap", cluster.bootstrap)
     assert "20000000" not in configs.stdout, "the throttle is gone when the move is"
 
     produce(cluster, 300)
     gone = cluster.cli("remove", "4", "--yes", "--dir", cluster.folder)
     assert gone.returncode == 0, gone
-    assert "no longer part of the cluster" in gone.stderr
+    assert "broker 4 unregistered" in gone.stderr
     assert {one for brokers in cluster.replicas("moved") for one in brokers} == {1, 2, 3}
     assert records(cluster) == 600
     well = "0 under-replicated, 0 without a leader"
@@ -118,7 +118,7 @@ def test_broker_is_removed_a_second_time(cluster: Running) -> None:
         assert added.stdout.startswith("broker 4  127.0.0.1:"), added
         removed = cluster.cli("remove", "4", "--yes", "--dir", cluster.folder)
         assert removed.returncode == 0, removed
-        assert "no longer part of the cluster" in removed.stderr
+        assert "unregistered" in removed.stderr
     status = json.loads(cluster.cli("status", "--json").stdout)
     assert [one["id"] for one in status["brokers"]] == [1, 2, 3]
 

@@ -23,7 +23,7 @@ def test_a_pipeline_makes_what_plain_python_makes_whoever_dies(dice: Dice, tmp_p
         try:
             stage.send(RECORDS_BETWEEN_KILLS)
             stage.headrace("start", str(stage.file))
-            assert "runs already" in stage.headrace("start", str(stage.file), succeeds=False)
+            assert "is already running" in stage.headrace("start", str(stage.file), succeeds=False)
             while died.total() < kills(1, times=2):
                 stage.wait_for_rows(len(stage.rows()) + 1)
                 stage.send(dice.randrange(RECORDS_BETWEEN_KILLS))

@@ -1,1 +1,1 @@
-"""cli: the `headrace` command, a noun a file. `start` is kept light; everything else is typer and rich."""
+"""cli: the `headrace` command, with one module per noun. `start` imports little; the other commands use typer."""

@@ -1,4 +1,4 @@
-"""Puts the commands together. Decides their order in --help, and that no traceback reaches a user."""
+"""Registers all commands in the order of `headrace --help`, and reports unexpected exceptions without a traceback."""
 
 import os
 import sys
@@ -21,7 +21,7 @@ DEBUG_VARIABLE = "HEADRACE_DEBUG"
 
 app = typer.Typer(
     name="headrace",
-    help="A Kafka-compatible message queue: run a broker, and look after its topics.",
+    help="A Kafka-compatible message broker: run brokers, produce and consume records, administer topics and groups.",
     epilog=examples(
         "headrace start",
         "headrace topics create orders",
@@ -39,17 +39,17 @@ app = typer.Typer(
 def start(
     config: Annotated[Path | None, typer.Option("--config", "-c", help="YAML file with settings.")] = None,
     listen: Annotated[list[str] | None, typer.Option("--listen", "-l", metavar="HOST:PORT")] = None,
-    data_dir: Annotated[Path | None, typer.Option("--data-dir", "-d", help="Where partitions are kept.")] = None,
-    memory: Annotated[bool, typer.Option("--memory", help="Keep everything in memory.")] = False,
-    http: Annotated[str | None, typer.Option("--http", metavar="HOST:PORT", help="Where REST is served.")] = None,
-    port: Annotated[str | None, typer.Option("--port", metavar="PORT", help="The port of --http alone.")] = None,
-    grpc: Annotated[str | None, typer.Option("--grpc", metavar="HOST:PORT", help="Where gRPC is served.")] = None,
-    metrics: Annotated[str | None, typer.Option("--metrics", metavar="HOST:PORT", help="Also /metrics there.")] = None,
-    no_gateway: Annotated[bool, typer.Option("--no-gateway", help="The Kafka protocol only.")] = False,
+    data_dir: Annotated[Path | None, typer.Option("--data-dir", "-d", help="Directory for partitions.")] = None,
+    memory: Annotated[bool, typer.Option("--memory", help="Store all records in memory only.")] = False,
+    http: Annotated[str | None, typer.Option("--http", metavar="HOST:PORT", help="Address for REST.")] = None,
+    port: Annotated[str | None, typer.Option("--port", metavar="PORT", help="Only the port of --http.")] = None,
+    grpc: Annotated[str | None, typer.Option("--grpc", metavar="HOST:PORT", help="Address for gRPC.")] = None,
+    metrics: Annotated[str | None, typer.Option("--metrics", metavar="HOST:PORT", help="Address for /metrics.")] = None,
+    no_gateway: Annotated[bool, typer.Option("--no-gateway", help="Serve the Kafka protocol only.")] = False,
     set_: Annotated[list[str] | None, typer.Option("--set", "-s", metavar="KEY=VALUE")] = None,
 ) -> None:
-    """Start a broker in the foreground."""
-    # Declared here for the list of commands and for shell completion; `main` sends a real start past typer.
+    """Start a broker with a REST and a gRPC process in the foreground."""
+    # Declared for the list of commands and for shell completion. `main` runs `start` without typer.
     words = [word for address in listen or [] for word in ("--listen", address)]
     words += [word for pair in set_ or [] for word in ("--set", pair)]
     words += ["--config", str(config)] if config is not None else []
@@ -88,7 +88,7 @@ def version() -> None:
 
 
 def run(arguments: Sequence[str]) -> int:
-    """The exit code of a command line. Anything unforeseen becomes one line, not a traceback."""
+    """Runs a command line and returns its exit code. An unexpected exception is printed as one line."""
     try:
         app(args=list(arguments), prog_name="headrace")
     except SystemExit as ended:
@@ -97,6 +97,6 @@ def run(arguments: Sequence[str]) -> int:
         if os.environ.get(DEBUG_VARIABLE):
             raise
         print(f"error: unexpected {type(error).__name__}: {error}", file=sys.stderr)
-        print(f"  try: {DEBUG_VARIABLE}=1 headrace … shows where it comes from", file=sys.stderr)
+        print(f"  try: {DEBUG_VARIABLE}=1 headrace … prints the traceback", file=sys.stderr)
         return FAILURE
     return 0

@@ -25,21 +25,21 @@ if TYPE_CHECKING:
 
 app = typer.Typer(
     name="archive",
-    help="Lake tables of topics: Delta or Iceberg, exactly once, readable together with the topic.",
+    help="Archive topics to Delta or Iceberg tables, exactly once, and show the state of archives.",
     no_args_is_help=True,
     epilog=EXIT_CODES_HELP,
 )
 
 Topic = Annotated[str, typer.Argument(metavar="TOPIC")]
-# A cluster that is away is waited for; what people type should not make them wait as long.
+# How long to wait for an unavailable cluster. Interactive commands give up earlier than `run`.
 PATIENCE_S = 15.0
 RUN_PATIENCE_S = 300.0
-SCRAPE_PATIENCE_S = 5.0  # half of what Prometheus gives a scrape
+SCRAPE_PATIENCE_S = 5.0  # half of Prometheus' default scrape timeout
 
 
 @contextmanager
 def _cluster(bootstrap: str, patience_s: float = PATIENCE_S) -> "Iterator[Cluster]":
-    """What goes wrong inside is told as a command's failure."""
+    """Connects to the cluster; an exception inside ends the command with a message and an exit code."""
     with failures_told(bootstrap), extras_needed("archives"):
         from headrace.client.sync.client import ClientConfig, Cluster
 
@@ -53,28 +53,36 @@ def _cluster(bootstrap: str, patience_s: float = PATIENCE_S) -> "Iterator[Cluste
 @app.command(epilog=examples("headrace archive enable orders --to delta --path /lake/orders"))
 def enable(
     topic: Topic,
-    to: Annotated[str, typer.Option("--to", metavar="delta|iceberg", help="The kind of table.")],
+    to: Annotated[str, typer.Option("--to", metavar="delta|iceberg", help="Table format.")],
     path: Annotated[
-        str, typer.Option("--path", help="A directory, or CATALOG.NAMESPACE.TABLE of PyIceberg's configuration.")
+        str, typer.Option("--path", help="Directory or URL, or CATALOG.NAMESPACE.TABLE of a PyIceberg catalog.")
     ],
     json_schema: Annotated[
-        str, typer.Option("--json", metavar="COLUMNS", help="Values are JSON: `id bigint, amount double` as columns.")
+        str,
+        typer.Option(
+            "--json", metavar="COLUMNS", help="Decode JSON values to columns, e.g. `id bigint, amount double`."
+        ),
     ] = "",
     avro_schema: Annotated[
-        Path | None, typer.Option("--avro", metavar="FILE", help="Values are Avro of the schema in this file.")
+        Path | None, typer.Option("--avro", metavar="FILE", help="Decode Avro values with the schema in this file.")
     ] = None,
     decode: Annotated[
         list[str] | None,
-        typer.Option("--decode", metavar="NAME=VALUE", help="Accept more values: `timestamps=milliseconds`."),
+        typer.Option(
+            "--decode", metavar="NAME=VALUE", help="A decoder option, e.g. `timestamps=milliseconds`; repeatable."
+        ),
     ] = None,
-    guard: Annotated[bool, typer.Option(help="Retention waits until records are archived.")] = True,
+    guard: Annotated[bool, typer.Option(help="Retention keeps records until they are archived.")] = True,
     bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
 ) -> None:
-    """Give a topic an archive; `headrace archive run` fills it."""
+    """Configure the archive of a topic and create its table. `headrace archive run` fills it.
+
+    Without --json or --avro, values are stored as bytes.
+    """
     from headrace.config.keys.topic import LAKE_KINDS
 
     if to not in LAKE_KINDS:
-        fail_usage(f"--to: there is no {to} archive", f"--to {' or --to '.join(LAKE_KINDS)}")
+        fail_usage(f"--to: unknown table format {to}", f"--to {' or --to '.join(LAKE_KINDS)}")
     with _cluster(bootstrap) as cluster:
         from headrace.archive.decode import ValueSchema
         from headrace.archive.settings import GUARD, SCHEMA, TABLE, ArchiveSettings, change, read_settings, topic_view
@@ -85,20 +93,20 @@ def enable(
         wanted = ArchiveSettings(topic, str(view.topic_id), to, _place(path), decoding, guard, {})
         there = read_settings(cluster, view)
         if there is not None and (there.kind, there.target) != (wanted.kind, wanted.target):
-            fail(f"{topic} is archived to {there.kind}:{there.target}", f"headrace archive disable {topic}")
+            fail(f"{topic} is already archived to {there.kind}:{there.target}", f"headrace archive disable {topic}")
         table = open_table(wanted, create=True)
-        assert table is not None, "it was to be made"
-        table.view()  # refuses a table that belongs to somebody else
+        assert table is not None, "create=True creates the table"
+        table.view()  # raises if the table is not the archive of this topic
         configs = {TABLE: f"{to}:{wanted.target}", SCHEMA: str(decoding or ""), GUARD: str(guard).lower()}
         change(cluster, topic, configs)
-    note(f"{topic} is archived to {to}:{wanted.target}; `headrace archive run` does it")
+    note(f"archive of {topic} enabled: {to}:{wanted.target}; `headrace archive run` fills it")
 
 
 def _schema(json_columns: str, avro_file: Path | None, options: list[str]) -> str:
     if options and not (json_columns or avro_file):
-        fail_usage("--decode: values are not decoded without --json or --avro")
+        fail_usage("--decode requires --json or --avro")
     if json_columns and avro_file is not None:
-        fail_usage("--json and --avro: values are one or the other")
+        fail_usage("--json and --avro exclude each other")
     if avro_file is not None:
         tree = json.loads(avro_file.read_text(encoding="utf-8"))
         return f"{';'.join(['avro', *options])}:{json.dumps(tree, separators=(',', ':'))}"
@@ -112,7 +120,7 @@ def _place(path: str) -> str:
 
 @app.command(epilog=examples("headrace archive disable orders"))
 def disable(topic: Topic, bootstrap: Bootstrap = DEFAULT_BOOTSTRAP) -> None:
-    """Archive a topic no more. The table stays; retention waits for nothing."""
+    """Stop archiving a topic. Keeps the table and releases the retention hold."""
     with _cluster(bootstrap) as cluster:
         from headrace.archive.settings import KEYS, change, read_settings, topic_view
 
@@ -121,16 +129,18 @@ def disable(topic: Topic, bootstrap: Bootstrap = DEFAULT_BOOTSTRAP) -> None:
             note(f"{topic} has no archive")
             return
         change(cluster, topic, {}, KEYS)
-    note(f"{topic} is not archived any more; its table stays at {there.target}")
+    note(f"archive of {topic} disabled; its table is kept at {there.target}")
 
 
 @app.command(epilog=examples("headrace archive status", "headrace archive status orders --json"))
 def status(
-    topic: Annotated[str | None, typer.Argument(metavar="TOPIC", help="One topic; all archives without it.")] = None,
+    topic: Annotated[
+        str | None, typer.Argument(metavar="TOPIC", help="Default: every topic that has an archive.")
+    ] = None,
     as_json: Json = False,
     bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
 ) -> None:
-    """What is archived: up to where, how much is left, what retention goes by."""
+    """Show archives: table, files, commits, archived records, lag and lost records; --json adds the partitions."""
     with _cluster(bootstrap) as cluster:
         if topic is not None:
             from headrace.archive.settings import read_settings, topic_view
@@ -163,13 +173,16 @@ def _standings(cluster: "Cluster") -> list[dict[str, Any]]:
 
 @app.command(epilog=examples("headrace archive metrics", "headrace archive metrics --listen 127.0.0.1:9110"))
 def metrics(listen: Listen = None, bootstrap: Bootstrap = DEFAULT_BOOTSTRAP) -> None:
-    """Every archive's lag, losses and size for Prometheus: printed (for its textfile collector), or served."""
+    """Print or serve lag, lost records and size of every archive as Prometheus metrics.
+
+    Without --listen, prints them once, e.g. for the textfile collector of node_exporter.
+    """
     with failures_told(bootstrap), extras_needed("archives"):
         print_or_serve(lambda: _metrics_text(bootstrap), listen)
 
 
 def _metrics_text(bootstrap: str) -> str:
-    """By a connection of its own: scrapes may come at the same time."""
+    """Uses a connection of its own, because scrapes may run concurrently."""
     from headrace.archive.metrics import families
     from headrace.client.sync.client import ClientConfig, Cluster
     from headrace.telemetry.prometheus import TEXT, render
@@ -183,15 +196,20 @@ def _metrics_text(bootstrap: str) -> str:
 
 @app.command(epilog=examples("headrace archive run", "headrace archive run orders --once"))
 def run(
-    topics: Annotated[list[str] | None, typer.Argument(metavar="[TOPIC]…", help="These; all without any.")] = None,
-    once: Annotated[bool, typer.Option("--once", help="Up to what is there now, then end.")] = False,
+    topics: Annotated[
+        list[str] | None, typer.Argument(metavar="[TOPIC]…", help="Default: every archived topic.")
+    ] = None,
+    once: Annotated[bool, typer.Option("--once", help="Archive up to the current end, then exit.")] = False,
     interval: Annotated[float, typer.Option("--interval", min=0.1, help="Seconds between commits.")] = 10.0,
     grace: Annotated[
-        float, typer.Option("--grace", min=0.0, help="Seconds after a commit until retention may follow it.")
+        float, typer.Option("--grace", min=0.0, help="Seconds until retention may delete archived records.")
     ] = 300.0,
     bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
 ) -> None:
-    """Keep archives up to date; Ctrl-C ends after the commit under way. A second one does no harm."""
+    """Archive topics continuously, in the foreground. Ctrl-C stops after the commit in flight.
+
+    A second instance is safe: the table accepts only one of two concurrent commits.
+    """
     logging.basicConfig(level=logging.INFO, stream=sys.stderr, format="%(asctime)s %(levelname)s %(message)s")
     with _cluster(bootstrap, PATIENCE_S if once else RUN_PATIENCE_S) as cluster:
         from headrace.archive.settings import archived_topics, read_settings, topic_view
@@ -211,12 +229,12 @@ def run(
                 else:
                     note(f"{one.topic}: archived up to {_ends(done)}")
             if failed:
-                fail(f"not archived: {', '.join(failed)}", "see the messages above")
+                fail(f"archiving failed: {', '.join(failed)}", "see the messages above")
             return
         stop = threading.Event()
         for number in (signal.SIGTERM, signal.SIGINT):
             signal.signal(number, lambda *_: stop.set())
-        note("archiving; Ctrl-C ends")
+        note("archiving; press Ctrl-C to stop")
         runner.run(stop, interval)
 
 

@@ -1,7 +1,7 @@
-"""`headrace bench`: a quick, self-contained measurement of a running broker, with its settings stated.
+"""`headrace bench`: measures throughput and latency of a running broker, and prints its settings.
 
-Measures with confluent-kafka from one Python process, so fast brokers are measured only as far as that client
-goes; it says so. Its topic is removed at the end.
+Measures with confluent-kafka in one Python process. With a fast broker that client is the bottleneck; the output states
+this. The topic of the measurement is deleted at the end.
 """
 
 import time
@@ -26,21 +26,24 @@ CONSUME_BATCH = 10_000
 
 
 def bench(
-    messages: Annotated[int, typer.Option("--messages", "-n", min=1, help="To send and to read.")] = 200_000,
-    size: Annotated[int, typer.Option("--size", min=1, help="Bytes of each value.")] = 100,
-    partitions: Annotated[int, typer.Option("--partitions", "-p", min=1)] = 4,
+    messages: Annotated[int, typer.Option("--messages", "-n", min=1, help="Number of messages.")] = 200_000,
+    size: Annotated[int, typer.Option("--size", min=1, help="Value size in bytes.")] = 100,
+    partitions: Annotated[int, typer.Option("--partitions", "-p", min=1, help="Partitions of the topic.")] = 4,
     acks: Annotated[str, typer.Option("--acks", help="all, 1 or 0.")] = "all",
-    batch_bytes: Annotated[int, typer.Option("--batch-bytes", min=1)] = 1_000_000,
-    linger_ms: Annotated[int, typer.Option("--linger-ms", min=0)] = 5,
-    compression: Annotated[str, typer.Option("--compression", "-z")] = "none",
-    rate: Annotated[int, typer.Option("--rate", min=1, help="Messages a second of the latency part.")] = 2000,
-    seconds: Annotated[float, typer.Option("--seconds", min=0, help="How long the latency part lasts.")] = 3.0,
-    keep: Annotated[bool, typer.Option("--keep", help="Leave the topic there.")] = False,
+    batch_bytes: Annotated[int, typer.Option("--batch-bytes", min=1, help="batch.size of the producer.")] = 1_000_000,
+    linger_ms: Annotated[int, typer.Option("--linger-ms", min=0, help="linger.ms of the producer.")] = 5,
+    compression: Annotated[str, typer.Option("--compression", "-z", help="none, gzip, snappy, lz4 or zstd.")] = "none",
+    rate: Annotated[int, typer.Option("--rate", min=1, help="Messages per second of the latency part.")] = 2000,
+    seconds: Annotated[float, typer.Option("--seconds", min=0, help="Duration of the latency part; 0: skip.")] = 3.0,
+    keep: Annotated[bool, typer.Option("--keep", help="Do not delete the topic.")] = False,
     as_json: Json = False,
     bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
     timeout: Timeout = DEFAULT_TIMEOUT_S,
 ) -> None:
-    """Measure a running broker: messages a second in and out, and the time from produce to ack."""
+    """Measure a running broker: produce and consume throughput, and latency from produce to acknowledgement.
+
+    Uses one Python client and a topic of its own.
+    """
     settings: dict[str, Any] = {
         "acks": acks,
         "enable.idempotence": acks in ("all", "-1"),
@@ -97,14 +100,14 @@ def measure_produce(
     took = time.perf_counter() - began
     tally.stop_if_refused(bootstrap)
     if left:
-        fail(f"{left:,} messages were not acknowledged in {timeout_s:g} s", "give it longer with --timeout")
+        fail(f"{left:,} messages were not acknowledged within {timeout_s:g} s", "raise --timeout")
     return _rates(count, size, took)
 
 
 def measure_consume(bootstrap: str, topic: str, count: int, timeout_s: float) -> dict[str, float]:
     from confluent_kafka import OFFSET_BEGINNING, KafkaError, TopicPartition
 
-    # Few large fetches, as a catching-up consumer makes them.
+    # Few large fetches, like a consumer that catches up.
     consumer = make_consumer(bootstrap, {"fetch.min.bytes": 100_000, "queued.min.messages": 1_000_000})
     read = size = first = 0
     try:
@@ -128,10 +131,10 @@ def measure_consume(bootstrap: str, topic: str, count: int, timeout_s: float) ->
                 size += sum(len(message) for message in good)
                 advance(len(good))
                 if time.perf_counter() - last > timeout_s:
-                    fail(f"only {read:,} of {count:,} messages came back", "see the broker's log")
+                    fail(f"consumed only {read:,} of {count:,} messages", "see the broker's log")
     finally:
         consumer.close()
-    # What came with the first batch was fetched before the clock ran, so it does not count.
+    # The messages of the first batch were fetched before the clock started. They are not counted.
     return _rates(max(read - first, 1), size // max(read, 1), max(last - began, 1e-6))
 
 
@@ -150,10 +153,10 @@ def measure_latency(
     total = max(1, int(rate * seconds))
     _warm_up(producer, topic, timeout_s)
     began = time.perf_counter()
-    # No progress bar here: its thread would take the interpreter away from the acknowledgements.
+    # No progress bar: its thread would compete with acknowledgements for the GIL.
     for number in range(total):
         due = began + number / rate
-        # Waiting inside poll serves acknowledgements the moment they come, so that they are not counted late.
+        # Waiting in poll() serves acknowledgements as soon as they arrive, so their latency is not overstated.
         while (left := due - time.perf_counter()) > 0:
             producer.poll(min(left, 0.01))
         producer.produce(topic, value, on_delivery=tally.timed(time.perf_counter()))
@@ -164,13 +167,13 @@ def measure_latency(
 
 
 def _warm_up(producer: "Producer", topic: str, timeout_s: float) -> None:
-    """The first record pays for connecting and for the producer id; it is not counted."""
+    """Sends a record that is not counted: it includes the time to connect and to get a producer ID."""
     producer.produce(topic, b"warm-up")
     producer.flush(timeout_s)
 
 
 class _Tally:
-    """Counts acknowledgements; keeps their times if asked to."""
+    """Delivery callback: keeps the first error and, with `timed`, latencies."""
 
     def __init__(self) -> None:
         self._refused: KafkaError | None = None
@@ -218,4 +221,4 @@ def _show(stated: dict[str, Any], results: dict[str, dict[str, float]], rate: in
         quantiles = "  ".join(f"{name} {latency[name]:.2f} ms" for name in ("p50", "p99", "p99.9"))
         rows.append(("produce to ack", quantiles, f"at {rate:,} msg/s, linger 0", ""))
     print_table(("", "rate", "volume", "time"), rows)
-    note("one Python client: a fast broker is measured only as far as the client goes")
+    note("measured with one Python client, which may be the bottleneck")

@@ -1,7 +1,4 @@
-"""`headrace config`, and the reference page of the config keys.
-
-`headrace config …`: the settings of a node before it starts: what is in force, whether it is right, all keys.
-"""
+"""`headrace config …`: show and check the settings of a node, and print the reference of all keys."""
 
 from collections.abc import Iterable, Mapping
 from pathlib import Path
@@ -22,7 +19,7 @@ from headrace.config.values import BROKER_CONFIGS, SYNONYM_UNIT_MS, TOPIC_CONFIG
 _INTRODUCTION = """\
 # Configuration
 
-<!-- Written by `headrace config docs`; edit the tables in src/headrace/model instead. -->
+<!-- Written by `headrace config docs`; edit the tables in src/headrace/config/keys instead. -->
 
 A node reads its configuration from a YAML file (`headrace start --config FILE` or `HEADRACE_CONFIG`), from
 environment variables and from flags. Flags override environment variables, which override the file, which overrides
@@ -130,24 +127,26 @@ def _default(config: ConfigDef) -> str:
 
 app = typer.Typer(
     name="config",
-    help="The settings of a node: show what is in force, check a file, explain every key.",
+    help="Settings of a node before it starts: show effective values, check a file, print the reference.",
     no_args_is_help=True,
     epilog=EXIT_CODES_HELP,
 )
 ConfigFile = Annotated[
     Path | None, typer.Option("--config", "-c", envvar="HEADRACE_CONFIG", help="YAML file with settings.")
 ]
-Set = Annotated[list[str] | None, typer.Option("--set", "-s", metavar="KEY=VALUE", help="As for start.")]
+Set = Annotated[
+    list[str] | None, typer.Option("--set", "-s", metavar="KEY=VALUE", help="Any setting, as for `headrace start`.")
+]
 
 
 @app.command(epilog=examples("headrace config show --config headrace.yaml --all"))
 def show(
     config: ConfigFile = None,
     set_: Set = None,
-    all_: Annotated[bool, typer.Option("--all", "-a", help="Also keys at their default.")] = False,
+    all_: Annotated[bool, typer.Option("--all", "-a", help="Include keys with their default.")] = False,
     as_json: Json = False,
 ) -> None:
-    """Show which settings a start would use, and who says so."""
+    """Show the effective settings of a start, and their sources: file, environment or flag."""
     from headrace.config.keys.node import NODE_CONFIGS
     from headrace.config.values import BROKER_CONFIGS
 
@@ -163,18 +162,18 @@ def show(
     if as_json:
         print_json(rows)
     elif rows:
-        print_table(("key", "value", "said by"), [tuple(row.values()) for row in rows])
+        print_table(("key", "value", "source"), [tuple(row.values()) for row in rows])
     else:
-        note("nothing is set: a start would use the defaults; --all shows them")
+        note("no settings; a start uses the defaults (--all prints them)")
 
 
 @app.command(epilog=examples("headrace config check --config headrace.yaml"))
 def check(config: ConfigFile = None, set_: Set = None) -> None:
-    """Check settings as a start would, and name everything that is wrong."""
+    """Validate settings as a start does, and report all errors."""
     loaded = load(config, set_)
     for remark in loaded.remarks():
         note(remark)
-    note(f"fine: {plural(len(loaded.heard), 'setting')}")
+    note(f"valid: {plural(len(loaded.heard), 'setting')}")
 
 
 @app.command(epilog=examples("headrace config docs > docs/reference/config.md"))
@@ -197,4 +196,4 @@ def load(config: Path | None, pairs: list[str] | None) -> Any:
             for problem in refused.problems:
                 note(problem)
             count = plural(len(refused.problems), "problem")
-            fail(count, "`headrace config docs` explains every key", USAGE)
+            fail(count, "`headrace config docs` describes every key", USAGE)

@@ -1,4 +1,4 @@
-"""`headrace configs …`: look at and change the configs of topics, groups, brokers and loggers of a running cluster."""
+"""`headrace configs …`: describe and alter the configs of topics, groups, brokers and loggers of a running cluster."""
 
 from typing import Annotated, NamedTuple
 
@@ -22,10 +22,10 @@ app = typer.Typer(
     epilog=EXIT_CODES_HELP,
 )
 
-Topic = Annotated[str | None, typer.Option("--topic", "-t", metavar="NAME", help="Of this topic.")]
-Group = Annotated[str | None, typer.Option("--group", "-g", metavar="NAME", help="Of this consumer group.")]
-Broker = Annotated[str | None, typer.Option("--broker", metavar="ID", help="Of this broker.")]
-AllBrokers = Annotated[bool, typer.Option("--all-brokers", help="The default of all brokers.")]
+Topic = Annotated[str | None, typer.Option("--topic", "-t", metavar="NAME", help="Configs of this topic.")]
+Group = Annotated[str | None, typer.Option("--group", "-g", metavar="NAME", help="Configs of this consumer group.")]
+Broker = Annotated[str | None, typer.Option("--broker", metavar="ID", help="Configs of this broker.")]
+AllBrokers = Annotated[bool, typer.Option("--all-brokers", help="The cluster-wide default of all brokers.")]
 Logger = Annotated[str | None, typer.Option("--loggers", metavar="ID", help="Log levels of this broker.")]
 Pairs = Annotated[list[str], typer.Argument(metavar="KEY=VALUE")]
 Keys = Annotated[list[str], typer.Argument(metavar="KEY")]
@@ -40,7 +40,7 @@ _RESOURCE = {
 
 
 class Entity(NamedTuple):
-    """Whose configs are meant."""
+    """A config resource."""
 
     kind: str
     name: str
@@ -56,23 +56,23 @@ def list_(
     broker: Broker = None,
     all_brokers: AllBrokers = False,
     loggers: Logger = None,
-    all_: Annotated[bool, typer.Option("--all", "-a", help="Also those at their default.")] = False,
-    docs: Annotated[bool, typer.Option("--docs", help="With what each key means.")] = False,
+    all_: Annotated[bool, typer.Option("--all", "-a", help="Include keys with their default.")] = False,
+    docs: Annotated[bool, typer.Option("--docs", help="Include descriptions.")] = False,
     as_json: Json = False,
     bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
     timeout: Timeout = DEFAULT_TIMEOUT_S,
 ) -> None:
-    """Show configs: those that somebody set, or with --all every key."""
+    """List configs that differ from their default, or with --all every key."""
     entity = _entity(topic=topic, group=group, broker=broker, all_brokers=all_brokers, loggers=loggers)
     entries = read_entries(entity, bootstrap, timeout)
     shown = [entry for entry in entries if all_ or loggers is not None or _is_set(entry)]
     if as_json:
         print_json([_as_json(entry) for entry in shown])
     elif shown:
-        columns = ("key", "value", "set by", *(("meaning",) if docs else ()))
+        columns = ("key", "value", "source", *(("description",) if docs else ()))
         print_table(columns, [_row(entry, docs=docs) for entry in shown])
     else:
-        note(f"{entity}: nothing is set; --all shows the defaults")
+        note(f"{entity}: all keys have their default; --all prints them")
 
 
 @app.command(epilog=examples("headrace configs get retention.ms --topic orders"))
@@ -87,7 +87,7 @@ def get(
     bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
     timeout: Timeout = DEFAULT_TIMEOUT_S,
 ) -> None:
-    """Print the value in force; several keys as key=value lines."""
+    """Print the effective value of a key, or key=value lines of several keys."""
     entity = _entity(topic=topic, group=group, broker=broker, all_brokers=all_brokers, loggers=loggers)
     entries = {entry.name: entry for entry in read_entries(entity, bootstrap, timeout)}
     for key in keys:
@@ -117,15 +117,15 @@ def set_(
     broker: Broker = None,
     all_brokers: AllBrokers = False,
     loggers: Logger = None,
-    validate_only: Annotated[bool, typer.Option("--validate-only", help="Check, but change nothing.")] = False,
+    validate_only: Annotated[bool, typer.Option("--validate-only", help="Validate without a change.")] = False,
     bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
     timeout: Timeout = DEFAULT_TIMEOUT_S,
 ) -> None:
-    """Set configs. What is not named stays as it is."""
+    """Set configs. Other keys do not change."""
     entity = _entity(topic=topic, group=group, broker=broker, all_brokers=all_brokers, loggers=loggers)
     wanted = parse_pairs(pairs, "headrace configs set retention.ms=3600000 --topic orders")
     change(entity, wanted, [], bootstrap, timeout, validate_only=validate_only)
-    note(f"{'fine' if validate_only else 'set'}: {plural(len(wanted), 'key')} of {entity}")
+    note(f"{'valid' if validate_only else 'set'}: {plural(len(wanted), 'key')} of {entity}")
 
 
 @app.command(epilog=examples("headrace configs unset retention.ms --topic orders"))
@@ -139,7 +139,7 @@ def unset(
     bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
     timeout: Timeout = DEFAULT_TIMEOUT_S,
 ) -> None:
-    """Forget what was set, so that the default holds again."""
+    """Reset configs to their default."""
     entity = _entity(topic=topic, group=group, broker=broker, all_brokers=all_brokers, loggers=loggers)
     change(entity, {}, keys, bootstrap, timeout)
     note(f"unset: {plural(len(keys), 'key')} of {entity}")
@@ -154,7 +154,7 @@ def change(
     *,
     validate_only: bool = False,
 ) -> None:
-    """Set and unset keys, or end with what the broker has against it."""
+    """Sets and unsets keys; exits with the broker's error if it rejects the change."""
     with failures_told(bootstrap), _connection(entity, bootstrap, timeout_s) as connection:
         refusal = alter_configs(
             connection, _RESOURCE[entity.kind], entity.name, wanted, unwanted, validate_only=validate_only
@@ -176,14 +176,14 @@ def _entity(
     chosen = [Entity(kind, name) for kind, name in named.items() if name is not None]
     if len(chosen) != 1:
         fail_usage(
-            "whose configs?" if not chosen else "that names more than one owner of configs",
+            "no resource specified" if not chosen else "more than one resource specified",
             "specify one of --topic NAME, --group NAME, --broker ID, --all-brokers, --loggers ID",
         )
     return chosen[0]
 
 
 def read_entries(entity: Entity, bootstrap: str, timeout_s: float) -> list[Entry]:
-    """Every key of the entity with the value in force, by name."""
+    """Returns every key of the entity with its effective value, sorted by name."""
     with failures_told(bootstrap), _connection(entity, bootstrap, timeout_s) as connection:
         answer = describe_configs(connection, _RESOURCE[entity.kind], entity.name)
         if isinstance(answer, ConfigError):
@@ -192,13 +192,13 @@ def read_entries(entity: Entity, bootstrap: str, timeout_s: float) -> list[Entry
 
 
 def _connection(entity: Entity, bootstrap: str, timeout_s: float) -> Connection:
-    """To the broker that must answer: for a broker's own configs that broker, else any."""
+    """Connects to the broker that serves the request: the named broker for broker resources, else any broker."""
     check_reachable(bootstrap, min(timeout_s, REACH_TIMEOUT_S))
     addresses = bootstrap_addresses(bootstrap)
     if entity.kind in ("broker", "loggers"):
         brokers = make_admin(bootstrap).list_topics(timeout=timeout_s).brokers
         if not entity.name.isdigit() or int(entity.name) not in brokers:
-            fail_not_found(f"there is no broker {entity.name}", f"there are {', '.join(map(str, brokers))}")
+            fail_not_found(f"broker {entity.name} does not exist", f"brokers: {', '.join(map(str, brokers))}")
         owner = brokers[int(entity.name)]
         addresses = [(str(owner.host), int(owner.port))]
     for address in addresses[:-1]:

@@ -1,4 +1,4 @@
-"""`headrace consume`: print records, from where one likes, until the end or as they come."""
+"""`headrace consume`: prints records from a start position to the current end, or continuously."""
 
 import sys
 import time
@@ -22,8 +22,8 @@ if TYPE_CHECKING:
 
 EPILOG = examples(
     "headrace consume orders",
-    "headrace consume orders -f   (new ones as they come)",
-    "headrace consume orders --offset -10 --json   (the last ten of each partition)",
+    "headrace consume orders -f   (new records, until Ctrl-C)",
+    "headrace consume orders --offset -10 --json   (the last 10 of each partition)",
     "headrace consume orders --from-time 15m -n 100",
     "headrace consume orders --format '{partition}/{offset} {key}: {value}\\n'",
 )
@@ -36,37 +36,44 @@ _TIMESTAMP_TYPES = {1: "CreateTime", 2: "LogAppendTime"}
 def consume(
     topic: Annotated[str, typer.Argument(metavar="TOPIC")],
     follow: Annotated[
-        bool, typer.Option("--follow", "-f", help="Do not stop at the end: wait for what comes.")
+        bool, typer.Option("--follow", "-f", help="Do not stop at the end; wait for new records.")
     ] = False,
-    count: Annotated[int | None, typer.Option("--count", "-n", min=1, help="Stop after so many.")] = None,
+    count: Annotated[int | None, typer.Option("--count", "-n", min=1, help="Stop after this many records.")] = None,
     partition: Annotated[
-        list[int] | None, typer.Option("--partition", "-p", min=0, help="Only these; repeatable.")
+        list[int] | None, typer.Option("--partition", "-p", min=0, help="Only this partition; repeatable.")
     ] = None,
     from_beginning: Annotated[
-        bool, typer.Option("--from-beginning", help="The default, except with --follow.")
+        bool, typer.Option("--from-beginning", help="Start at the beginning. Default without --follow.")
     ] = False,
-    offset: Annotated[int | None, typer.Option("--offset", "-o", help="From this offset; -10: the last ten.")] = None,
-    from_time: Annotated[
-        str | None, typer.Option("--from-time", metavar="TIME", help="From then on: ISO date, ms, or 15m.")
+    offset: Annotated[
+        int | None, typer.Option("--offset", "-o", help="Start at this offset; -10: the last 10.")
     ] = None,
-    json_lines: Annotated[bool, typer.Option("--json", help="A JSON object a line.")] = False,
+    from_time: Annotated[
+        str | None,
+        typer.Option("--from-time", metavar="TIME", help="Start at this time: ISO date, milliseconds, or 15m ago."),
+    ] = None,
+    json_lines: Annotated[bool, typer.Option("--json", help="Print one JSON object per line.")] = False,
     verbose: Annotated[
-        bool, typer.Option("--verbose", "-v", help="Partition, offset, time, key and headers too.")
+        bool, typer.Option("--verbose", "-v", help="Also print partition, offset, timestamp, key and headers.")
     ] = False,
     format_: Annotated[
-        str | None, typer.Option("--format", metavar="TEXT", help=f"Fields: {', '.join(FIELDS)}.")
+        str | None,
+        typer.Option("--format", metavar="TEXT", help=f"Output template with fields in braces: {', '.join(FIELDS)}."),
     ] = None,
     uncommitted: Annotated[
-        bool, typer.Option("--uncommitted", help="Also records of open or aborted transactions.")
+        bool, typer.Option("--uncommitted", help="Also print records of open and aborted transactions.")
     ] = False,
     bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
     timeout: Timeout = DEFAULT_TIMEOUT_S,
 ) -> None:
-    """Print the records of a topic: all there are, or from a place on."""
+    """Print records, from the beginning or from an offset or timestamp, to the current end of the topic.
+
+    Joins no consumer group and commits no offsets. With --follow, starts at the end and runs until Ctrl-C.
+    """
     if sum((from_beginning, offset is not None, from_time is not None)) > 1:
-        fail_usage("more than one start position", "--from-beginning, --offset or --from-time: choose one")
+        fail_usage("more than one start position", "pass only one of --from-beginning, --offset, --from-time")
     if sum((json_lines, verbose, format_ is not None)) > 1:
-        fail_usage("more than one way to print", "--json, --verbose or --format: choose one")
+        fail_usage("more than one output format", "pass only one of --json, --verbose, --format")
     template = format_ or (VERBOSE_FORMAT if verbose else "{value}\\n")
     with failures_told(bootstrap):
         check_template(template)
@@ -94,7 +101,7 @@ def _places(consumer: "Consumer", topic: str, wanted: list[int] | None, timeout_
         fail_kafka(metadata.error.code(), f"{topic}: {metadata.error.str()}")
     for number in wanted or []:
         if number not in metadata.partitions:
-            fail_not_found(f"{topic} has no partition {number}", f"it has {len(metadata.partitions)} from 0 on")
+            fail_not_found(f"{topic} has no partition {number}", f"partitions: 0 to {len(metadata.partitions) - 1}")
     return [TopicPartition(topic, number) for number in wanted or sorted(metadata.partitions)]
 
 
@@ -106,7 +113,7 @@ def _starts(
     begin: str,
     timeout_s: float,
 ) -> "list[TopicPartition]":
-    """The places with the offset at which reading begins."""
+    """Returns the partitions with their start offsets."""
     from confluent_kafka import OFFSET_BEGINNING, OFFSET_END, TopicPartition
 
     if when_ms is not None:
@@ -118,7 +125,7 @@ def _starts(
     bounds = [consumer.get_watermark_offsets(place, timeout=timeout_s) for place in places]
     if offset >= 0 and not any(low <= offset <= high for low, high in bounds):
         _fail_no_offset(places[0].topic, f"offset {offset}")
-    # A partition that ends before the offset has nothing to add; one that begins behind it is read from there.
+    # The offset is clamped to each partition's range: some partitions may end before it or start after it.
     return [
         TopicPartition(place.topic, place.partition, min(high, max(low, offset if offset >= 0 else high + offset)))
         for place, (low, high) in zip(places, bounds, strict=True)
@@ -133,7 +140,7 @@ def _records(
     *,
     follow: bool,
 ) -> Iterator[list[Incoming]]:
-    """Records as they arrive; ends when every partition was read to its end, unless it follows."""
+    """Yields records as they arrive; without `follow`, ends when every partition was read to its end."""
     from confluent_kafka import KafkaError
 
     consumer.assign(starts)
@@ -153,7 +160,7 @@ def _records(
         if messages:
             last_sign_of_life = time.monotonic()
         elif not follow and time.monotonic() - last_sign_of_life > timeout_s:
-            fail(f"the broker went silent for {timeout_s:g} s", "give it longer with --timeout", UNREACHABLE)
+            fail(f"the broker sent no response for {timeout_s:g} s", "raise --timeout", UNREACHABLE)
 
 
 def _fail_reading(error: Any, message: Any, bootstrap: str) -> None:
@@ -161,14 +168,14 @@ def _fail_reading(error: Any, message: Any, bootstrap: str) -> None:
 
     where = f"{message.topic()}-{message.partition()}" if message.topic() else bootstrap
     if error.code() in (KafkaError._AUTO_OFFSET_RESET, KafkaError.OFFSET_OUT_OF_RANGE):
-        _fail_no_offset(message.topic(), "the offset that was due next")
+        _fail_no_offset(message.topic(), "the next offset")
     fail_kafka(error.code(), f"{where}: {error.str()}", bootstrap)
 
 
 def _fail_no_offset(topic: str, which: str) -> NoReturn:
     fail(
-        f"{topic} does not have {which}: deleted already, or not written yet",
-        f"`headrace topics describe {topic}` shows the offsets there are",
+        f"{topic} does not have {which}: deleted, or not written yet",
+        f"`headrace topics describe {topic}` shows the available offsets",
     )
 
 
@@ -187,7 +194,7 @@ def _incoming(message: Any) -> Incoming:
 
 
 def _print(batches: Iterator[list[Incoming]], count: int | None, template: str | None) -> int:
-    """Prints up to `count` records and tells how many. Ctrl-C is a normal way to end."""
+    """Prints up to `count` records and returns their number. Ctrl-C ends it without an error."""
     printed = 0
     watched = count is not None and not sys.stdout.isatty()
     with suppress(KeyboardInterrupt), progress("reading", count, wanted=watched) as advance:
@@ -199,7 +206,7 @@ def _print(batches: Iterator[list[Incoming]], count: int | None, template: str |
                     sys.stdout.buffer.write(render(record, template))
                 printed += 1
                 advance(1)
-            sys.stdout.flush()  # a reader at the other end of a pipe wants them now, not when the buffer is full
+            sys.stdout.flush()  # the reader of a pipe gets each batch at once
             if printed == count:
                 break
     sys.stdout.flush()

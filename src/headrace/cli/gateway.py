@@ -1,4 +1,4 @@
-"""`headrace gateway`: REST and gRPC alone, in front of a broker that runs elsewhere."""
+"""`headrace gateway`: the REST and gRPC servers without a broker, for a broker on another host."""
 
 import asyncio
 import os
@@ -22,18 +22,20 @@ EPILOG = examples(
 
 def gateway(
     http: Annotated[
-        str | None, typer.Option("--http", metavar="HOST:PORT", help="Where REST is served (default 127.0.0.1:8080).")
+        str | None, typer.Option("--http", metavar="HOST:PORT", help="Address for REST (default 127.0.0.1:8080).")
     ] = None,
     grpc: Annotated[
-        str | None, typer.Option("--grpc", metavar="HOST:PORT", help="Where gRPC is served (default 127.0.0.1:9090).")
+        str | None, typer.Option("--grpc", metavar="HOST:PORT", help="Address for gRPC (default 127.0.0.1:9090).")
     ] = None,
     config: Annotated[Path | None, typer.Option("--config", "-c", help="YAML file with settings.")] = None,
-    set_: Annotated[list[str] | None, typer.Option("--set", "-s", metavar="KEY=VALUE", help="Any setting.")] = None,
+    set_: Annotated[
+        list[str] | None, typer.Option("--set", "-s", metavar="KEY=VALUE", help="Any setting; repeatable.")
+    ] = None,
     bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
 ) -> None:
-    """Serve REST and gRPC in front of any broker, in the foreground.
+    """Serve REST and gRPC for a broker on another host, in the foreground.
 
-    They may be started before their broker, and outlive the broker's restarts.
+    May start before the broker, and reconnects when the broker restarts.
     """
     with failures_told(bootstrap):
         bootstrap_addresses(bootstrap)
@@ -50,5 +52,5 @@ def gateway(
 
         write_log_lines(settings.telemetry.log_format, GATEWAY)
         timeout_ms = settings.integer("request.timeout.ms")
-        observing = TelemetryContext.of(settings.telemetry, GRPC)  # the broker runs elsewhere, and is scraped there
+        observing = TelemetryContext.of(settings.telemetry, GRPC)  # the broker's host serves its metrics
         asyncio.run(run_alone(settings.gateway, bootstrap, timeout_ms, bind_api_sockets(settings.gateway), observing))

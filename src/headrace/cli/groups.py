@@ -1,9 +1,4 @@
-"""`headrace groups`.
-
-`headrace groups reset`: move the offsets of a group that nobody uses right now.
-
-`headrace groups …`: list, describe, offsets, reset, delete, rebalances.
-"""
+"""`headrace groups …`: list, describe, offsets, reset, delete, rebalances."""
 
 import time
 from typing import TYPE_CHECKING, Annotated, Any
@@ -29,23 +24,28 @@ def reset(
     group: Annotated[str, typer.Argument(metavar="GROUP")],
     to: Annotated[
         str | None,
-        typer.Option("--to", metavar="WHERE", help="earliest, latest, an offset, a time, or 2h for two hours ago."),
+        typer.Option("--to", metavar="WHERE", help="earliest, latest, an offset, a time, or 2h for 2 hours ago."),
     ] = None,
     by: Annotated[
-        int | None, typer.Option("--by", metavar="RECORDS", help="Forward by so many records; backward if negative.")
+        int | None, typer.Option("--by", metavar="RECORDS", help="Shift by this many records; negative: backward.")
     ] = None,
     topic: Annotated[
         list[str] | None,
-        typer.Option("--topic", "-t", metavar="TOPIC[:PARTITION,…]", help="Default: all that it has committed."),
+        typer.Option(
+            "--topic",
+            "-t",
+            metavar="TOPIC[:PARTITION,…]",
+            help="Only these; repeatable. Default: all with committed offsets.",
+        ),
     ] = None,
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Show what would change, and change nothing.")] = False,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Print the changes only.")] = False,
     as_json: Json = False,
     bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
     timeout: Timeout = DEFAULT_TIMEOUT_S,
 ) -> None:
-    """Move a group's offsets: to the start, the end, an offset, a time, or by a number of records.
+    """Reset a group's offsets: to the start, the end, an offset or a time, or by a number of records.
 
-    The group must be empty: its members would commit their own offsets over these.
+    The group must have no members: members would overwrite these offsets with their next commit.
     """
     if (to is None) == (by is None):
         fail_usage("specify either --to or --by", f"headrace groups reset {group} --to earliest --dry-run")
@@ -54,19 +54,19 @@ def reset(
         before = group_admin.committed_offsets(admin, group, timeout)
         places = _places(admin, topic or [], before, timeout)
         if not places:
-            fail_not_found(f"{group} has committed nothing", "name what to set with --topic TOPIC")
+            fail_not_found(f"group {group} has no committed offsets", "name the topics with --topic TOPIC")
         after = targets(admin, places, before, _wish(to, by), timeout)
         if not dry_run:
             try:
                 store(admin, group, after, timeout)
             except GroupNotEmptyError as error:
-                fail(str(error), "stop its consumers first: they would commit their own offsets over these")
+                fail(str(error), "stop its consumers first: their commits would overwrite these offsets")
     rows = [(place[0], place[1], before.get(place), offset) for place, offset in sorted(after.items())]
     if as_json:
         print_json([dict(zip(("topic", "partition", "before", "after"), row, strict=True)) for row in rows])
     else:
         print_table(("topic", "partition", "before", "after"), rows, numbers=2)
-        note("nothing was changed (--dry-run)" if dry_run else f"offsets of {group} are set")
+        note("no change (--dry-run)" if dry_run else f"offsets of {group} reset")
 
 
 def _places(
@@ -80,11 +80,11 @@ def _places(
         name, _, numbers = word.partition(":")
         known = topics.get(name)
         if known is None:
-            fail_not_found(f"there is no topic {name}", "`headrace topics list` shows what there is")
+            fail_not_found(f"topic {name} does not exist", "`headrace topics list` lists the topics")
         try:
             chosen = [int(number) for number in numbers.split(",")] if numbers else sorted(known.partitions)
         except ValueError:
-            fail_usage(f"{numbers!r} are not partitions", f"--topic {name}:0,1")
+            fail_usage(f"{numbers!r} is not a list of partitions", f"--topic {name}:0,1")
         missing = [number for number in chosen if number not in known.partitions]
         if missing:
             fail_not_found(f"{name} has no partition {missing[0]}")
@@ -103,7 +103,7 @@ def _wish(to: str | None, by: int | None) -> OffsetReset:
 
 
 def _is_offset(text: str) -> bool:
-    """A plain number is an offset, unless it is as large as milliseconds since 1970 are."""
+    """Whether a number is an offset; numbers with 13 digits or more are milliseconds since 1970."""
     return text.isascii() and text.isdigit() and len(text) < len("1700000000000")
 
 
@@ -133,7 +133,7 @@ def list_(
     elif rows:
         print_table(("group", "type", "state"), rows)
     else:
-        note("no such groups" if found else "no groups yet; a consumer with a group.id makes one")
+        note("no group is in this state" if found else "no groups; a consumer with a group.id creates one")
 
 
 @app.command(epilog=examples("headrace groups describe billing"))
@@ -143,7 +143,7 @@ def describe(
     bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
     timeout: Timeout = DEFAULT_TIMEOUT_S,
 ) -> None:
-    """Show members, what each of them reads, and how far behind they are."""
+    """Show the state, the members with their partitions, and the lag in records."""
     with failures_told(bootstrap):
         admin = cluster.connect(bootstrap, timeout)
         for name in groups:
@@ -187,7 +187,7 @@ def offsets(
     bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
     timeout: Timeout = DEFAULT_TIMEOUT_S,
 ) -> None:
-    """Show how far a group has got: offsets, and its lag in records and in seconds.
+    """Show committed and log end offsets, and the lag in records and in seconds.
 
     The lag in seconds is the age of the oldest record that the group has not read.
     """
@@ -199,9 +199,9 @@ def offsets(
         print_json([row._asdict() for row in rows])
     elif rows:
         table = [(r.topic, r.partition, r.member, r.committed, r.end, r.lag, _seconds(r.lag_seconds)) for r in rows]
-        print_table(("topic", "partition", "member", "committed", "end", "lag", "behind"), table, numbers=4)
+        print_table(("topic", "partition", "member", "committed", "end", "lag", "lag time"), table, numbers=4)
     else:
-        note(f"{group} has committed nothing yet")
+        note(f"group {group} has no committed offsets")
 
 
 def _seconds(seconds: float | None) -> str:
@@ -215,8 +215,8 @@ def delete(
     bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
     timeout: Timeout = DEFAULT_TIMEOUT_S,
 ) -> None:
-    """Delete groups that nobody uses, with their offsets."""
-    ask_before_deleting(f"Delete {', '.join(groups)} with all offsets?", yes=yes)
+    """Delete groups without members, and their committed offsets."""
+    ask_before_deleting(f"Delete {', '.join(groups)} and all committed offsets?", yes=yes)
     with failures_told(bootstrap):
         admin = cluster.connect(bootstrap, timeout)
         done, refused = cluster.outcomes(admin.delete_consumer_groups(groups, request_timeout=timeout))
@@ -235,7 +235,7 @@ def rebalances(
     bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
     timeout: Timeout = DEFAULT_TIMEOUT_S,
 ) -> None:
-    """Show why a group has rebalanced lately, who came and went, and how long each member stood still."""
+    """Show recent rebalances: cause, joined and departed members, pause per member."""
     with failures_told(bootstrap):
         admin = cluster.connect(bootstrap, timeout)
         _must_exist(admin, group, timeout)
@@ -243,15 +243,15 @@ def rebalances(
     if as_json:
         print_json(rows)
     elif rows:
-        print_table(("when", "number", "cause", "members", "took", "pauses"), map(_rebalance_row, rows))
+        print_table(("started", "number", "cause", "members", "duration", "pauses"), map(_rebalance_row, rows))
     else:
-        note(f"no rebalance of {group} is on record")
+        note(f"no rebalance of {group} is recorded")
 
 
 def _rebalance_row(row: dict[str, Any]) -> tuple[object, ...]:
     before, after = set(row["members_before"]), set(row["members_after"])
     changes = [f"+{one}" for one in sorted(after - before)] + [f"-{one}" for one in sorted(before - after)]
-    took = "under way" if row["ended_ms"] < 0 else f"{(row['ended_ms'] - row['began_ms']) / 1000:.1f} s"
+    took = "in progress" if row["ended_ms"] < 0 else f"{(row['ended_ms'] - row['began_ms']) / 1000:.1f} s"
     pauses = ", ".join(f"{member} {ms / 1000:.1f} s" for member, ms in row["pauses_ms"].items())
     members = f"{len(before)} → {len(after)} {' '.join(changes)}".rstrip()
     return show_time(row["began_ms"]), row["number"], row["cause"], members, took, pauses
@@ -259,15 +259,15 @@ def _rebalance_row(row: dict[str, Any]) -> tuple[object, ...]:
 
 def _must_exist(admin: Any, group: str, timeout_s: float) -> None:
     if all(row.group != group for row in group_admin.list_groups(admin, timeout_s)):
-        fail_not_found(f"there is no group {group}", "`headrace groups list` shows what there is")
+        fail_not_found(f"group {group} does not exist", "`headrace groups list` lists the groups")
 
 
 def _fail_if_refused(refused: dict[str, Any], bootstrap: str) -> None:
-    """All refusals are told; the last one decides the exit code."""
+    """Prints all errors; the last one determines the exit code."""
     for position, (name, error) in enumerate(refused.items()):
         if position < len(refused) - 1:
             note(f"error: {name}: {error.str()}")
             continue
         if error.code() == ErrorCode.GROUP_ID_NOT_FOUND:
-            fail_not_found(f"there is no group {name}", "`headrace groups list` shows what there is")
+            fail_not_found(f"group {name} does not exist", "`headrace groups list` lists the groups")
         fail_kafka(error.code(), f"{name}: {error.str()}", bootstrap)

@@ -1,4 +1,4 @@
-"""`headrace produce`: send one record, or a record for every line of a file or of stdin."""
+"""`headrace produce`: produces one record, or one record per line of a file or of stdin."""
 
 import os
 import sys
@@ -26,41 +26,46 @@ EPILOG = examples(
     "headrace produce orders --file log.txt --key-separator :",
     "headrace consume old --json | headrace produce new --json",
 )
-POLL_EVERY = 1000  # records between two looks at what was delivered
+POLL_EVERY = 1000  # records between two polls for delivery reports
 
 
 def produce(
     topic: Annotated[str, typer.Argument(metavar="TOPIC")],
     value: Annotated[
-        str | None, typer.Argument(metavar="[VALUE]", help="One record. Without it: every line of stdin.")
+        str | None,
+        typer.Argument(metavar="[VALUE]", help="Value of the record. Default: one record per line of stdin."),
     ] = None,
     key: Annotated[str | None, typer.Option("--key", "-k", help="Key of every record.")] = None,
     header: Annotated[
-        list[str] | None, typer.Option("--header", "-H", metavar="NAME=VALUE", help="Repeatable.")
+        list[str] | None,
+        typer.Option("--header", "-H", metavar="NAME=VALUE", help="A header of every record; repeatable."),
     ] = None,
     partition: Annotated[
-        int | None, typer.Option("--partition", "-p", min=0, help="Default: by key, else spread.")
+        int | None, typer.Option("--partition", "-p", min=0, help="Default: by hash of the key; without a key, any.")
     ] = None,
     timestamp: Annotated[
         str | None, typer.Option("--timestamp", metavar="TIME", help="Milliseconds, ISO date, or 15m ago.")
     ] = None,
-    file: Annotated[Path | None, typer.Option("--file", "-F", help="Read lines from here.")] = None,
+    file: Annotated[Path | None, typer.Option("--file", "-F", help="Read lines from a file.")] = None,
     key_separator: Annotated[
-        str | None, typer.Option("--key-separator", "-K", help="Lines are KEY, this, VALUE.")
+        str | None, typer.Option("--key-separator", "-K", help="Lines are key, this separator, value.")
     ] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Lines are JSON, as consume --json prints.")] = False,
-    tombstone: Annotated[bool, typer.Option("--tombstone", help="A null value: deletes --key.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Lines are JSON, as printed by consume --json.")] = False,
+    tombstone: Annotated[bool, typer.Option("--tombstone", help="Send a null value for --key.")] = False,
     acks: Annotated[str, typer.Option("--acks", help="all, 1 or 0.")] = "all",
     compression: Annotated[str, typer.Option("--compression", "-z", help="none, gzip, snappy, lz4 or zstd.")] = "none",
     quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Print nothing on success.")] = False,
     bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
     timeout: Timeout = DEFAULT_TIMEOUT_S,
 ) -> None:
-    """Send records to a topic."""
+    """Produce VALUE, or one record per line of stdin or of a file.
+
+    By default records are acknowledged by all in-sync replicas, and the producer is idempotent.
+    """
     if tombstone and (value is not None or key is None):
-        fail_usage("a tombstone has a key and no value", "headrace produce TOPIC --key 42 --tombstone")
+        fail_usage("--tombstone requires --key and no value", "headrace produce TOPIC --key 42 --tombstone")
     if acks not in ("all", "-1", "0", "1"):
-        fail_usage(f"acks cannot be {acks!r}", "--acks all, --acks 1 or --acks 0")
+        fail_usage(f"invalid --acks {acks!r}", "--acks all, --acks 1 or --acks 0")
     with failures_told(bootstrap):
         base = Outgoing(
             None if tombstone else (value or "").encode(),
@@ -73,8 +78,8 @@ def produce(
         single = value is not None or tombstone
         overrides: dict[str, Any] = {
             "acks": acks,
-            # librdkafka waits half a second for a producer id. One record goes without, and is not tried again,
-            # so that it cannot be doubled either.
+            # librdkafka waits 0.5 s for a producer ID. A single record is sent without one, and without retries, so
+            # that it cannot be duplicated.
             "enable.idempotence": acks in ("all", "-1") and not single,
             "compression.type": compression,
             "message.timeout.ms": int(timeout * 1000),
@@ -93,7 +98,7 @@ def _send_lines(
     sender: "Sender", base: Outgoing, file: Path | None, key_separator: str | None, timeout_s: float, *, as_json: bool
 ) -> None:
     if file is None and sys.stdin.isatty():
-        note("one record a line; end with Ctrl-D")
+        note("one record per line; press Ctrl-D to end")
     separator = None if key_separator is None else key_separator.encode()
     stream: BinaryIO = sys.stdin.buffer if file is None else file.open("rb")
     total = os.fstat(stream.fileno()).st_size if file is not None else None
@@ -103,7 +108,7 @@ def _send_lines(
                 record = parse_json_record(line) if as_json else parse_line(line, separator)
             except BadLine as error:
                 sender.finish(timeout_s)
-                fail_usage(f"line {number}: {error}", f"{number - 1} lines before it were sent")
+                fail_usage(f"line {number}: {error}", f"fix the line; the {number - 1} lines before it were sent")
             sender.send(_with_defaults(record, base))
             advance(len(line) + 1)
 
@@ -124,7 +129,7 @@ def _with_defaults(record: Outgoing, base: Outgoing) -> Outgoing:
 
 
 class Sender:
-    """Sends, counts what was acknowledged, and ends at the first refusal."""
+    """Produces records, counts acknowledgements, and exits at the first delivery error."""
 
     def __init__(self, producer: "Producer", topic: str, bootstrap: str) -> None:
         self.topic = topic
@@ -156,7 +161,7 @@ class Sender:
                     **optional,
                 )
                 break
-            except BufferError:  # librdkafka's queue is full: let it drain
+            except BufferError:  # librdkafka's queue is full
                 self._producer.poll(0.1)
                 self._stop_if_refused()
             except KafkaException as error:
@@ -173,7 +178,7 @@ class Sender:
         self._stop_if_refused()
         if waiting:
             fail(
-                f"{plural(waiting, 'record')} of {self._sent:,} were not acknowledged in {timeout_s:g} s",
+                f"{plural(waiting, 'record')} of {self._sent:,} were not acknowledged within {timeout_s:g} s",
                 "see the broker's log, or raise --timeout",
                 code=4,
             )

@@ -1,6 +1,6 @@
-"""`headrace start`: reads flags, environment and file, then hands over to the node. Imports nothing heavy.
+"""`headrace start`: maps flags, environment and file to settings, and runs the node (`app/node.py`).
 
-Decides what the flags mean as settings; the node itself is `app/node.py`.
+Uses argparse and lazy imports, because importing typer would slow down every start.
 """
 
 import argparse
@@ -13,15 +13,15 @@ from headrace.config.loader import SettingsError, load_settings
 from headrace.config.settings import Settings, split_address
 from headrace.model.errors import HeadraceError, InvalidConfig
 
-EVERY_INTERFACE = "0.0.0.0"  # noqa: S104 (only what the user asked for by leaving the host out)
+EVERY_INTERFACE = "0.0.0.0"  # noqa: S104 (used only if the user omits the host)
 HTTP_KEYS, GRPC_KEYS = ("host", "port"), ("grpc.host", "grpc.port")
 
 _EXAMPLES = f"""\
 examples:
   headrace start                                  a broker on localhost:9092, REST on 8080, gRPC on 9090
-  headrace start --memory                         nothing is written to disk; records are lost when it stops
+  headrace start --memory                         memory mode: records are lost when the broker stops
   headrace start --listen 0.0.0.0:9092 --data-dir /var/lib/headrace
-  headrace start --http 0.0.0.0:8080              REST for other hosts, too
+  headrace start --http 0.0.0.0:8080              accept REST requests from other hosts
   headrace start --no-gateway                     the Kafka protocol only
   headrace start --no-gateway --metrics 127.0.0.1:9404
   headrace start --config headrace.yaml --set num.partitions=8
@@ -37,22 +37,26 @@ Effective configuration: headrace config show
 def parser() -> argparse.ArgumentParser:
     made = argparse.ArgumentParser(
         prog="headrace start",
-        description="Start a broker in the foreground. Stop it with Ctrl-C or SIGTERM.",
+        description="Start a broker with a REST and a gRPC process in the foreground. Ctrl-C or SIGTERM stops them.",
         epilog=_EXAMPLES,
         formatter_class=argparse.RawDescriptionHelpFormatter,
         allow_abbrev=False,
     )
     made.add_argument("-c", "--config", metavar="FILE", help="YAML file with settings (or HEADRACE_CONFIG)")
     made.add_argument(
-        "-l", "--listen", metavar="HOST:PORT", action="append", help="where clients connect; port 0 is any free"
+        "-l",
+        "--listen",
+        metavar="HOST:PORT",
+        action="append",
+        help="address for Kafka clients; port 0 is any free one (default localhost:9092)",
     )
-    made.add_argument("-d", "--data-dir", metavar="DIR", help="where partitions are kept (default ./data)")
-    made.add_argument("--memory", action="store_true", help="keep everything in memory")
-    made.add_argument("--grpc", metavar="HOST:PORT", help="where gRPC is served (default 127.0.0.1:9090)")
-    made.add_argument("--http", metavar="HOST:PORT", help="where REST is served (default 127.0.0.1:8080)")
-    made.add_argument("--port", metavar="PORT", help="the port of --http alone, as in the key `port`")
+    made.add_argument("-d", "--data-dir", metavar="DIR", help="directory for partitions (default ./data)")
+    made.add_argument("--memory", action="store_true", help="store all records in memory only")
+    made.add_argument("--grpc", metavar="HOST:PORT", help="address for gRPC (default 127.0.0.1:9090)")
+    made.add_argument("--http", metavar="HOST:PORT", help="address for REST (default 127.0.0.1:8080)")
+    made.add_argument("--port", metavar="PORT", help="only the port of --http, like the key `port`")
     made.add_argument(
-        "--metrics", metavar="HOST:PORT", help="where the broker itself serves /metrics (default: on --http only)"
+        "--metrics", metavar="HOST:PORT", help="address where the broker serves /metrics (default: on --http only)"
     )
     made.add_argument("--no-gateway", action="store_true", help="serve the Kafka protocol only: no REST, no gRPC")
     made.add_argument(
@@ -62,7 +66,7 @@ def parser() -> argparse.ArgumentParser:
 
 
 def flags(arguments: argparse.Namespace) -> Iterator[tuple[str, str, str]]:
-    """The flags as (key, value, how it was written), the short forms under the keys they stand for."""
+    """Yields (key, value, text of the flag); a short form yields the keys that it stands for."""
     yield from set_flags(arguments.set)
     if arguments.listen:
         addresses = [item if "://" in item else f"PLAINTEXT://{item}" for item in arguments.listen]
@@ -87,12 +91,12 @@ def set_flags(pairs: Sequence[str]) -> Iterator[tuple[str, str, str]]:
     for pair in pairs:
         key, equals, value = pair.partition("=")
         if not equals or not key.strip():
-            raise SettingsError([f"--set {pair}: write KEY=VALUE, e.g. --set num.partitions=8"])
+            raise SettingsError([f"--set {pair}: not KEY=VALUE, e.g. --set num.partitions=8"])
         yield key.strip(), value.strip(), f"--set {pair}: "
 
 
 def address_flags(flag: str, address: str, keys: tuple[str, str]) -> Iterator[tuple[str, str, str]]:
-    """`--http HOST:PORT` or `--grpc HOST:PORT` as the keys it stands for."""
+    """Yields the host and port keys of `--http HOST:PORT` or `--grpc HOST:PORT`."""
     try:
         host, port = split_address(address)
     except InvalidConfig as error:
@@ -103,7 +107,7 @@ def address_flags(flag: str, address: str, keys: tuple[str, str]) -> Iterator[tu
 
 
 def settings_of(words: Sequence[str]) -> Settings:
-    """Settings of a `start` command line; SettingsError lists what is wrong with it."""
+    """Returns the settings of a `start` command line; raises SettingsError with all problems."""
     arguments = parser().parse_args(words)
     loaded = load_settings(arguments.config, os.environ, flags(arguments))
     for remark in loaded.remarks():
@@ -131,4 +135,4 @@ def start(words: Sequence[str]) -> int:
 def _complain(problems: Sequence[str]) -> None:
     for problem in problems:
         print(f"headrace: {problem}", file=sys.stderr)
-    print("headrace: not started; `headrace start --help` shows how", file=sys.stderr)
+    print("headrace: not started; `headrace start --help` shows all options", file=sys.stderr)

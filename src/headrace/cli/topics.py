@@ -1,9 +1,4 @@
-"""`headrace topics`.
-
-`headrace topics alter | add-partitions | delete-records`: changes to a topic that exists.
-
-`headrace topics …`: create, list, describe, alter, delete, add-partitions, delete-records.
-"""
+"""`headrace topics …`: create, list, describe, alter, delete, add-partitions, delete-records."""
 
 from typing import Annotated, Any
 
@@ -28,27 +23,28 @@ def alter(
         list[str] | None, typer.Option("--set", "-s", metavar="KEY=VALUE", help="Set a config; repeatable.")
     ] = None,
     unset: Annotated[
-        list[str] | None, typer.Option("--unset", "-u", metavar="KEY", help="Back to the default; repeatable.")
+        list[str] | None,
+        typer.Option("--unset", "-u", metavar="KEY", help="Reset a config to its default; repeatable."),
     ] = None,
     bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
     timeout: Timeout = DEFAULT_TIMEOUT_S,
 ) -> None:
-    """Change a topic's configs. What is not named stays as it is."""
+    """Change configs of a topic. Other keys do not change."""
     wanted = parse_pairs(set_ or [], "--set retention.ms=3600000")
     if not wanted and not unset:
-        fail_usage("nothing to change", f"headrace topics alter {topic} --set KEY=VALUE or --unset KEY")
+        fail_usage("--set or --unset is required", f"headrace topics alter {topic} --set KEY=VALUE")
     change(Entity("topic", topic), wanted, unset or [], bootstrap, timeout)
     note(f"changed: {topic}")
 
 
 def add_partitions(
     topic: Name,
-    total: Annotated[int | None, typer.Option("--total", min=1, help="How many it shall have afterwards.")] = None,
-    more: Annotated[int | None, typer.Option("--more", min=1, help="How many to add.")] = None,
+    total: Annotated[int | None, typer.Option("--total", min=1, help="The new number of partitions.")] = None,
+    more: Annotated[int | None, typer.Option("--more", min=1, help="The number of partitions to add.")] = None,
     bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
     timeout: Timeout = DEFAULT_TIMEOUT_S,
 ) -> None:
-    """Give a topic more partitions. Keys will map to other partitions than before."""
+    """Add partitions to a topic. Afterwards, keys map to other partitions."""
     if (total is None) == (more is None):
         fail_usage("specify either --total or --more", f"headrace topics add-partitions {topic} --total 12")
     with failures_told(bootstrap):
@@ -61,20 +57,23 @@ def add_partitions(
         _, refused = cluster.outcomes(futures)
         for error in refused.values():
             fail_kafka(error.code(), f"{topic}: {error.str()}", bootstrap)
-        note(f"{topic} has {plural(total, 'partition')} now")
+        note(f"{topic} now has {plural(total, 'partition')}")
 
 
 def delete_records(
     topic: Name,
-    before: Annotated[str, typer.Option("--before", metavar="OFFSET|end|TIME", help="Delete what lies before this.")],
+    before: Annotated[
+        str, typer.Option("--before", metavar="OFFSET|end|TIME", help="Delete records before this position.")
+    ],
     partition: Annotated[
-        list[int] | None, typer.Option("--partition", "-p", min=0, help="Only these; repeatable. Default: all.")
+        list[int] | None,
+        typer.Option("--partition", "-p", min=0, help="Only this partition; repeatable. Default: all."),
     ] = None,
     yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask for confirmation.")] = False,
     bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
     timeout: Timeout = DEFAULT_TIMEOUT_S,
 ) -> None:
-    """Delete the oldest records of a topic, up to an offset, a time, or all there are."""
+    """Delete the records of a topic before an offset or a time, or all of them (`--before end`)."""
     ask_before_deleting(f"Delete the records of {topic} before {before}?", yes=yes)
     with failures_told(bootstrap):
         admin = cluster.connect(bootstrap, timeout)
@@ -82,7 +81,7 @@ def delete_records(
         chosen = partition or there
         for number in chosen:
             if number not in there:
-                fail_not_found(f"{topic} has no partition {number}", f"it has 0 to {max(there)}")
+                fail_not_found(f"{topic} has no partition {number}", f"partitions: 0 to {max(there)}")
         offsets = _offsets_before(admin, topic, chosen, before, timeout)
         _delete_before(admin, topic, offsets, timeout, bootstrap)
 
@@ -90,7 +89,7 @@ def delete_records(
 def _described(admin: Any, topic: str, timeout_s: float) -> Any:
     found, refused = cluster.describe_topics(admin, [topic], timeout_s)
     if refused:
-        fail_not_found(f"there is no topic {topic}", "`headrace topics list` shows what there is")
+        fail_not_found(f"topic {topic} does not exist", "`headrace topics list` lists the topics")
     return found[topic]
 
 
@@ -98,7 +97,7 @@ def _offsets_before(admin: Any, topic: str, partitions: list[int], before: str, 
     if before.isdigit() and before.isascii():
         return dict.fromkeys(partitions, int(before))
     if before == "end":
-        return dict.fromkeys(partitions, -1)  # the broker's word for "its high watermark"
+        return dict.fromkeys(partitions, -1)  # DeleteRecords: up to the high watermark
     when_ms = parse_time_ms(before)
     found = cluster.list_offsets(admin, topic, partitions, when_ms, timeout_s)
     return {partition: found.get(partition, -1) for partition in partitions}
@@ -110,7 +109,7 @@ def _delete_before(admin: Any, topic: str, offsets: dict[int, int], timeout_s: f
     asked = [TopicPartition(topic, partition, offset) for partition, offset in offsets.items()]
     done, refused = cluster.outcomes(admin.delete_records(asked, request_timeout=timeout_s))
     for place, result in sorted(done.items(), key=lambda item: item[0].partition):
-        note(f"{topic}-{place.partition} begins at offset {result.low_watermark} now")
+        note(f"{topic}-{place.partition} now starts at offset {result.low_watermark}")
     for place, error in refused.items():
         fail_kafka(error.code(), f"{topic}-{place.partition}: {error.str()}", bootstrap)
 
@@ -121,7 +120,7 @@ app = typer.Typer(
     no_args_is_help=True,
     epilog=EXIT_CODES_HELP,
 )
-BROKERS_CHOICE = -1  # how CreateTopics says "as your settings have it"
+BROKERS_CHOICE = -1  # CreateTopics: the broker's default
 Names = Annotated[list[str], typer.Argument(metavar="TOPIC", help="One or more topics.")]
 
 
@@ -134,17 +133,18 @@ def create(
         int | None, typer.Option("--partitions", "-p", min=1, help="Default: the broker's num.partitions.")
     ] = None,
     replication_factor: Annotated[
-        int | None, typer.Option("--replication-factor", "-r", min=1, help="Default: the broker's.")
+        int | None,
+        typer.Option("--replication-factor", "-r", min=1, help="Default: the broker's default.replication.factor."),
     ] = None,
     config: Annotated[
         list[str] | None, typer.Option("--config", "-c", metavar="KEY=VALUE", help="A topic config; repeatable.")
     ] = None,
-    if_not_exists: Annotated[bool, typer.Option("--if-not-exists", help="Fine if it is there already.")] = False,
-    validate_only: Annotated[bool, typer.Option("--validate-only", help="Check, but create nothing.")] = False,
+    if_not_exists: Annotated[bool, typer.Option("--if-not-exists", help="No error if the topic exists.")] = False,
+    validate_only: Annotated[bool, typer.Option("--validate-only", help="Validate without creating.")] = False,
     bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
     timeout: Timeout = DEFAULT_TIMEOUT_S,
 ) -> None:
-    """Create topics."""
+    """Create topics. Partitions, replicas and configs default to the broker's settings."""
     configs = parse_pairs(config or [], "--config cleanup.policy=compact")
     with failures_told(bootstrap):
         from confluent_kafka.cimpl import NewTopic
@@ -157,18 +157,18 @@ def create(
         if if_not_exists:
             refused = {k: v for k, v in refused.items() if v.code() != ErrorCode.TOPIC_ALREADY_EXISTS}
         for name in done:
-            note(f"{'could be created' if validate_only else 'created'}: {name}")
+            note(f"{'valid' if validate_only else 'created'}: {name}")
         _fail_if_refused(refused, bootstrap)
 
 
 @app.command("list", epilog=examples("headrace topics list --json | jq -r '.[].topic'"))
 def list_(
-    internal: Annotated[bool, typer.Option("--internal", help="Also the broker's own topics (__…).")] = False,
+    internal: Annotated[bool, typer.Option("--internal", help="Include internal topics (__…).")] = False,
     as_json: Json = False,
     bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
     timeout: Timeout = DEFAULT_TIMEOUT_S,
 ) -> None:
-    """List topics with their partitions and replicas."""
+    """List topics with the numbers of partitions and replicas."""
     with failures_told(bootstrap):
         rows = cluster.topic_names(cluster.connect(bootstrap, timeout), timeout, internal=internal)
     if as_json:
@@ -176,7 +176,7 @@ def list_(
     elif rows:
         print_table(("topic", "partitions", "replicas"), rows, numbers=2)
     else:
-        note("no topics yet; create one: headrace topics create NAME")
+        note("no topics; create one with `headrace topics create NAME`")
 
 
 @app.command(epilog=examples("headrace topics describe orders"))
@@ -186,7 +186,7 @@ def describe(
     bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
     timeout: Timeout = DEFAULT_TIMEOUT_S,
 ) -> None:
-    """Show partitions with leaders, replicas and offsets, and the configs that were set."""
+    """Show partitions with leader, replicas, ISR and offsets, and configs that differ from their default."""
     with failures_told(bootstrap):
         admin = cluster.connect(bootstrap, timeout)
         found, refused = cluster.describe_topics(admin, topics, timeout)
@@ -221,7 +221,7 @@ def _show(name: str, topic_id: str, partitions: list[cluster.PartitionView], con
     rows = (
         (p.partition, p.leader, _numbers(p.replicas), _numbers(p.isr), p.start_offset, p.end_offset) for p in partitions
     )
-    print_table(("partition", "leader", "replicas", "in sync", "first", "next"), rows, title=title, numbers=2)
+    print_table(("partition", "leader", "replicas", "isr", "start offset", "end offset"), rows, title=title, numbers=2)
     for key, value in configs.items():
         print(f"  {key} = {value}")
     if configs:
@@ -239,8 +239,8 @@ def delete(
     bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
     timeout: Timeout = DEFAULT_TIMEOUT_S,
 ) -> None:
-    """Delete topics with everything in them."""
-    ask_before_deleting(f"Delete {', '.join(topics)} with all records?", yes=yes)
+    """Delete topics and all their records."""
+    ask_before_deleting(f"Delete {', '.join(topics)} and all records?", yes=yes)
     with failures_told(bootstrap):
         admin = cluster.connect(bootstrap, timeout)
         done, refused = cluster.outcomes(admin.delete_topics(topics, request_timeout=timeout))
@@ -257,11 +257,11 @@ app.command("delete-records", epilog=examples("headrace topics delete-records or
 
 
 def _fail_if_refused(refused: dict[str, Any], bootstrap: str) -> None:
-    """All refusals are told; the first one decides the exit code."""
+    """Prints all errors; the last one determines the exit code."""
     for position, (name, error) in enumerate(refused.items()):
         if position < len(refused) - 1:
             note(f"error: {name}: {error.str()}")
     for name, error in list(refused.items())[-1:]:
         if error.code() == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION:
-            fail_not_found(f"there is no topic {name}", "`headrace topics list` shows what there is")
+            fail_not_found(f"topic {name} does not exist", "`headrace topics list` lists the topics")
         fail_kafka(error.code(), f"{name}: {error.str()}", bootstrap)

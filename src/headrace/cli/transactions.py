@@ -28,8 +28,7 @@ app = typer.Typer(
     epilog=EXIT_CODES_HELP,
 )
 
-# The longest timeout that a producer may ask for by default (transaction.max.timeout.ms): what is open for longer
-# should have been aborted by its coordinator.
+# Default of transaction.max.timeout.ms. The coordinator should have aborted a transaction that is open for longer.
 HANGING_MINUTES = 15.0
 
 Ids = Annotated[list[str], typer.Argument(metavar="ID", help="One or more transactional ids.")]
@@ -42,15 +41,18 @@ def _refusals_told(bootstrap: str) -> Iterator[None]:
             yield
         except asked.TransactionError as error:
             if error.code == ErrorCode.TRANSACTIONAL_ID_NOT_FOUND:
-                fail_not_found(str(error), "`headrace transactions list` shows what there is")
+                fail_not_found(str(error), "`headrace transactions list` lists the transactional ids")
             fail_kafka(error.code, str(error), bootstrap)
 
 
 @app.command("list", epilog=examples("headrace transactions list --state Ongoing --longer-than 60"))
 def list_(
-    state: Annotated[list[str] | None, typer.Option("--state", help="Only in this state, e.g. Ongoing.")] = None,
+    state: Annotated[
+        list[str] | None, typer.Option("--state", help="Only in this state, e.g. Ongoing; repeatable.")
+    ] = None,
     longer_than: Annotated[
-        float | None, typer.Option("--longer-than", metavar="SECONDS", help="Only what runs for longer.")
+        float | None,
+        typer.Option("--longer-than", metavar="SECONDS", help="Only transactions that have been running for longer."),
     ] = None,
     as_json: Json = False,
     bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
@@ -65,14 +67,14 @@ def list_(
     elif rows:
         print_table(("transactional id", "producer id", "state"), rows)
     else:
-        note("no such transactions")
+        note("no transactions match")
 
 
 @app.command(epilog=examples("headrace transactions describe payments-1"))
 def describe(
     ids: Ids, as_json: Json = False, bootstrap: Bootstrap = DEFAULT_BOOTSTRAP, timeout: Timeout = DEFAULT_TIMEOUT_S
 ) -> None:
-    """Show who owns a transactional id, and what its open transaction has written to."""
+    """Show the producer and the state of a transactional id, and the partitions of its open transaction."""
     with _refusals_told(bootstrap):
         admin = cluster.connect(bootstrap, timeout)
         found = []
@@ -93,7 +95,7 @@ def describe(
         )
         for one in found
     ]
-    print_table(("transactional id", "state", "producer", "timeout", "begun", "partitions"), rows)
+    print_table(("transactional id", "state", "producer", "timeout", "started", "partitions"), rows)
 
 
 @app.command(
@@ -103,19 +105,22 @@ def describe(
 )
 def abort(
     transactional_id: Annotated[str | None, typer.Argument(metavar="[ID]")] = None,
-    topic: Annotated[str | None, typer.Option("--topic", "-t", help="Where a hanging transaction is open.")] = None,
-    partition: Annotated[int, typer.Option("--partition", "-p", min=0)] = 0,
-    start: Annotated[int | None, typer.Option("--start", metavar="OFFSET", help="Where it begins.")] = None,
+    topic: Annotated[str | None, typer.Option("--topic", "-t", help="Topic of a hanging transaction.")] = None,
+    partition: Annotated[int, typer.Option("--partition", "-p", min=0, help="Its partition.")] = 0,
+    start: Annotated[int | None, typer.Option("--start", metavar="OFFSET", help="Its start offset.")] = None,
     yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask for confirmation.")] = False,
     bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
     timeout: Timeout = DEFAULT_TIMEOUT_S,
 ) -> None:
-    """Abort what a transactional id has open, and fence its producer; or end a hanging transaction in a partition."""
+    """Abort the open transaction of a transactional id, and fence its producer.
+
+    With --topic, --partition and --start instead of an id, abort a hanging transaction in that partition.
+    """
     if (transactional_id is None) == (topic is None):
-        fail_usage("name a transactional id, or --topic, --partition and --start of a hanging transaction")
+        fail_usage("specify a transactional id, or --topic, --partition and --start of a hanging transaction")
     if topic is not None and start is None:
-        fail_usage("--start is missing", "`headrace transactions find-hanging` shows where it begins")
-    what = f"the transaction of {transactional_id}" if topic is None else f"what is open in {topic}-{partition}"
+        fail_usage("--start is required", "`headrace transactions find-hanging` shows the start offset")
+    what = f"the transaction of {transactional_id}" if topic is None else f"the transaction in {topic}-{partition}"
     if not yes and sys.stdin.isatty() and not typer.confirm(f"Abort {what}?"):
         raise typer.Exit(1)
     with _refusals_told(bootstrap):
@@ -131,7 +136,7 @@ def abort(
 
 def _abort_id(admin: "AdminClient", name: str, timeout_s: float) -> None:
     with _coordinator(admin, name, timeout_s) as connection:
-        asked.describe_transaction(connection, name)  # else a misspelt id would be made, not aborted
+        asked.describe_transaction(connection, name)  # InitProducerId would create a misspelled id
         asked.fence(connection, name)
 
 
@@ -141,20 +146,23 @@ def _abort_hanging(admin: "AdminClient", topic: str, partition: int, start: int,
             if producer.start_offset == start:
                 asked.abort_in_partition(connection, producer)
                 return
-    fail_not_found(f"no transaction that begins at offset {start} is open in {topic}-{partition}")
+    fail_not_found(f"no open transaction starts at offset {start} in {topic}-{partition}")
 
 
 @app.command("find-hanging", epilog=examples("headrace transactions find-hanging --topic orders"))
 def find_hanging(
-    topic: Annotated[str | None, typer.Option("--topic", "-t", help="Only in this topic. Default: all.")] = None,
+    topic: Annotated[str | None, typer.Option("--topic", "-t", help="Only this topic. Default: all.")] = None,
     older_than: Annotated[
-        float, typer.Option("--older-than", metavar="MINUTES", help="Written to last so long ago.")
+        float, typer.Option("--older-than", metavar="MINUTES", help="Minimum time since the last write.")
     ] = HANGING_MINUTES,
     as_json: Json = False,
     bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
     timeout: Timeout = DEFAULT_TIMEOUT_S,
 ) -> None:
-    """Find transactions that no coordinator will end: they hold back every reader of committed data."""
+    """Find hanging transactions: open in a partition, but unknown to every coordinator.
+
+    They hold back the last stable offset, and with it every `read_committed` consumer.
+    """
     latest_ms = int((time.time() - older_than * 60) * 1000)
     with _refusals_told(bootstrap):
         admin = cluster.connect(bootstrap, timeout)
@@ -169,16 +177,16 @@ def find_hanging(
             for one in hanging
         ]
         print_table(("topic", "partition", "start", "producer id", "last written"), rows)
-        note("end one with `headrace transactions abort --topic TOPIC --partition N --start OFFSET`")
+        note("`headrace transactions abort --topic TOPIC --partition N --start OFFSET` aborts a transaction")
     else:
-        note("no transaction hangs")
+        note("no hanging transactions")
 
 
-# Whom to ask
+# Connections
 
 
 def _connect(broker: Any, timeout_s: float) -> Connection:
-    """`broker` is one of librdkafka's, whose address is not declared."""
+    """Connects to a broker of librdkafka's metadata, whose type is not declared."""
     return Connection(broker.host, broker.port, timeout_s)
 
 
@@ -202,19 +210,19 @@ def _leader(admin: "AdminClient", topic: str, partition: int, timeout_s: float) 
     facts = admin.list_topics(timeout=timeout_s)
     found = facts.topics[topic].partitions.get(partition) if topic in facts.topics else None
     if found is None:
-        fail_not_found(f"there is no partition {topic}-{partition}", "`headrace topics list` shows what there is")
+        fail_not_found(f"partition {topic}-{partition} does not exist", "`headrace topics list` lists the topics")
     leader = facts.brokers.get(found.leader)
     if leader is None:
-        fail(f"no leader for {topic}-{partition} at the moment")
+        fail(f"partition {topic}-{partition} has no leader")
     with _connect(leader, timeout_s) as connection:
         yield connection
 
 
 def _open(admin: "AdminClient", topic: str | None, timeout_s: float) -> Iterator[asked.OpenProducer]:
-    """Every open transaction in every partition, as the partitions' leaders know them."""
-    facts = admin.list_topics(timeout=timeout_s)  # all of them: asking for one by name would make it
+    """Yields every open transaction of every partition, from the partition leaders."""
+    facts = admin.list_topics(timeout=timeout_s)  # all topics: a request by name could create the topic
     if topic is not None and topic not in facts.topics:
-        fail_not_found(f"there is no topic {topic}", "`headrace topics list` shows what there is")
+        fail_not_found(f"topic {topic} does not exist", "`headrace topics list` lists the topics")
     for name, one in facts.topics.items():
         if topic not in (None, name):
             continue
@@ -229,7 +237,7 @@ def _open(admin: "AdminClient", topic: str | None, timeout_s: float) -> Iterator
 
 
 def _known_open(admin: "AdminClient", timeout_s: float) -> set[tuple[int, str, int]]:
-    """Producer and partition of everything that a coordinator has open, and will therefore end."""
+    """Returns producer and partition of every open transaction of a coordinator, which will end it."""
     known = set()
     for listed in _listed(admin, timeout_s, ["Ongoing", "PrepareCommit", "PrepareAbort"], -1):
         with _coordinator(admin, listed.transactional_id, timeout_s) as connection:

@@ -135,7 +135,7 @@ class PipelineState:
             holder = self.holder()
             if holder is not None or time.monotonic() > deadline:
                 raise AlreadyRunning(
-                    f"{self.name} runs already (process {holder}); `headrace pipeline stop {self.name}` ends it"
+                    f"{self.name} is already running (process {holder}); `headrace pipeline stop {self.name}` stops it"
                 )
             time.sleep(PAUSE_S)
 

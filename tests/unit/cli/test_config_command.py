@@ -80,7 +80,7 @@ def test_the_example_on_the_reference_page_is_a_file_that_loads(tmp_path):
     file.write_text(config_reference().split("```yaml\n")[1].split("```")[0])
     result = run("config", "check", "--config", str(file))
     assert result.exit_code == 0, result.stderr
-    assert "fine: 6 settings" in result.stderr
+    assert "valid: 6 settings" in result.stderr
 
 
 def test_settings_without_effect_are_told():

@@ -62,7 +62,7 @@ def test_several_addresses_need_names_of_their_own():
             ["--set", "num.partitons=2"],
             "--set num.partitons=2: unknown key num.partitons; did you mean num.partitions?",
         ),
-        (["--set", "num.partitions"], "--set num.partitions: write KEY=VALUE"),
+        (["--set", "num.partitions"], "--set num.partitions: not KEY=VALUE"),
         (["--listen", "nowhere"], "--listen nowhere: listeners: 'nowhere' is not an address"),
         (["--port", "many"], "--port many: Invalid value 'many' for configuration port"),
         (["--config", "/no/such.yaml"], "cannot read /no/such.yaml"),

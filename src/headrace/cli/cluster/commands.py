@@ -1,4 +1,4 @@
-"""`headrace cluster …`: several brokers on this machine, up, looked at, more, fewer and down."""
+"""`headrace cluster …`: up, status, add, rebalance, remove, down."""
 
 import signal
 import time
@@ -20,11 +20,11 @@ app = typer.Typer(
     epilog=EXIT_CODES_HELP,
 )
 
-NODES_MAX = 32  # each is a process with its own port; more do not fit on a machine that is worth having
+NODES_MAX = 32  # each broker is a process with a port of its own
 DOWN_SECONDS_MAX = 120.0
 ADD_SECONDS_MAX = 60.0
-DRAIN_ROUNDS_MAX = 10  # each drains what was created during the one before
-DryRun = Annotated[bool, typer.Option("--dry-run", help="Show the plan, and do nothing.")]
+DRAIN_ROUNDS_MAX = 10  # each drains partitions that were created during the one before
+DryRun = Annotated[bool, typer.Option("--dry-run", help="Print the plan only.")]
 Yes = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask for confirmation.")]
 Throttle = Annotated[
     int | None,
@@ -32,27 +32,30 @@ Throttle = Annotated[
         "--throttle", min=1, metavar="BYTES/S", help=("Maximum replication rate per broker, in bytes per second.")
     ),
 ]
-Directory = Annotated[Path, typer.Option("--dir", help="Where the cluster keeps its data.")]
+Directory = Annotated[Path, typer.Option("--dir", help="Directory of the cluster: data, logs and state.")]
 
 
 @app.command(
     epilog=examples("headrace cluster up --nodes 3", "headrace cluster up --dir /tmp/c --listen-base 19091"),
 )
 def up(
-    nodes: Annotated[int, typer.Option("--nodes", "-n", min=1, max=NODES_MAX, help="How many brokers.")] = 3,
+    nodes: Annotated[int, typer.Option("--nodes", "-n", min=1, max=NODES_MAX, help="Number of brokers.")] = 3,
     directory: Directory = Path("cluster"),
     listen_base: Annotated[
-        int, typer.Option("--listen-base", min=1, max=65535 - NODES_MAX, help="Broker i listens on this port plus i.")
+        int, typer.Option("--listen-base", min=1, max=65535 - NODES_MAX, help="Broker i listens on port PORT+i.")
     ] = 9091,
     set_: Annotated[
-        list[str] | None, typer.Option("--set", "-s", metavar="KEY=VALUE", help="A setting for all brokers.")
+        list[str] | None, typer.Option("--set", "-s", metavar="KEY=VALUE", help="A setting of all brokers; repeatable.")
     ] = None,
     etcd: Annotated[
         bool,
-        typer.Option("--etcd", help=("Store metadata in etcd, with a member beside each of the first three brokers.")),
+        typer.Option("--etcd", help=("Store metadata in etcd, with members next to the first three brokers.")),
     ] = False,
 ) -> None:
-    """Start a cluster in the foreground; what dies is started again. Ctrl-C stops it, one broker after the other."""
+    """Start a cluster on this host, in the foreground.
+
+    Restarts processes that end. Ctrl-C stops the brokers one after the other.
+    """
     from headrace.app.local_cluster.runner import LocalClusterRunner
 
     settings = parse_pairs(set_ or [], "--set num.partitions=8")
@@ -71,18 +74,18 @@ def up(
                 for node in cluster.obey():
                     print(f"broker {node.node_id}  {node.address}  pid {node.pid}", flush=True)
                 for what in cluster.mend():
-                    note(f"{what}; logs are in {directory}")
+                    note(f"{what}; see the logs in {directory}")
         except RuntimeError as error:
             fail(str(error), "is another process using the ports?", FAILURE)
         finally:
             is_clean = cluster.stop(note)
         if not is_clean:
-            fail("a broker did not stop cleanly and recovers at its next start", f"its log is in {directory}", FAILURE)
+            fail("a broker did not stop cleanly; its next start runs recovery", f"see its log in {directory}", FAILURE)
 
 
 @app.command(epilog=examples("headrace cluster down"))
 def down(directory: Directory = Path("cluster")) -> None:
-    """Stop the cluster that `up` runs in a directory."""
+    """Stop the cluster that `headrace cluster up` runs in a directory."""
     from headrace.app.local_cluster.control import ask_to_stop, read_state
 
     state = read_state(str(directory))
@@ -99,22 +102,25 @@ def down(directory: Directory = Path("cluster")) -> None:
 
 @app.command(epilog=examples("headrace cluster add", "headrace cluster add && headrace cluster rebalance"))
 def add(directory: Directory = Path("cluster")) -> None:
-    """Start one more broker in the cluster that `up` runs; `rebalance` gives it something to do."""
+    """Start one more broker in a cluster of `headrace cluster up`, and print its address.
+
+    It has no replicas until `headrace cluster rebalance`, or until new topics are created.
+    """
     from headrace.app.local_cluster.control import ask_to_add
 
     with failures_told():
         node = ask_to_add(str(directory), ADD_SECONDS_MAX)
         print(f"broker {node.node_id}  {node.address}  pid {node.pid}")
-        note("new topics use it from now on; `headrace cluster rebalance` moves partitions to it")
+        note("new topics may be placed on it; `headrace cluster rebalance` moves existing replicas to it")
 
 
 @app.command(
     epilog=examples("headrace cluster remove 4 --dry-run", "headrace cluster remove 4 --yes --throttle 50000000")
 )
 def remove(
-    broker: Annotated[int, typer.Argument(help="The broker that is to leave.")],
+    broker: Annotated[int, typer.Argument(help="ID of the broker.")],
     directory: Annotated[
-        Path | None, typer.Option("--dir", help="Also stop it, where `up` runs the cluster in this directory.")
+        Path | None, typer.Option("--dir", help="Directory of a cluster of `up`; the broker is also stopped.")
     ] = None,
     dry_run: DryRun = False,
     yes: Yes = False,
@@ -122,7 +128,10 @@ def remove(
     bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
     timeout: Timeout = DEFAULT_TIMEOUT_S,
 ) -> None:
-    """Move everything off a broker, then let it go. Refused where data would be lost."""
+    """Move all replicas off a broker, then unregister it. Rejected where data would be lost.
+
+    A broker that still runs is only drained: stop it, then run the command again.
+    """
     from headrace.app.local_cluster.control import check_removable
     from headrace.cli.cluster import reassign as moves
     from headrace.client import admin as client
@@ -144,10 +153,10 @@ def remove(
                 return
             moves.ask(f"Move them off broker {broker}?", yes=yes)
             moves.carry_out(seen, changes, throttle, timeout, label=f"draining broker {broker}")
-            yes = True  # what was created meanwhile goes the same way
+            yes = True  # the next pass moves partitions that were created during this one
         else:
-            fail(f"broker {broker} gets new partitions all the time", "stop the clients that create topics, then retry")
-        note(f"broker {broker} holds nothing")
+            fail(f"broker {broker} keeps receiving new partitions", "stop the clients that create topics, then retry")
+        note(f"broker {broker} has no replicas")
         if dry_run:
             return
         if broker in seen.racks and directory is not None:
@@ -156,7 +165,7 @@ def remove(
             ask_to_remove(str(directory), broker, ADD_SECONDS_MAX)
             moves.wait_until_gone(admin, broker, DOWN_SECONDS_MAX, timeout)
         elif broker in seen.racks:
-            note(f"now stop its process; then `headrace cluster remove {broker}` strikes it from the list")
+            note(f"stop its process, then run `headrace cluster remove {broker}` again to unregister it")
             return
         moves.unregister(seen, broker, timeout)
 
@@ -169,7 +178,7 @@ def rebalance(
     bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
     timeout: Timeout = DEFAULT_TIMEOUT_S,
 ) -> None:
-    """Spread replicas and leadership evenly over the brokers that are there."""
+    """Distribute replicas and leaders evenly over the available brokers, with as few moves as possible."""
     from headrace.cli.cluster import reassign as moves
     from headrace.client import admin as client
     from headrace.core.controller.reassignment_planner import balanced
@@ -178,21 +187,21 @@ def rebalance(
         seen = moves.view(client.connect(bootstrap, timeout), timeout)
         away = {one for replicas in seen.current.values() for one in replicas} - seen.racks.keys()
         if away:
-            fail(f"broker {min(away)} is not available", "bring it back, or `headrace cluster remove` it first")
+            fail(f"broker {min(away)} is not available", f"restart it, or run `headrace cluster remove {min(away)}`")
         changes = balanced(seen.current, seen.racks)
         if not changes:
-            note("nothing to do: replicas and leaders are spread evenly")
+            note("replicas and leaders are already distributed evenly")
             return
         moves.show_plan(seen, changes, timeout)
         if not dry_run:
-            moves.ask("Do it?", yes=yes)
+            moves.ask("Execute this plan?", yes=yes)
             moves.carry_out(seen, changes, throttle, timeout, label="rebalancing")
-            note(f"{plural(len(changes), 'partition')} changed")
+            note(f"reassigned {plural(len(changes), 'partition')}")
 
 
 @app.command(epilog=examples("headrace cluster status --bootstrap localhost:9092"))
 def status(bootstrap: Bootstrap = DEFAULT_BOOTSTRAP, timeout: Timeout = DEFAULT_TIMEOUT_S, json: Json = False) -> None:
-    """Who is there, who is the controller, whether the metadata store works and all replicas are in sync."""
+    """Show brokers, the active controller, the metadata store, and under-replicated or offline partitions."""
     from headrace.client import admin as client
 
     with failures_told(bootstrap):
@@ -230,7 +239,7 @@ def status(bootstrap: Bootstrap = DEFAULT_BOOTSTRAP, timeout: Timeout = DEFAULT_
 
 
 def _store_problems(addresses: Iterable[tuple[int, str, int]], timeout: float) -> dict[int, str]:
-    """By broker, why it knows no active controller: each has a session of its own in the metadata store."""
+    """Returns, by broker, why it has no active controller; each broker has a session of its own in the store."""
     from headrace.client.admin import quorum_problem
     from headrace.client.core.errors import KafkaApiError
     from headrace.client.sync.transport import Connection

@@ -1,6 +1,6 @@
-"""`headrace cluster remove|rebalance`: replicas move to other brokers, after the plan was shown, while a bar goes on.
+"""Partition reassignments of `headrace cluster remove` and `rebalance`: print the plan, confirm, execute, wait.
 
-Where to is decided by `core/controller/reassignment_planner.py`; here is what is asked, shown and waited for.
+`core/controller/reassignment_planner.py` computes the plan.
 """
 
 import time
@@ -19,16 +19,16 @@ from headrace.core.controller.replica_placer import rack_or_host
 from headrace.model.ids import TopicPartition
 
 POLL_S = 0.2
-PLAN_ROWS_MAX = 40  # more than fits on a screen is summed up
+PLAN_ROWS_MAX = 40  # about a screen; the rest is printed as a count
 LEADER_RATE, FOLLOWER_RATE = "leader.replication.throttled.rate", "follower.replication.throttled.rate"
 LEADER_LIST, FOLLOWER_LIST = "leader.replication.throttled.replicas", "follower.replication.throttled.replicas"
 
 
 class View(NamedTuple):
-    """The cluster, as far as moves are concerned."""
+    """The cluster metadata that a reassignment needs."""
 
     current: Assignment
-    racks: Racks  # of the brokers that are there
+    racks: Racks  # of the registered brokers
     addresses: Mapping[int, tuple[str, int]]
     leaderless: tuple[TopicPartition, ...]
     in_sync: Mapping[TopicPartition, Replicas]
@@ -48,7 +48,7 @@ def view(admin: Any, timeout_s: float) -> View:
 
 
 def show_plan(seen: View, changes: Mapping[TopicPartition, Replicas], timeout_s: float) -> None:
-    """Every partition that changes, and how many bytes will be copied."""
+    """Prints every partition that changes, and the bytes to replicate."""
     held = _sizes(seen, timeout_s)
     rows, total = [], 0
     for place, after in sorted(changes.items()):
@@ -56,10 +56,10 @@ def show_plan(seen: View, changes: Mapping[TopicPartition, Replicas], timeout_s:
         copied = held.get(place, 0) * len(set(after) - set(before))
         total += copied
         rows.append((place, _ids(before), _ids(after), human_bytes(copied) if copied else ""))
-    print_table(("partition", "from", "to", "to copy"), rows[:PLAN_ROWS_MAX], numbers=1)
+    print_table(("partition", "from", "to", "to replicate"), rows[:PLAN_ROWS_MAX], numbers=1)
     if len(rows) > PLAN_ROWS_MAX:
         print(f"… and {len(rows) - PLAN_ROWS_MAX} more")
-    print(f"{plural(len(rows), 'partition')} to change, {human_bytes(total)} to copy")
+    print(f"{plural(len(rows), 'partition')} to reassign, {human_bytes(total)} to replicate")
 
 
 def _ids(brokers: Iterable[int]) -> str:
@@ -81,14 +81,14 @@ def ask(question: str, *, yes: bool) -> None:
     if yes:
         return
     if not sys.stdin.isatty():
-        fail_usage("moving replicas needs a yes", "add --yes if there is no terminal")
+        fail_usage("confirmation required to move replicas", "pass --yes if there is no terminal")
     typer.confirm(question, abort=True)
 
 
 def carry_out(
     seen: View, changes: Mapping[TopicPartition, Replicas], bytes_per_s: int | None, timeout_s: float, *, label: str
 ) -> None:
-    """Returns when everything has moved. Interrupted, the moves go on; `rebalance` and Kafka's tools show them."""
+    """Returns when all reassignments are complete. The cluster continues them if this process is interrupted."""
     address = next(iter(seen.addresses.values()))
     with Connection(*address, timeout_s) as connection, _throttled(connection, seen, changes, bytes_per_s):
         reassignments.move(connection, changes)
@@ -106,7 +106,10 @@ def carry_out(
 def _throttled(
     connection: Connection, seen: View, changes: Mapping[TopicPartition, Replicas], bytes_per_s: int | None
 ) -> Iterator[None]:
-    """As kafka-reassign-partitions does it: the rate on every broker, the lists on the topics; gone in the end."""
+    """Sets replication throttles like kafka-reassign-partitions, and removes them at the end.
+
+    The rate is a config of every broker; the throttled replicas are a config of every topic.
+    """
     if bytes_per_s is None:
         yield
         return
@@ -126,7 +129,10 @@ def _throttled(
 
 
 def _throttled_lists(current: Assignment, changes: Mapping[TopicPartition, Replicas]) -> dict[str, dict[str, str]]:
-    """Per topic: who sends (all that hold it now) and who copies (those that are new), as partition:broker pairs."""
+    """Returns the throttled replicas of each topic as partition:broker pairs.
+
+    Current replicas are throttled as leaders, new replicas as followers.
+    """
     lists: dict[str, dict[str, list[str]]] = {}
     for (topic, index), after in sorted(changes.items()):
         before = current[TopicPartition(topic, index)]
@@ -145,17 +151,17 @@ def _alter(
 
 
 def check_nothing_is_lost(seen: View, leaving: int) -> None:
-    """Refuse what would lose data: a partition that nobody serves, or whose only good copy is on an absent broker."""
+    """Fails if a partition has no leader, or if its only in-sync replica is on a leaving broker that is unavailable."""
     if seen.leaderless:
         fail(
-            f"{seen.leaderless[0]} has no leader now, so it cannot be copied"
+            f"{seen.leaderless[0]} has no leader, so it cannot be replicated"
             + (f" (and {len(seen.leaderless) - 1} more)" if len(seen.leaderless) > 1 else ""),
-            "bring its brokers back first: `headrace cluster status` shows who is there",
+            "restart its brokers first; `headrace cluster status` shows the available ones",
         )
     if leaving not in seen.racks:
         only = [place for place, isr in seen.in_sync.items() if set(isr) == {leaving}]
         if only:
-            fail(f"the only in-sync replica of {only[0]} is on broker {leaving}", "start that broker again first")
+            fail(f"the only in-sync replica of {only[0]} is on broker {leaving}", "restart that broker first")
 
 
 def wait_until_gone(admin: Any, broker: int, seconds_max: float, timeout_s: float) -> bool:
@@ -171,4 +177,4 @@ def unregister(seen: View, broker: int, timeout_s: float) -> None:
     address = next(address for one, address in seen.addresses.items() if one != broker)
     with Connection(*address, timeout_s) as connection:
         reassignments.unregister(connection, broker)
-    note(f"broker {broker} is no longer part of the cluster")
+    note(f"broker {broker} unregistered")

@@ -1,1 +1,1 @@
-"""cli.common: what commands share: arguments, output, errors, exit codes."""
+"""cli.common: options, output, errors and exit codes that commands share."""

@@ -1,9 +1,7 @@
-"""Errors of commands: messages, exit codes, missing extras.
+"""Error reporting of commands: a line with the failure, a line with the remedy, and an exit code.
 
-How the command line says that something went wrong: one line of what, one of what to do, an exit code.
-
-Decides which exit code a broker's or the operating system's error is. Every command runs its work inside
-`failures_told`, so that no exception reaches the user as a traceback.
+Every command runs its work inside `failures_told`, which maps errors of brokers, clients and the operating system to
+messages and exit codes.
 """
 
 import sys
@@ -28,18 +26,18 @@ _NOT_FOUND_CODES = frozenset(
     }
 )
 _HINTS = {
-    ErrorCode.UNKNOWN_TOPIC_OR_PARTITION: "`headrace topics list` shows what there is",
-    ErrorCode.TOPIC_ALREADY_EXISTS: "add --if-not-exists to accept that",
+    ErrorCode.UNKNOWN_TOPIC_OR_PARTITION: "`headrace topics list` lists the topics",
+    ErrorCode.TOPIC_ALREADY_EXISTS: "pass --if-not-exists to ignore existing topics",
     ErrorCode.INVALID_CONFIG: "`headrace config docs` lists all keys with their values",
-    ErrorCode.INVALID_REPLICATION_FACTOR: "a topic cannot have more replicas than there are brokers",
-    ErrorCode.MESSAGE_TOO_LARGE: "raise max.message.bytes of the topic, or send less at a time",
-    ErrorCode.OFFSET_OUT_OF_RANGE: "`headrace topics describe TOPIC` shows the offsets there are",
+    ErrorCode.INVALID_REPLICATION_FACTOR: "lower --replication-factor to the number of brokers, or add brokers",
+    ErrorCode.MESSAGE_TOO_LARGE: "raise max.message.bytes of the topic, or send smaller records",
+    ErrorCode.OFFSET_OUT_OF_RANGE: "`headrace topics describe TOPIC` shows the available offsets",
     ErrorCode.KAFKA_STORAGE_ERROR: "see the broker's log and run `headrace doctor` on its host",
 }
 
 
 def fail(what: str, hint: str | None = None, code: int = FAILURE) -> NoReturn:
-    """Say it on stderr and end with the exit code."""
+    """Prints the failure and the remedy on stderr, and exits with `code`."""
     print(f"error: {what}", file=sys.stderr)
     if hint:
         print(f"  try: {hint}", file=sys.stderr)
@@ -47,11 +45,11 @@ def fail(what: str, hint: str | None = None, code: int = FAILURE) -> NoReturn:
 
 
 def ask_before_deleting(question: str, *, yes: bool) -> None:
-    """Returns when it may be done; a script, which nobody can ask, has to say --yes."""
+    """Returns if the user confirms. Without a terminal, --yes is required."""
     if yes:
         return
     if not sys.stdin.isatty():
-        fail_usage("deleting needs a yes", "add --yes if there is no terminal")
+        fail_usage("confirmation required to delete", "pass --yes if there is no terminal")
     typer.confirm(question, abort=True)
 
 
@@ -65,7 +63,7 @@ def fail_usage(what: str, hint: str | None = None) -> NoReturn:
 
 @contextmanager
 def failures_told(bootstrap: str | None = None) -> Iterator[None]:
-    """Turns what may go wrong inside into a message and an exit code."""
+    """Maps exceptions of the block to a message and an exit code; re-raises those that are bugs."""
     try:
         yield
     except BrokerUnreachable as error:
@@ -80,7 +78,7 @@ def failures_told(bootstrap: str | None = None) -> Iterator[None]:
         fail_kafka(error.code, str(error), bootstrap)
     except OSError as error:
         if isinstance(error, BrokenPipeError):
-            raise  # `| head` has read enough: not a failure of ours
+            raise  # the reader of a pipe, e.g. `| head`, has closed it: not an error
         place = f"{error.filename}: " if error.filename else ""
         fail(f"{place}{error.strerror or error}")
     except Exception as error:
@@ -90,13 +88,13 @@ def failures_told(bootstrap: str | None = None) -> Iterator[None]:
 def _fail_unreachable(what: str) -> NoReturn:
     fail(
         what,
-        "start one with `headrace start`, or name another with --bootstrap HOST:PORT",
+        "start a broker with `headrace start`, or pass another address with --bootstrap HOST:PORT",
         UNREACHABLE,
     )
 
 
 def _fail_from_client(error: Exception, bootstrap: str | None) -> NoReturn:
-    """KafkaException carries a KafkaError; anything else is a bug and is raised on, for `run` to report."""
+    """Reports a KafkaException. Any other exception is a bug and is re-raised, for `run` to report."""
     if not type(error).__module__.startswith(("confluent_kafka", "cimpl")):
         raise error
     from confluent_kafka import KafkaError
@@ -108,7 +106,7 @@ def _fail_from_client(error: Exception, bootstrap: str | None) -> NoReturn:
 
 
 def fail_kafka(code: int, message: str, bootstrap: str | None = None) -> NoReturn:
-    """End with what the broker, or librdkafka on its behalf, said."""
+    """Exits with the error of the broker or of librdkafka."""
     from confluent_kafka import KafkaError
 
     if code in (KafkaError._TRANSPORT, KafkaError._ALL_BROKERS_DOWN, KafkaError._RESOLVE):

@@ -1,6 +1,6 @@
-"""Every metric that some part of headrace tells Prometheus: a node's, and those of the commands that run beside it.
+"""Catalog of all metrics: those of a node, and those of `headrace pipeline metrics` and `headrace archive metrics`.
 
-The reference page, the dashboards and the alert rules are checked against this list.
+The reference page, the dashboards and the alert rules are checked against it.
 """
 
 from headrace.archive import metrics as archive_metrics

@@ -1,4 +1,4 @@
-"""Metrics of what runs beside a node, printed for Prometheus' textfile collector or served for its scrapes."""
+"""Metrics of pipelines and archives: printed for Prometheus' textfile collector, or served over HTTP."""
 
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Annotated
@@ -15,12 +15,12 @@ if TYPE_CHECKING:
     from http.server import BaseHTTPRequestHandler
 
 Listen = Annotated[
-    str | None, typer.Option("--listen", metavar="HOST:PORT", help="Serve them at /metrics until Ctrl-C.")
+    str | None, typer.Option("--listen", metavar="HOST:PORT", help="Serve the metrics at /metrics until Ctrl-C.")
 ]
 
 
 def print_or_serve(text: Callable[[], str], listen: str | None) -> None:
-    """`text` is asked anew for every scrape."""
+    """Prints the metrics once, or serves them. `text` is called for every scrape."""
     if listen is None:
         print(text(), end="")
         return
@@ -53,13 +53,13 @@ def _handler(text: Callable[[], str]) -> "type[BaseHTTPRequestHandler]":
 
         def _answer(self) -> tuple[int, bytes]:
             if self.path.partition("?")[0] != "/metrics":
-                return 404, b"there is only /metrics\n"
+                return 404, b"not found; metrics are at /metrics\n"
             try:
                 return 200, text().encode()
-            except (HeadraceError, KafkaApiError, OSError) as error:  # a broker that is away comes back
+            except (HeadraceError, KafkaApiError, OSError) as error:  # the next scrape may reach the broker
                 return 503, f"{error}\n".encode()
 
         def log_message(self, format: str, *args: object) -> None:
-            """A scrape every few seconds is no news."""
+            """Logs nothing: scrapes are too frequent."""
 
     return MetricsHandler

@@ -1,4 +1,4 @@
-"""The options that many commands share, so that they read the same everywhere."""
+"""Options that several commands share."""
 
 from typing import Annotated
 
@@ -13,18 +13,18 @@ Bootstrap = Annotated[
         "-b",
         envvar="HEADRACE_BOOTSTRAP",
         metavar="HOST:PORT",
-        help="A broker of the cluster; several with commas.",
+        help="Bootstrap addresses, separated by commas.",
     ),
 ]
-Json = Annotated[bool, typer.Option("--json", help="JSON instead of a table.")]
+Json = Annotated[bool, typer.Option("--json", help="Print JSON instead of a table.")]
 Timeout = Annotated[
-    float, typer.Option("--timeout", min=0.1, metavar="SECONDS", help="How long to wait for the broker.")
+    float, typer.Option("--timeout", min=0.1, metavar="SECONDS", help="Maximum time to wait for the broker.")
 ]
 DEFAULT_TIMEOUT_S = 15.0
 
 
 def parse_pairs(pairs: list[str], example: str) -> dict[str, str]:
-    """KEY=VALUE words as a dict."""
+    """Parses KEY=VALUE arguments; raises BadParameter with `example` for any other."""
     made: dict[str, str] = {}
     for pair in pairs:
         key, equals, value = pair.partition("=")

@@ -1,4 +1,4 @@
-"""How results are shown: tables for people, JSON for programs. Decides form, never content."""
+"""Output of commands: tables, JSON, notes and progress bars."""
 
 import json
 import sys
@@ -9,12 +9,12 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from rich.console import Console
 
-# Wide enough that no row wraps when the output goes to a file or a pipe, where no window sets a limit.
+# Without a terminal, rows must not wrap: files and pipes have no width.
 _PIPE_WIDTH = 400
 
 
 def print_json(value: Any) -> None:
-    """One JSON document; indented, since it is read by people as often as by programs."""
+    """Prints one indented JSON document."""
     print(json.dumps(value, indent=2, ensure_ascii=False))
 
 
@@ -33,7 +33,7 @@ def console(*, stderr: bool = False) -> "Console":
 def print_table(
     columns: Sequence[str], rows: Iterable[Sequence[object]], *, title: str | None = None, numbers: int = 0
 ) -> None:
-    """Rows under headings; the last `numbers` columns stand to the right."""
+    """Prints a table with headings; the last `numbers` columns are right-aligned."""
     from rich import box
     from rich.table import Table
 
@@ -44,13 +44,13 @@ def print_table(
     for row in rows:
         table.add_row(*("" if cell is None else str(cell) for cell in row))
     screen = console()
-    if title is not None:  # a line of its own: rich would wrap a table's title to the width of its columns
+    if title is not None:  # a separate line: rich would wrap a table's title to the width of its columns
         screen.print(title, style="bold")
     screen.print(table)
 
 
 def note(text: str) -> None:
-    """Something for the person at the terminal: stderr, so that a pipe does not swallow it."""
+    """Prints a message on stderr, so that stdout has results only."""
     print(text, file=sys.stderr)
 
 
@@ -69,7 +69,7 @@ def plural(count: int, noun: str) -> str:
 
 @contextmanager
 def progress(label: str, total: int | None, *, wanted: bool = True) -> Iterator[Callable[[int], None]]:
-    """A bar on stderr while someone is watching it; hands out the function that moves it on."""
+    """Shows a progress bar on stderr if that is a terminal; yields the function that advances it."""
     if not wanted or not sys.stderr.isatty():
         yield lambda step: None
         return

@@ -1,6 +1,6 @@
-"""Records as lines of text: what `produce` reads and `consume` writes. Pure; knows no client.
+"""Text format of records: the lines that `produce` reads and `consume` prints. Pure; performs no I/O.
 
-`consume --json` and `produce --json` use one form, so that a pipe between them copies records:
+`consume --json` and `produce --json` use the same format, so a pipe between them copies records:
 
     {"key": "k", "value": "v", "headers": [["h", "x"]], "partition": 0, "timestamp": 1700000000000}
 
@@ -28,7 +28,7 @@ class BadLine(InvalidConfig):
 class Outgoing(NamedTuple):
     value: bytes | None
     key: bytes | None = None
-    headers: Headers = []  # noqa: RUF012 (a NamedTuple default; nobody appends to it)
+    headers: Headers = []  # noqa: RUF012 (a NamedTuple default that is never modified)
     partition: int | None = None
     timestamp: int | None = None
 
@@ -51,10 +51,10 @@ def parse_json_record(line: bytes) -> Outgoing:
     except (ValueError, RecursionError) as error:
         raise BadLine(f"not JSON: {error}") from None
     if not isinstance(fields, dict) or "value" not in fields:
-        raise BadLine('a record is {"value": …}, with key, headers, partition and timestamp as you like')
+        raise BadLine('not a record: {"value": …} is required; key, headers, partition and timestamp are optional')
     unknown = set(fields) - set(Outgoing._fields) - _IGNORED_ON_INPUT
     if unknown:
-        raise BadLine(f"unknown field {sorted(unknown)[0]!r}; there are {', '.join(Outgoing._fields)}")
+        raise BadLine(f"unknown field {sorted(unknown)[0]!r}; known fields: {', '.join(Outgoing._fields)}")
     text = JsonText(lambda: given)
     return Outgoing(
         value=_bytes(fields["value"], text, "value"),
@@ -66,12 +66,12 @@ def parse_json_record(line: bytes) -> Outgoing:
 
 
 def parse_line(line: bytes, key_separator: bytes | None) -> Outgoing:
-    """A line is a value; with a separator, what stands before its first one is the key."""
+    """Parses a line as a value, or as key, separator and value; the first separator ends the key."""
     if key_separator is None:
         return Outgoing(line)
     key, found, value = line.partition(key_separator)
     if not found:
-        raise BadLine(f"no {key_separator.decode(errors='replace')!r} between key and value")
+        raise BadLine(f"missing separator {key_separator.decode(errors='replace')!r} between key and value")
     return Outgoing(value, key)
 
 
@@ -91,7 +91,7 @@ def as_json(record: Incoming) -> dict[str, Any]:
 
 
 def render(record: Incoming, template: str) -> bytes:
-    """The template with its {fields} filled in; keys and values as the bytes they are."""
+    """Fills in the {fields} of the template; keys and values are inserted as raw bytes."""
     out = bytearray()
     for part in _template_parts(template):
         out += part if isinstance(part, bytes) else _field(record, part[0])
@@ -111,7 +111,7 @@ def _template_parts(template: str) -> list[bytes | tuple[str]]:
         before, _, rest = rest.partition("{")
         name, closed, rest = rest.partition("}")
         if not closed or name not in FIELDS:
-            raise BadLine(f"no field {name!r}; there are {', '.join(FIELDS)}")
+            raise BadLine(f"unknown field {name!r}; known fields: {', '.join(FIELDS)}")
         parts += [before.encode(), (name,)]
     return [*parts, rest.encode()]
 
@@ -135,7 +135,7 @@ def _text(data: bytes | None) -> str | dict[str, str] | None:
 
 
 def _bytes(value: Any, text: JsonText, part: Name) -> bytes | None:
-    """What a JSON value stands for; `text[part]` is that value as it was written."""
+    """Returns the bytes that a JSON value stands for; `text[part]` is its source text."""
     if value is None:
         return None
     try:
@@ -146,19 +146,19 @@ def _bytes(value: Any, text: JsonText, part: Name) -> bytes | None:
         return text[part].encoded()
     except UnicodeEncodeError:
         raise BadLine(
-            'a text holds half a character (a lone surrogate); write {"base64": "…"} for such bytes'
+            'a string contains a lone surrogate, which has no UTF-8 encoding; use {"base64": "…"} for such bytes'
         ) from None
     except TooDeep as error:
         raise BadLine(str(error)) from None
     except (binascii.Error, TypeError, ValueError):
-        raise BadLine("what stands under base64 is not base64") from None
+        raise BadLine("the value of base64 is not valid base64") from None
 
 
 def _headers(value: Any, text: JsonText) -> Headers:
     if isinstance(value, dict):
         return [(name, _bytes(header, text, name)) for name, header in value.items()]
     if not isinstance(value, list) or not all(map(_is_pair, value)):
-        raise BadLine('headers are {"name": "value"} or [["name", "value"]]')
+        raise BadLine('headers must be {"name": "value"} or [["name", "value"]]')
     return [(name, _bytes(header, text[number], 1)) for number, (name, header) in enumerate(value)]
 
 
@@ -167,11 +167,11 @@ def _is_pair(value: Any) -> bool:
 
 
 def _refuse_constant(name: str) -> Any:
-    raise ValueError(f"{name} is no JSON number")
+    raise ValueError(f"{name} is not a JSON number")
 
 
 def _whole(fields: dict[str, Any], name: str) -> int | None:
     value = fields.get(name)
     if value is not None and (isinstance(value, bool) or not isinstance(value, int)):
-        raise BadLine(f"{name} is a whole number")
+        raise BadLine(f"{name} must be an integer")
     return value

@@ -1,4 +1,4 @@
-"""Times as people write them: milliseconds, ISO dates, or how long ago."""
+"""Parses time arguments: milliseconds, ISO dates, or durations before now."""
 
 import time
 from datetime import datetime
@@ -9,7 +9,7 @@ _UNIT_MS = {"ms": 1, "s": 1000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
 
 
 def parse_time_ms(text: str, now_ms: int | None = None) -> int:
-    """Milliseconds since 1970 of `1700000000000`, `2026-05-01T12:00`, or `15m` (that long ago)."""
+    """Returns milliseconds since 1970 of `1700000000000`, `2026-05-01T12:00`, or `15m` (15 minutes ago)."""
     if text.isascii() and text.isdigit():
         return int(text)
     ago_ms = _duration_ms(text)
@@ -25,7 +25,7 @@ def parse_time_ms(text: str, now_ms: int | None = None) -> int:
 
 
 def show_time(milliseconds: int) -> str:
-    """Local time with milliseconds and zone; a dash for records without one."""
+    """Returns local time with milliseconds and zone; a dash for records without a timestamp."""
     if milliseconds < 0:
         return "-"
     try:

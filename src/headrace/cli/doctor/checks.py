@@ -1,6 +1,6 @@
-"""The single checks of `headrace doctor`: each looks at one thing and says what it found and what to do.
+"""Checks of `headrace doctor`: each returns a status, the value that it found, and a remedy.
 
-Decides which values are too small. Leaves nothing behind: its test file in the data directory is removed.
+The constants are the thresholds. The disk check writes an unnamed temporary file to the data directory.
 """
 
 import importlib
@@ -31,14 +31,14 @@ from headrace.storage.io.file_system import OsFileSystem
 from headrace.storage.io.io_uring import IoUringFsync
 
 PYTHON_MIN = (3, 11)
-KERNEL_MIN = (3, 17)  # memfd_create, which memory mode stands on
-OPEN_FILES_MIN = 1024  # a partition holds one file and a client one socket; below this even a small node runs out
+KERNEL_MIN = (3, 17)  # memfd_create, which memory mode requires
+OPEN_FILES_MIN = 1024  # each partition needs a file and each client a socket; less is not enough for a small node
 OPEN_FILES_WANTED = 65_536
 MEMORY_WANTED = 256 * 1024 * 1024
-FREE_SPACE_MIN = 64 * 1024 * 1024  # what the broker keeps free, so that a full disk can heal
+FREE_SPACE_MIN = 64 * 1024 * 1024  # the broker's reserve, which allows recovery from a full disk
 FREE_SPACE_WANTED = 1024 * 1024 * 1024  # one full segment of the default size
 SYNC_ROUNDS = 50
-SYNC_P99_SLOW_MS = 50.0  # with it, acks=all waits longer than clients expect
+SYNC_P99_SLOW_MS = 50.0  # above it, acks=all takes longer than clients expect
 NETWORK_FILE_SYSTEMS = frozenset({"nfs", "nfs4", "cifs", "smb3", "9p", "fuse.sshfs"})
 _LIBRARIES = ("crc32c", "lz4.frame", "zstandard", "cramjam", "kio", "confluent_kafka")
 
@@ -60,7 +60,7 @@ def python_version() -> Finding:
 def bytecode_cache() -> Finding:
     if sys.dont_write_bytecode:
         advice = "unset PYTHONDONTWRITEBYTECODE, or run `python -m compileall` on the installed package once"
-        return Finding("bytecode cache", "warning", "off: every start compiles the modules again", advice)
+        return Finding("bytecode cache", "warning", "off: every start compiles all modules", advice)
     return Finding("bytecode cache", "ok", "on")
 
 
@@ -77,7 +77,7 @@ def native_libraries() -> Finding:
 
 
 def etcd(settings: Settings) -> Finding:
-    """Looked for where this node would run a member."""
+    """Checks the etcd program of a node that runs an etcd member."""
     import asyncio
 
     from headrace.app.etcd.member import check_program
@@ -106,7 +106,7 @@ def open_files() -> Finding:
     if soft < OPEN_FILES_MIN:
         return Finding("open files", "problem", found, advice)
     if soft < OPEN_FILES_WANTED:
-        return Finding("open files", "warning", found, f"{advice}, if thousands of partitions or clients come")
+        return Finding("open files", "warning", found, f"{advice}, for thousands of partitions or clients")
     return Finding("open files", "ok", found)
 
 
@@ -137,29 +137,31 @@ def port(listener: Listener) -> Finding:
                 probe.bind(address)
             except OSError as error:
                 if family == socket.AF_INET6 and len(addresses) > 1:
-                    continue  # no IPv6 on this machine: the broker then listens on IPv4 alone
-                advice = f"stop what holds it (ss -ltnp), or choose another: --listen {host}:PORT"
+                    continue  # the host has no IPv6: the broker listens on IPv4 only
+                advice = f"stop the process that uses it (ss -ltnp), or use another: --listen {host}:PORT"
                 return Finding(name, "problem", f"{host}: {error.strerror}", advice)
     return Finding(name, "ok", f"free on {host}")
 
 
 def writable(directory: Path) -> Finding:
-    """Whether a node could write here; a directory that does not exist yet needs a writable parent."""
+    """Checks that a node can write to the directory, or create it in its nearest existing parent."""
     there = _nearest_existing(directory)
     if not there.is_dir():
-        return Finding("data directory", "problem", f"{there} is a file", "choose another with --data-dir")
+        return Finding("data directory", "problem", f"{there} is a file", "use another with --data-dir")
     if not os.access(there, os.W_OK | os.X_OK):
-        advice = f"give this user the right to write to {there}, or choose another with --data-dir"
-        return Finding("data directory", "problem", f"{directory} cannot be written", advice)
+        advice = f"grant this user write permission on {there}, or use another directory with --data-dir"
+        return Finding("data directory", "problem", f"{directory} is not writable", advice)
     return Finding("data directory", "ok", f"{directory}" if there == directory else f"{directory} (new)")
 
 
 def file_system(directory: Path) -> Finding:
     kind = _file_system_of(_nearest_existing(directory))
     if kind in NETWORK_FILE_SYSTEMS:
-        return Finding("file system", "warning", kind, "use a local disk: a network disk syncs slowly, or not")
+        return Finding(
+            "file system", "warning", kind, "use a local disk: fsync on network file systems is slow or unreliable"
+        )
     if kind == "tmpfs":
-        return Finding("file system", "warning", "tmpfs: lost at a reboot", "use a disk, or --memory")
+        return Finding("file system", "warning", "tmpfs: data is lost on reboot", "use a disk, or --memory")
     return Finding("file system", "ok", kind)
 
 
@@ -167,15 +169,15 @@ def free_space(directory: Path) -> Finding:
     free = shutil.disk_usage(_nearest_existing(directory)).free
     found = f"{human_bytes(free)} free"
     if free <= FREE_SPACE_MIN:
-        advice = f"free some: below {human_bytes(FREE_SPACE_MIN)} Produce is refused"
+        advice = f"free disk space: below {human_bytes(FREE_SPACE_MIN)} Produce requests are rejected"
         return Finding("disk space", "problem", found, advice)
     if free < FREE_SPACE_WANTED:
-        return Finding("disk space", "warning", found, "free some, or lower retention and segment.bytes")
+        return Finding("disk space", "warning", found, "free disk space, or lower retention and segment.bytes")
     return Finding("disk space", "ok", found)
 
 
 def sync_latency(directory: Path) -> Finding:
-    """Append and sync 4 KiB a few times, as a commit does."""
+    """Measures appends of 4 KiB with fdatasync, like a group commit."""
     times_ms = []
     with tempfile.TemporaryFile(dir=_nearest_existing(directory)) as file:
         for _ in range(SYNC_ROUNDS):
@@ -187,25 +189,26 @@ def sync_latency(directory: Path) -> Finding:
     p50, p99 = times_ms[len(times_ms) // 2], times_ms[int(len(times_ms) * 0.99)]
     found = f"p50 {p50:.2f} ms, p99 {p99:.2f} ms"
     if p99 > SYNC_P99_SLOW_MS:
-        advice = "acks=all waits for this: use a faster disk, or flush.policy=replicated with several replicas"
+        advice = "acks=all waits for fsync: use a faster disk, or flush.policy=replicated with several replicas"
         return Finding("disk sync", "warning", found, advice)
     return Finding("disk sync", "ok", found)
 
 
 def kernel_syncs(settings: Settings) -> Finding:
-    """Whether the kernel syncs logs by itself, or threads do."""
+    """Checks whether the logs are synced through io_uring or by the thread pool."""
     if not settings.flag("log.flush.io.uring.enable"):
-        return Finding("io_uring", "ok", "switched off: threads sync the logs")
+        return Finding("io_uring", "ok", "disabled; the thread pool syncs the logs")
     try:
         IoUringFsync().close()
     except OSError as error:
-        advice = "where acknowledgements should be faster, allow io_uring (kernel.io_uring_disabled, seccomp profile)"
-        return Finding("io_uring", "ok", f"not to be had, threads sync the logs: {error.strerror or error}", advice)
-    return Finding("io_uring", "ok", "the kernel syncs the logs by itself")
+        advice = "for lower latency, allow io_uring (kernel.io_uring_disabled, seccomp profile)"
+        found = f"unavailable ({error.strerror or error}); the thread pool syncs the logs"
+        return Finding("io_uring", "ok", found, advice)
+    return Finding("io_uring", "ok", "available; the logs are synced asynchronously")
 
 
 def data_directory(directory: Path, settings: Settings) -> Iterator[Finding]:
-    """What an earlier run left behind."""
+    """Checks the checkpoint files and the node ID in a data directory that exists."""
     if not directory.is_dir():
         return
     files = OsFileSystem()
@@ -214,7 +217,7 @@ def data_directory(directory: Path, settings: Settings) -> Iterator[Finding]:
         for name in (RECOVERY_POINTS, LOG_STARTS, HIGH_WATERMARKS):
             read_offsets(files, f"{directory}/{name}")
     except CorruptLog as error:
-        advice = "copy the directory away, then remove the file: it is rebuilt from the logs"
+        advice = "back up the directory, then delete the file: the next start rebuilds it from the logs"
         yield Finding("data files", "problem", str(error), advice)
         return
     if meta is None:
@@ -226,7 +229,7 @@ def data_directory(directory: Path, settings: Settings) -> Iterator[Finding]:
         return
     partitions = sum(1 for entry in directory.iterdir() if entry.is_dir() and any(entry.glob("*.log")))
     clean = clean_shutdown_epoch(files, str(directory)) is not None
-    state = "stopped cleanly" if clean else "running, or not stopped cleanly: the next start checks the tails"
+    state = "stopped cleanly" if clean else "running, or not stopped cleanly: the next start runs log recovery"
     yield Finding("data files", "ok", f"{plural(partitions, 'partition')}, {state}")
 
 

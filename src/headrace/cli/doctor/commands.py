@@ -1,6 +1,6 @@
-"""`headrace doctor`: is this machine fit to run a node, and with --url: what holds a running node up?
+"""`headrace doctor`: checks whether this host can run a node; with --url, finds the bottleneck of a running node.
 
-Says what to do where something is wrong. The rules about a running node are in `telemetry/diagnosis.py`.
+`telemetry/diagnosis.py` has the rules for a running node.
 """
 
 import time
@@ -24,7 +24,7 @@ from headrace.telemetry.prometheus import Interval, Scrape, parse
 EPILOG = examples(
     "headrace doctor",
     "headrace doctor --config headrace.yaml --json",
-    "headrace doctor --url http://localhost:8080   (what holds this node up?)",
+    "headrace doctor --url http://localhost:8080   (bottleneck of a running node)",
 )
 _MARKS = {"ok": "ok", "warning": "warning", "problem": "PROBLEM"}
 SCRAPE_SECONDS_MAX = 10.0
@@ -35,12 +35,17 @@ def doctor(
     set_: Set = None,
     data_dir: Annotated[Path | None, typer.Option("--data-dir", "-d", help="Default: the configured one.")] = None,
     url: Annotated[
-        str | None, typer.Option("--url", metavar="URL", help="Check a running node through its REST port instead.")
+        str | None,
+        typer.Option("--url", metavar="URL", help="Check a running node by its REST or metrics address instead."),
     ] = None,
-    seconds: Annotated[float, typer.Option("--seconds", min=1, max=600, help="With --url: how long to look.")] = 5.0,
+    seconds: Annotated[float, typer.Option("--seconds", min=1, max=600, help="With --url: duration.")] = 5.0,
     as_json: Json = False,
 ) -> None:
-    """Check Python, kernel, disk, limits, ports and the data directory; or a running node. Exit code 1 on problems."""
+    """Check whether this host can run a node, or with --url find the bottleneck of a running node.
+
+    Checks Python, libraries, kernel, limits, memory, ports, disk space, sync latency and the data directory, and prints
+    remedies. Exit code 1 on problems.
+    """
     if url is not None:
         findings = [Finding(*one) for one in diagnose(watched(url, seconds))]
     else:
@@ -52,7 +57,7 @@ def doctor(
         print_json([finding._asdict() for finding in findings])
     else:
         print_table(
-            ("", "check", "found", "what to do"),
+            ("", "check", "found", "remedy"),
             [(_MARKS[one.status], one.name, one.found, one.advice) for one in findings],
         )
     if any(finding.status == "problem" for finding in findings):
@@ -60,7 +65,7 @@ def doctor(
 
 
 def watched(url: str, seconds: float) -> Interval:
-    """A node's figures, twice."""
+    """Scrapes a node's metrics at the beginning and at the end of the interval."""
     before, began = _scrape(url), time.monotonic()
     time.sleep(seconds)
     after = _scrape(url)
@@ -68,20 +73,20 @@ def watched(url: str, seconds: float) -> Interval:
 
 
 def _scrape(url: str) -> Scrape:
-    import urllib.request  # half of what this command takes to start
+    import urllib.request  # half of the start time of this command
 
     where = url if url.endswith("/metrics") else f"{url.rstrip('/')}/metrics"
     if not where.startswith(("http://", "https://")):
-        fail_usage(f"{url} is no address of a node", "write http://HOST:PORT, e.g. http://localhost:8080")
+        fail_usage(f"{url} is not an HTTP URL", "use http://HOST:PORT, e.g. http://localhost:8080")
     try:
         with urllib.request.urlopen(where, timeout=SCRAPE_SECONDS_MAX) as answer:
             return parse(answer.read().decode())
     except (OSError, ValueError) as error:
-        fail(f"{where} does not respond: {error}", "is the node running, with --http or --metrics there?", UNREACHABLE)
+        fail(f"{where} does not respond: {error}", "check that the node serves --http or --metrics there", UNREACHABLE)
 
 
 def examine(settings: Settings) -> Iterator[Finding]:
-    """All findings for these settings, the cheap ones first."""
+    """Yields the findings for these settings, cheap checks first."""
     plain: list[Callable[[], Finding]] = [
         checks.python_version,
         checks.bytecode_cache,

@@ -1,4 +1,4 @@
-"""`headrace log …`: look into segment files and check them, with the broker running or not. Reads only."""
+"""`headrace log …`: dump, verify, ends. Read-only; the broker may run while `dump` and `verify` read its files."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -28,10 +28,13 @@ Paths = Annotated[
 @app.command(epilog=examples("headrace log dump data/orders-0 --deep | less"))
 def dump(
     paths: Paths,
-    deep: Annotated[bool, typer.Option("--deep", help="Every record too, decompressed.")] = False,
-    as_json_lines: Annotated[bool, typer.Option("--json", help="A JSON object a line.")] = False,
+    deep: Annotated[bool, typer.Option("--deep", help="Also print every record, decompressed.")] = False,
+    as_json_lines: Annotated[bool, typer.Option("--json", help="Print one JSON object per line.")] = False,
 ) -> None:
-    """Print the batches of segments, the entries of indexes, the rows of producer snapshots."""
+    """Print the batches of segments, the entries of indexes, and the rows of producer snapshots.
+
+    Read-only; works while a broker runs, and on Kafka's files.
+    """
     with failures_told():
         for path in _files(paths):
             if not as_json_lines:
@@ -46,10 +49,10 @@ def dump(
 @app.command(epilog=examples("headrace log verify data/"))
 def verify(
     paths: Paths,
-    deep: Annotated[bool, typer.Option("--deep", help="Decompress and read every record.")] = False,
+    deep: Annotated[bool, typer.Option("--deep", help="Also decompress and parse every record.")] = False,
     as_json_report: Json = False,
 ) -> None:
-    """Check checksums, offsets and indexes. Exit code 1 if anything is wrong."""
+    """Verify checksums, offsets, indexes, snapshots and leader epochs. Exit code 1 if a check fails."""
     from headrace.cli.log.verify import check_folder, check_segment
 
     with failures_told():
@@ -84,7 +87,7 @@ def verify(
     if problems:
         fail(
             f"{plural(len(problems), 'problem')}",
-            "the next start truncates a torn write; for anything else, copy the directory and restore it from a "
+            "the next start truncates a torn write; for any other problem, back up the directory and restore it from a "
             "replica or a backup",
         )
 
@@ -93,11 +96,11 @@ def verify(
 def ends(
     paths: Annotated[
         list[Path],
-        typer.Argument(metavar="PATH", help="Data directories of stopped brokers, or what --json wrote of them."),
+        typer.Argument(metavar="PATH", help="Data directories of stopped brokers, or files with the output of --json."),
     ],
-    as_json_lines: Annotated[bool, typer.Option("--json", help="A JSON object a line.")] = False,
+    as_json_lines: Annotated[bool, typer.Option("--json", help="Print one JSON object per line.")] = False,
 ) -> None:
-    """Print the leader epoch and the log end offset of each replica, and which replicas are behind another one."""
+    """Print the leader epoch and the log end offset of each replica, and mark replicas that are behind another one."""
     from headrace.cli.log.ends import compared, log_ends
 
     with failures_told():
@@ -151,7 +154,7 @@ def _rows(path: Path, *, deep: bool) -> Iterator[dict[str, Any]]:
 
             yield from (entry._asdict() for entry in TxnIndex(OsFileSystem(), str(path)).entries())
         case _:
-            fail(f"{path} is no .log, .index, .timeindex, .txnindex or .snapshot file", code=2)
+            fail(f"{path} is not a .log, .index, .timeindex, .txnindex or .snapshot file", code=2)
 
 
 def _index_rows(path: Path) -> Iterator[dict[str, Any]]:

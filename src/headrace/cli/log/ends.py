@@ -1,6 +1,6 @@
-"""Where the logs of data directories end: leader epoch and log end offset of each replica, with the broker stopped.
+"""Reads the leader epoch and the log end offset of each replica in the data directories of stopped brokers.
 
-Reads only. The replica with the highest leader epoch, and among these the highest log end offset, has every record that
+Read-only. The replica with the highest leader epoch, and among these the highest log end offset, has every record that
 was acknowledged by all in-sync replicas: an election chooses a replica that has them, and followers of one epoch hold
 the beginning of its leader's log.
 """
@@ -44,7 +44,10 @@ class Compared(NamedTuple):
 
 
 def log_ends(path: Path) -> Iterator[LogEnd]:
-    """Of a data directory, or of a file that has the lines of one; CorruptLog for any other file."""
+    """Yields the log ends of a data directory, or of a file with the output of --json.
+
+    Raises CorruptLog for any other file.
+    """
     if path.is_dir():
         yield from _of_directory(path)
     else:
@@ -52,7 +55,7 @@ def log_ends(path: Path) -> Iterator[LogEnd]:
 
 
 def compared(ends: Iterable[LogEnd]) -> list[Compared]:
-    """In order of topic and partition, each with whether another replica of the same topic id is ahead of it."""
+    """Returns the log ends in order of topic and partition, and whether another replica of the topic ID is ahead."""
     in_order = sorted(ends)
     newest: dict[tuple[str, int, str], tuple[int, int]] = {}
     for end in in_order:
@@ -79,25 +82,28 @@ def _of_directory(path: Path) -> Iterator[LogEnd]:
 
 
 def _end_of(folder: Path) -> tuple[int, int]:
-    """Up to the first batch of the last segment that is torn or corrupt, where a start would truncate the log."""
+    """Returns leader epoch and end offset of the log as log recovery would leave it.
+
+    The log ends before the first batch of the last segment that is torn or corrupt.
+    """
     segments = sorted(one for one in folder.glob("*.log") if one.stem.isdigit())
     end, last = 0, None
     if segments:
         end, last = int(segments[-1].stem), _last_batch(segments[-1])
         end = end if last is None else last.next_offset
     for segment in reversed(segments[:-1]):
-        # A new segment has no batch yet, and compaction may have removed all of another one.
+        # A new segment has no batch, and compaction may have removed all batches of another one.
         last = last or _last_batch(segment)
     epoch = NO_EPOCH if last is None else last.leader_epoch
     known_to = -1 if last is None else last.base_offset
-    # Compaction may have removed all batches of a later epoch: only the file knows it then. It has no checksum, and a
-    # truncation that was killed leaves rows, so a row that a batch contradicts does not count.
+    # Compaction may have removed all batches of a later epoch, which only the epoch file has then. That file has no
+    # checksum, and a truncation that was killed leaves rows, so rows that contradict a batch are ignored.
     rows = read_rows(OsFileSystem(), str(folder / EPOCHS_FILE), columns=2)
     return max((int(one) for one, start in rows if known_to < int(start) < end), default=epoch), end
 
 
 def _last_batch(segment: Path) -> BatchHeader | None:
-    """The last one before any that is torn or corrupt."""
+    """Returns the last batch before the first one that is torn or corrupt."""
     problems: list[Problem] = []
     last = None
     with mapped(segment) as data:

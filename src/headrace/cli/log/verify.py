@@ -1,7 +1,7 @@
-"""Checks the files of a partition from the outside: reads only, and shares no code with what wrote them.
+"""Verifies segments, indexes, producer snapshots and epoch files of a partition directory. Read-only.
 
-Decides what is wrong with a segment, its indexes and the small files beside it. The format is Kafka's, so the
-folder of a Kafka broker can be checked as well.
+Does not use the code that writes segments. The format is Kafka's, so the directories of a Kafka broker can be verified
+too.
 """
 
 import mmap
@@ -26,7 +26,7 @@ from headrace.storage.segment.transaction_index import TxnIndex
 
 OFFSET_ENTRY = Struct(">II")
 TIME_ENTRY = Struct(">qI")
-PROBLEMS_MAX = 100  # a file of noise has a problem in every byte; the first hundred tell the story
+PROBLEMS_MAX = 100  # a file of random bytes has a problem at every byte; the first hundred suffice
 
 
 class Problem(NamedTuple):
@@ -61,7 +61,7 @@ class SegmentReport(NamedTuple):
 
 @contextmanager
 def mapped(path: Path) -> Iterator[memoryview]:
-    """The file's bytes without reading them all; an empty file cannot be mapped."""
+    """Maps the file into memory; yields an empty view for an empty file, which cannot be mapped."""
     with path.open("rb") as file:
         if path.stat().st_size == 0:
             yield memoryview(b"")
@@ -74,7 +74,7 @@ def mapped(path: Path) -> Iterator[memoryview]:
 
 
 def walk_segment(data: memoryview, path: Path, problems: list[Problem]) -> Iterator[tuple[PositionedBatch, memoryview]]:
-    """Each whole batch with its bytes, until the end or until nothing can be made of what follows."""
+    """Yields each complete batch with its bytes, until the end, the preallocated tail or a malformed batch."""
     position = 0
     while position < len(data):
         left = len(data) - position
@@ -83,12 +83,10 @@ def walk_segment(data: memoryview, path: Path, problems: list[Problem]) -> Itera
             return
         total = header.length + LENGTH_OVERHEAD if header is not None else 0
         if header is not None and (total < HEADER_BYTES or header.magic != 2):
-            problems.append(
-                Problem(str(path), position, f"no batch begins here (length {header.length}, magic {header.magic})")
-            )
+            problems.append(Problem(str(path), position, f"not a batch (length {header.length}, magic {header.magic})"))
             return
         if header is None or total > left:
-            problems.append(Problem(str(path), position, f"torn: {left} bytes that are no whole batch"))
+            problems.append(Problem(str(path), position, f"torn write: {left} bytes of an incomplete batch"))
             return
         with data[position : position + total] as batch:
             yield PositionedBatch(position, header), batch
@@ -96,13 +94,13 @@ def walk_segment(data: memoryview, path: Path, problems: list[Problem]) -> Itera
 
 
 def _is_room(data: memoryview, position: int) -> bool:
-    """Nothing but room from here on: the log is being written, or was when its broker was killed."""
+    """Whether the rest is a preallocated tail: the log is in use, or its broker was killed."""
     length = len(data) - position
     return not len(data) % PREALLOCATION_UNIT and length <= PREALLOCATED_BYTES and data[position:] == room_of(length)
 
 
 def check_segment(path: Path, *, deep: bool) -> SegmentReport:
-    """One .log file with the indexes beside it."""
+    """Verifies a .log file and its indexes."""
     problems: list[Problem] = []
     batches: list[PositionedBatch] = []
     base_offset = int(path.stem)
@@ -125,9 +123,9 @@ def _batch_problem(
     header: BatchHeader, batch: memoryview, base_offset: int, next_offset: int, *, deep: bool
 ) -> str | None:
     if batch_crc(batch) != header.crc:
-        return f"checksum is wrong (offsets {header.base_offset} to {header.last_offset})"
+        return f"checksum mismatch (offsets {header.base_offset} to {header.last_offset})"
     if header.base_offset < base_offset or header.base_offset < next_offset:
-        return f"offset {header.base_offset} where at least {next_offset} is due"
+        return f"offset {header.base_offset}, expected at least {next_offset}"
     if header.last_offset_delta < 0 or not 0 <= header.record_count <= header.last_offset_delta + 1:
         return f"{header.record_count} records in offset range 0 to {header.last_offset_delta}"
     return _records_problem(header, batch) if deep else None
@@ -138,7 +136,7 @@ def _records_problem(header: BatchHeader, batch: memoryview) -> str | None:
     try:
         for record in iter_records(batch, header):
             if not previous < record.offset <= header.last_offset:
-                return f"record offset {record.offset} behind {previous}"
+                return f"record offset {record.offset} after {previous}, in a batch that ends at {header.last_offset}"
             previous = record.offset
     except (CorruptBatch, RequestError) as error:
         return f"records cannot be read: {error}"
@@ -146,7 +144,7 @@ def _records_problem(header: BatchHeader, batch: memoryview) -> str | None:
 
 
 def index_entries(path: Path, entry: Struct) -> tuple[list[tuple[int, int]], int]:
-    """The entries of an index, and how many bytes behind them are none. A zeroed tail was preallocated."""
+    """Returns the entries of an index, and the number of bytes after the last entry. Drops a preallocated tail."""
     data = path.read_bytes()
     whole = len(data) - len(data) % entry.size
     entries: list[tuple[int, int]] = [(first, second) for first, second in entry.iter_unpack(data[:whole])]
@@ -171,12 +169,12 @@ def _check_offset_index(path: Path, base_offset: int, batches: list[PositionedBa
             yield Problem(str(path), at, f"entry {relative}→{position} does not ascend")
         header = starts.get(position)
         if header is None:
-            yield Problem(str(path), at, f"no batch begins at byte {position} of the log")
+            yield Problem(str(path), at, f"no batch starts at byte {position} of the log")
         elif header.last_offset != base_offset + relative:
             yield Problem(
                 str(path),
                 at,
-                f"says offset {base_offset + relative}, the batch there ends at {header.last_offset}",
+                f"entry has offset {base_offset + relative}, but the batch ends at {header.last_offset}",
             )
         previous = (relative, position)
 
@@ -198,7 +196,7 @@ def _check_time_index(path: Path, base_offset: int, batches: list[PositionedBatc
         if header is None or header.last_offset < base_offset + relative:
             yield Problem(str(path), at, f"offset {base_offset + relative} is not in this segment")
         elif header.max_timestamp != timestamp:
-            yield Problem(str(path), at, f"says time {timestamp}, the batch there has {header.max_timestamp}")
+            yield Problem(str(path), at, f"entry has timestamp {timestamp}, but the batch has {header.max_timestamp}")
         previous = (timestamp, relative)
 
 
@@ -220,11 +218,11 @@ def _check_small_files(log: Path, base_offset: int) -> Iterator[Problem]:
 
 
 def check_folder(folder: Path, reports: list[SegmentReport]) -> Iterator[Problem]:
-    """What no single segment shows: gaps between them, and the files that belong to all of them."""
+    """Verifies the order of the segments, and the files that belong to the whole directory."""
     end = -1
     for report in sorted(reports, key=lambda one: one.path.name):
         if int(report.path.stem) < end:
-            yield Problem(str(report.path), None, f"begins before offset {end}, where the one before it ends")
+            yield Problem(str(report.path), None, f"starts before offset {end}, where the previous segment ends")
         end = max(end, report.next_offset)
     try:
         read_topic_id(OsFileSystem(), str(folder))
@@ -234,4 +232,4 @@ def check_folder(folder: Path, reports: list[SegmentReport]) -> Iterator[Problem
         return
     for before, after in pairwise(rows):
         if after[0] <= before[0] or after[1] <= before[1]:
-            yield Problem(str(folder / EPOCHS_FILE), None, f"epoch {after} does not ascend behind {before}")
+            yield Problem(str(folder / EPOCHS_FILE), None, f"epoch {after} does not ascend after {before}")

@@ -1,4 +1,4 @@
-"""`headrace pipeline backfill` and `retry-dead`: what lies behind a pipeline, and what it has put aside."""
+"""`headrace pipeline backfill` and `retry-dead`: process the history of topics; send dead-letter records again."""
 
 import signal
 from contextlib import closing
@@ -27,15 +27,15 @@ def backfill(
     file: File,
     bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
     start: Annotated[
-        str, typer.Option("--from", metavar="START", help="Where history begins: earliest, or offsets as JSON.")
+        str, typer.Option("--from", metavar="START", help="Start of the history: earliest, or offsets as JSON.")
     ] = "earliest",
     master: Master = None,
     remote: Remote = None,
 ) -> None:
-    """Run a pipeline over history, up to an exact offset of each partition; the stream reads from there on.
+    """Process history up to an exact offset of each partition, where the stream continues or has begun.
 
-    Of a pipeline that was never started, history ends now. Of one that was, it ends where the stream began, and the
-    stream may run meanwhile. Killed at any time, the same command goes on.
+    The history of a pipeline that was never started ends at the current end of its topics. Otherwise it ends where the
+    stream began, and the stream may run at the same time. If it was killed, run the same command again to continue.
     """
     from headrace.pipeline.state import AlreadyRunning, PipelineState, state_root
     from headrace.pipeline.supervisor import Supervisor
@@ -55,7 +55,7 @@ def backfill(
             check_backfill_apart(main, pipeline)
         state = PipelineState(pipeline.name + BACKFILL_SUFFIX, state_root()) if beside else main
         if state.read(BACKFILL) is not None and unfinished_backfill(state) is None:
-            note(f"the history of {pipeline.name} was read already; `headrace pipeline reset` forgets that")
+            note(f"the history of {pipeline.name} was already read; `headrace pipeline reset` deletes that state")
             return
         refuse_second(state)
         arguments = worker_arguments(state, definition, bootstrap, master, remote)
@@ -70,30 +70,30 @@ def backfill(
     if unfinished_backfill(state) is not None:
         note("stopped before the end; run the same command to continue")
         return
-    note(f"history is read; `headrace pipeline start {file}` continues at that offset")
+    note(f"history was read; `headrace pipeline start {file}` continues at its end")
 
 
 def retry_dead(
     file: File,
     bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
     error: Annotated[
-        str | None, typer.Option("--error", metavar="TEXT", help="Only those whose error has this.")
+        str | None, typer.Option("--error", metavar="TEXT", help="Only those whose error contains this text.")
     ] = None,
-    limit: Annotated[int | None, typer.Option("--limit", min=1, help="At most so many.")] = None,
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only show what would be sent.")] = False,
+    limit: Annotated[int | None, typer.Option("--limit", min=1, help="At most this many.")] = None,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Print their number by error only.")] = False,
     as_json: Json = False,
 ) -> None:
-    """Send dead letters again, as they were; each is sent once.
+    """Send dead-letter records again, with their key, value, headers and timestamp. Each is sent once.
 
-    They go to the pipeline's `retry_topic`. Without one they go to the partitions they came from, and all consumers of
-    these topics read them a second time.
+    They are sent to the pipeline's `retry_topic`. Without one they are sent to the partitions they came from, and all
+    consumers of these topics read them a second time.
     """
     from headrace.pipeline.dead_letters import Chosen, DeadLetters
     from headrace.pipeline.kafka_access import security_of, security_options
 
     pipeline = read_file(file)
     if pipeline.dead_letters is None:
-        fail_usage(f"{pipeline.name} has no dead letters", "configure one: `dead_letters: TOPIC`")
+        fail_usage(f"{pipeline.name} has no dead-letter topic", "configure one: `dead_letters: TOPIC`")
     security = security_of(security_options(pipeline))
     opened = DeadLetters(bootstrap, pipeline.dead_letters, security, pipeline.retry_topic)
     with failures_told(bootstrap), closing(opened) as letters:
@@ -102,10 +102,10 @@ def retry_dead(
     if as_json:
         print_json({"sent": summary.sent, "by_error": summary.by_error, "homeless": summary.homeless})
     else:
-        print_table(("error", "letters"), summary.by_error.most_common(), numbers=1)
+        print_table(("error", "records"), summary.by_error.most_common(), numbers=1)
     if not dry_run:
-        note(f"{plural(summary.sent, 'record')} sent again; {letters.ledger} remembers which")
+        note(f"{plural(summary.sent, 'record')} sent again; recorded in {letters.ledger}")
     for place, count in summary.homeless.items():
-        note(f"{plural(count, 'letter')} came from {place}, which is not there any more")
+        note(f"{plural(count, 'dead-letter record')} not sent: {place} does not exist any more")
     if summary.homeless:
         raise typer.Exit(NOT_FOUND)

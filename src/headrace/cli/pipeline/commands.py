@@ -1,4 +1,4 @@
-"""`headrace pipeline …`: init, check, run, start, stop, logs, reset. The other commands have files beside this one."""
+"""`headrace pipeline …`: init, check, run, start, stop, logs, reset. Other modules of the package have the rest."""
 
 import os
 import signal
@@ -36,14 +36,14 @@ if TYPE_CHECKING:
 
 app = typer.Typer(
     name="pipeline",
-    help="Data pipelines on Spark: from topics, through SQL or Python, to topics or tables.",
+    help="Run Spark pipelines that read topics, apply SQL or Python, and write to topics or tables.",
     no_args_is_help=True,
     epilog=EXIT_CODES_HELP,
 )
 
-# A supervisor is Python and no Spark yet: a second where nothing else runs, many on a machine that is full of work.
+# The supervisor starts before Spark does: in a second on an idle host, in many on an overloaded one.
 START_PATIENCE_S = 120.0
-LOOK_S = 0.05  # between looks at who runs it; nobody at a terminal notices
+LOOK_S = 0.05  # polling interval for the process that holds the state directory
 STOP_PATIENCE_S = 150.0
 
 
@@ -51,21 +51,22 @@ STOP_PATIENCE_S = 150.0
 def init(
     name: Annotated[str, typer.Argument(help="The pipeline's name.")],
     template: Annotated[
-        Template, typer.Option("--template", "-t", help="A file for `headrace pipeline`, or a project for Spark's own.")
+        Template,
+        typer.Option("--template", "-t", help="A pipeline file, or a project of Spark Declarative Pipelines (sdp)."),
     ] = Template.YAML,
-    force: Annotated[bool, typer.Option("--force", help="Replace what is there.")] = False,
+    force: Annotated[bool, typer.Option("--force", help="Overwrite existing files.")] = False,
 ) -> None:
-    """Write a pipeline to start from: one YAML or Python file, or a project of Spark Declarative Pipelines."""
+    """Write a pipeline template: a YAML or Python file, or a project of Spark Declarative Pipelines."""
     from headrace.pipeline.parser import NAME
 
     if template is Template.SDP and not name.isidentifier():
-        fail_usage(f"{name!r} is to be the name of a table", "use letters, digits and '_'")
+        fail_usage(f"{name!r} is not a valid table name", "use letters, digits and '_'")
     if not NAME.fullmatch(name):
-        fail_usage(f"no pipeline can be called {name!r}", "use letters, digits, '.', '_' and '-'")
+        fail_usage(f"{name!r} is not a valid pipeline name", "use letters, digits, '.', '_' and '-'")
     files = files_of(template, name)
     there = [file for file in files if file.exists()]
     if there and not force:
-        fail(f"{there[0]} is there already", "--force replaces it")
+        fail(f"{there[0]} already exists", "pass --force to overwrite it")
     with failures_told():
         for file, text in files.items():
             file.parent.mkdir(parents=True, exist_ok=True)
@@ -75,7 +76,7 @@ def init(
 
 @app.command(epilog=examples("headrace pipeline check totals.yaml"))
 def check(file: File, master: Master = None, remote: Remote = None) -> None:
-    """Plan the query without running it, and say what is wrong and where."""
+    """Plan the query without running it. Prints the columns of the sink, or the errors with their line."""
     pipeline = read_file(file)
     with failures_told(), spark_needed():
         from headrace.spark.pipeline.check import check as check_query
@@ -85,7 +86,7 @@ def check(file: File, master: Master = None, remote: Remote = None) -> None:
             planned = check_query(spark, pipeline)
             columns = [(one.name, one.dataType.simpleString()) for one in planned.output.schema]
     print_table(("column", "type"), columns)
-    note(f"{pipeline.name}: {pipeline.sink.kind} {pipeline.sink.target} gets these columns")
+    note(f"{pipeline.name}: columns of {pipeline.sink.kind} {pipeline.sink.target}")
 
 
 @app.command(epilog=examples("headrace pipeline run totals.yaml"))
@@ -96,7 +97,7 @@ def run(
     remote: Remote = None,
     take_over: TakeOver = False,
 ) -> None:
-    """Run a pipeline in the foreground; Ctrl-C ends it after the batch under way."""
+    """Run a pipeline in the foreground, and restart it when it fails. Ctrl-C stops it after the current batch."""
     from headrace.pipeline.state import AlreadyRunning, PipelineState, state_root
     from headrace.pipeline.supervisor import Supervisor
 
@@ -123,7 +124,7 @@ def start(
     remote: Remote = None,
     take_over: TakeOver = False,
 ) -> None:
-    """Keep a pipeline running in the background; it is started again when it fails."""
+    """Run a pipeline in the background, and restart it when it fails. `headrace pipeline stop` stops it."""
     from headrace.pipeline.state import PipelineState, state_root
 
     definition, pipeline = read_definition(file)
@@ -141,41 +142,41 @@ def start(
             start_new_session=True,
         )
     _wait_until_held(state, child)
-    note(f"{pipeline.name} runs as process {child.pid}; `headrace pipeline status` shows how it fares")
+    note(f"{pipeline.name} runs as process {child.pid}; `headrace pipeline status` shows its progress")
 
 
 def _wait_until_held(state: "PipelineState", child: "subprocess.Popen[bytes]") -> None:
-    """From then on a second start is refused, and `stop` knows whom to ask."""
+    """Waits until the supervisor holds the state directory: then `start` rejects a second one and `stop` finds it."""
     deadline = time.monotonic() + START_PATIENCE_S
     while state.holder() != child.pid:
         if child.poll() is not None:
-            fail(f"{state.name} ended at once", f"headrace pipeline logs {state.name}")
+            fail(f"{state.name} exited during its start", f"headrace pipeline logs {state.name}")
         if time.monotonic() > deadline:
             child.kill()
-            fail(f"{state.name} did not begin within {START_PATIENCE_S:.0f} s", f"headrace pipeline logs {state.name}")
+            fail(f"{state.name} did not start within {START_PATIENCE_S:.0f} s", f"headrace pipeline logs {state.name}")
         time.sleep(LOOK_S)
 
 
 @app.command(epilog=examples("headrace pipeline stop totals"))
 def stop(name: Name) -> None:
-    """End a pipeline after the batch under way."""
+    """Stop a pipeline after the current batch."""
     state = known_state(name)
     holder = state.holder()
     if holder is None:
-        note(f"{name} does not run")
+        note(f"{name} is not running")
         return
     os.kill(holder, signal.SIGTERM)
     deadline = time.monotonic() + STOP_PATIENCE_S
     while state.holder() is not None:
         if time.monotonic() > deadline:
-            fail(f"{name} (process {holder}) does not stop", f"headrace pipeline logs {name}")
+            fail(f"{name} (process {holder}) did not stop", f"headrace pipeline logs {name}")
         time.sleep(LOOK_S)
-    note(f"{name} has stopped")
+    note(f"{name} stopped")
 
 
 @app.command(epilog=examples("headrace pipeline logs totals --lines 100"))
-def logs(name: Name, lines: Annotated[int, typer.Option("--lines", "-n", min=1)] = 50) -> None:
-    """What a pipeline and its Spark have said."""
+def logs(name: Name, lines: Annotated[int, typer.Option("--lines", "-n", min=1, help="Number of lines.")] = 50) -> None:
+    """Print the last lines of the log of a pipeline and its Spark."""
     state = known_state(name)
     if not state.log.exists():
         raise typer.Exit(NOT_FOUND)
@@ -184,19 +185,19 @@ def logs(name: Name, lines: Annotated[int, typer.Option("--lines", "-n", min=1)]
 
 @app.command(epilog=examples("headrace pipeline reset totals --yes"))
 def reset(name: Name, yes: Annotated[bool, typer.Option("--yes", help="Do not ask for confirmation.")] = False) -> None:
-    """Forget how far a pipeline has come: it reads its sources from the beginning, and writes everything again."""
+    """Delete the checkpoint of a pipeline: all records are read and written again."""
     from headrace.pipeline.state import PipelineState
     from headrace.spark.pipeline.start_offsets import BACKFILL_SUFFIX
 
     state, beside = known_state(name), PipelineState(name + BACKFILL_SUFFIX)
     for one in (state, beside):
         if one.holder() is not None:
-            fail(f"{one.name} runs", f"headrace pipeline stop {one.name}")
-    if not yes and not typer.confirm(f"{name} will read everything again and write it a second time. Continue?"):
+            fail(f"{one.name} is running", f"headrace pipeline stop {one.name}")
+    if not yes and not typer.confirm(f"{name} will read all records again and write them a second time. Continue?"):
         raise typer.Exit(1)
     beside.forget()
     state.forget()
-    note(f"{name} starts from the beginning")
+    note(f"{name} was reset; its next start reads from the beginning")
 
 
 app.command(epilog=examples("headrace pipeline status totals --json", "headrace pipeline status --watch"))(status)

@@ -1,4 +1,4 @@
-"""What the commands of `headrace pipeline` share: their arguments, and how they find a pipeline."""
+"""Options and helpers that the commands of `headrace pipeline` share."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -15,9 +15,11 @@ if TYPE_CHECKING:
     from headrace.pipeline.state import PipelineState
     from headrace.pipeline.stored_definition import Definition
 
-File = Annotated[Path, typer.Argument(metavar="FILE", help="A pipeline: .yaml or .py")]
-Name = Annotated[str, typer.Argument(metavar="NAME", help="A pipeline that was started.")]
-Master = Annotated[str | None, typer.Option("--master", help="A Spark cluster, e.g. spark://host:7077.")]
+File = Annotated[Path, typer.Argument(metavar="FILE", help="Pipeline file: .yaml or .py.")]
+Name = Annotated[str, typer.Argument(metavar="NAME", help="Name of a pipeline that was started on this host.")]
+Master = Annotated[
+    str | None, typer.Option("--master", help="A Spark cluster, e.g. spark://host:7077. Default: this host.")
+]
 Remote = Annotated[str | None, typer.Option("--remote", help="A Spark Connect server, e.g. sc://host:15002.")]
 TakeOver = Annotated[
     bool,
@@ -40,14 +42,14 @@ def read_file(file: Path) -> "Pipeline":
 
 
 def read_definition(file: Path) -> "tuple[Definition, Pipeline]":
-    """What is to be kept of the file, and the pipeline that it is."""
+    """Returns the definition to store, and the parsed pipeline; exits with USAGE if the file is invalid."""
     from headrace.pipeline import stored_definition
     from headrace.pipeline.errors import InvalidPipelineError
 
     try:
         return stored_definition.read_definition(file)
     except InvalidPipelineError as refused:
-        fail(str(refused), "`headrace pipeline init` writes a file to start from", USAGE)
+        fail(str(refused), "`headrace pipeline init` writes a template", USAGE)
 
 
 def known_state(name: str) -> "PipelineState":
@@ -55,14 +57,14 @@ def known_state(name: str) -> "PipelineState":
 
     state = PipelineState(name)
     if not state.exists:
-        fail_not_found(f"no pipeline {name} was ever started here", "`headrace pipeline list` shows what there is")
+        fail_not_found(f"pipeline {name} was never started on this host", "`headrace pipeline list` lists pipelines")
     return state
 
 
 def refuse_second(state: "PipelineState") -> None:
-    """Before the definition of one that runs would be replaced."""
+    """Fails if the pipeline is running, before its stored definition is replaced."""
     if (holder := state.holder()) is not None:
-        fail(f"{state.name} runs already (process {holder})", f"headrace pipeline stop {state.name}")
+        fail(f"{state.name} is already running (process {holder})", f"headrace pipeline stop {state.name}")
 
 
 def worker_arguments(
@@ -74,7 +76,7 @@ def worker_arguments(
     *,
     take_over: bool = False,
 ) -> list[str]:
-    """Of a worker that runs the pipeline as it is defined now, however often it is started again."""
+    """Stores the definition and returns the arguments of a worker that runs it; restarts use the same definition."""
     from headrace.pipeline.state import state_root
     from headrace.pipeline.stored_definition import store
 
@@ -84,10 +86,10 @@ def worker_arguments(
 
 
 def exit_with(code: int, name: str) -> None:
-    """The worker's last word; what it had to say about it, it has said."""
+    """Exits with the worker's exit code; the worker has logged the reason."""
     from headrace.process.restart_policy import TAKEN_OVER
 
     if code == TAKEN_OVER:
-        fail(f"another instance of {name} has taken over", "stop that one first")
+        fail(f"another instance of {name} has taken over", "stop that instance first")
     if code:
         raise typer.Exit(code)

@@ -1,4 +1,4 @@
-"""`headrace pipeline status|list|metrics`: how pipelines fare, as a table, as plots that move, for Prometheus."""
+"""`headrace pipeline status|list|metrics`: the state of pipelines as a table, live plots, or Prometheus metrics."""
 
 import time
 from collections.abc import Sequence
@@ -37,7 +37,7 @@ def standing_of(state: "PipelineState") -> dict[str, Any]:
         remote=remote,
         ended=ended,
         newest=newest,
-        # Spark itself is still starting; if a start has failed already, no start has come so far since.
+        # Without a start time Spark is still starting, or every start since the last failure has failed.
         started_ms=run.get("started_ms", ended.at_ms if ended is not None else now_ms),
         now_ms=now_ms,
         stalled_after_ms=run.get("stalled_after_ms", 0),
@@ -57,11 +57,11 @@ def _states(name: str | None) -> list["PipelineState"]:
 
 
 def status(
-    name: Annotated[str | None, typer.Argument(metavar="NAME", help="One pipeline; all without it.")] = None,
+    name: Annotated[str | None, typer.Argument(metavar="NAME", help="Default: all pipelines.")] = None,
     as_json: Json = False,
-    watch: Annotated[bool, typer.Option("--watch", "-w", help="Keep showing it, with plots, until Ctrl-C.")] = False,
+    watch: Annotated[bool, typer.Option("--watch", "-w", help="Update until Ctrl-C, with plots.")] = False,
 ) -> None:
-    """How pipelines fare: rows, rates, lag, dead letters."""
+    """Show state, rows, rates, lag, dead-letter records and late rows of pipelines."""
     if watch:
         _watch(name)
         return
@@ -78,7 +78,7 @@ def _cells(row: dict[str, Any]) -> tuple[object, ...]:
 
 
 def list_(as_json: Json = False) -> None:
-    """The pipelines that were started on this machine."""
+    """List the pipelines that were started on this host."""
     status(None, as_json)
 
 
@@ -86,7 +86,7 @@ def list_(as_json: Json = False) -> None:
 
 
 def sparkline(values: Sequence[float], width: int = PLOT_WIDTH) -> str:
-    """One character a value, the newest last, the highest block for the largest of them."""
+    """Returns one character per value, the newest last; the highest block is the largest value."""
     shown = list(values)[-width:]
     top = max(shown, default=0)
     steps = len(BLOCKS) - 1
@@ -107,13 +107,13 @@ def _watch(name: str | None) -> None:
 
 
 def plots(rows: Sequence[tuple[dict[str, Any], list[dict[str, Any]]]]) -> "RenderableType":
-    """A block for each pipeline: its standing, and a line for each figure with its course and its newest value."""
+    """Returns a block per pipeline: its state, and a line per metric with a plot and the newest value."""
     from rich.table import Table
 
     table = Table.grid(padding=(0, 2))
     for row, recent in rows:
         progress = row["progress"] or {}
-        lag = f"lag {progress.get('lag_s', 0)} s, {progress.get('dead_letters_total', 0)} dead letters in total"
+        lag = f"lag {progress.get('lag_s', 0)} s, {progress.get('dead_letters_total', 0)} dead-letter records"
         table.add_row(row["pipeline"], _said(row), f"batch {progress.get('batch', '-')}", lag)
         for label, field in PLOTS:
             course = [float(one.get(field, 0)) for one in recent]
@@ -126,7 +126,10 @@ def plots(rows: Sequence[tuple[dict[str, Any], list[dict[str, Any]]]]) -> "Rende
 
 
 def metrics(listen: Listen = None) -> None:
-    """Every pipeline's progress and state for Prometheus: printed (for its textfile collector), or served."""
+    """Print or serve progress and state of every pipeline as Prometheus metrics.
+
+    Without --listen, prints them once, e.g. for the textfile collector of node_exporter.
+    """
     print_or_serve(_metrics_text, listen)
 
 

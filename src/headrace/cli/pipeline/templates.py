@@ -1,4 +1,4 @@
-"""What `headrace pipeline init` writes. Texts only."""
+"""Templates of `headrace pipeline init`."""
 
 from enum import StrEnum
 from pathlib import Path
@@ -57,9 +57,9 @@ def totals(orders):
 """
 
 SDP_SPEC = """\
-# Spark reads what there is, updates the tables, and ends. In this folder:
+# Spark reads the available records, updates the tables, and exits. Run it in this directory:
 #   {command}
-# The catalog must outlive the run, hence the setting; Spark does not take it from this file.
+# The setting keeps the catalog between runs; Spark does not read it from this file.
 name: {name}
 storage: file://{folder}/storage
 libraries:
@@ -74,14 +74,14 @@ from pyspark import pipelines as dp
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as f
 
-spark: SparkSession  # Spark puts it here
+spark: SparkSession  # injected by Spark
 CLUSTER = {{"kafka.bootstrap.servers": os.environ.get("HEADRACE_BOOTSTRAP", "localhost:9092")}}
 SCHEMA = "id bigint, customer string, amount double, at timestamp"
 
 
 @dp.table
 def orders() -> DataFrame:
-    # A streaming table: every run adds what has come to the topic since the last.
+    # A streaming table: every run adds the records that were produced since the previous run.
     records = spark.readStream.format("headrace").options(**CLUSTER, subscribe="orders", startingOffsets="earliest")
     decoded = records.load().select(f.from_json(f.col("value").cast("string"), SCHEMA).alias("order"))
     return decoded.select("order.*").where("id is not null")
@@ -121,4 +121,4 @@ def next_step(template: Template, name: str) -> str:
     if template is Template.SDP:
         return f"`cd {name} && {SDP_COMMAND}` runs it"
     suffix = "yaml" if template is Template.YAML else "py"
-    return f"`headrace pipeline check {name}.{suffix}` shows it"
+    return f"`headrace pipeline check {name}.{suffix}` checks it"

@@ -1,4 +1,4 @@
-"""`headrace sql`: questions to topics, their archives and lake tables."""
+"""`headrace sql`: SQL queries over topics, archives and lake tables."""
 
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -20,30 +20,35 @@ EPILOG = examples(
     'headrace sql "select * from orders join c using (id)" --table c=/lake/customers --parquet out.parquet',
     "headrace sql --stop",
 )
-# What a table on a screen is good for; JSON and Parquet have all rows.
+# Maximum rows of a printed table; JSON and Parquet have all rows.
 SHOWN_ROWS_MAX = 200
 
 
 def sql(
-    query: Annotated[str | None, typer.Argument(metavar="QUERY", help="SQL; topics are tables by their names.")] = None,
-    as_json: Json = False,
-    parquet: Annotated[Path | None, typer.Option("--parquet", metavar="FILE", help="Write the rows to a file.")] = None,
-    table: Annotated[
-        list[str] | None, typer.Option("--table", metavar="NAME=PATH", help="A Delta, Iceberg or Parquet table.")
+    query: Annotated[
+        str | None, typer.Argument(metavar="QUERY", help="SQL; every topic is a table of the same name.")
     ] = None,
-    idle: Annotated[float, typer.Option("--idle", min=1, help="Seconds until a new server ends by itself.")] = 900.0,
-    stop: Annotated[bool, typer.Option("--stop", help="End the server that waits for the next query.")] = False,
+    as_json: Json = False,
+    parquet: Annotated[
+        Path | None, typer.Option("--parquet", metavar="FILE", help="Write the rows to a Parquet file.")
+    ] = None,
+    table: Annotated[
+        list[str] | None,
+        typer.Option("--table", metavar="NAME=PATH", help="Add a Delta, Iceberg or Parquet table; repeatable."),
+    ] = None,
+    idle: Annotated[float, typer.Option("--idle", min=1, help="Idle seconds until a new server exits.")] = 900.0,
+    stop: Annotated[bool, typer.Option("--stop", help="Stop the server.")] = False,
     bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
 ) -> None:
-    """Ask topics, archives and tables. The first query starts a Spark, which stays for the next ones."""
+    """Run SQL over topics, archives and tables. The first query starts a Spark server, which later queries reuse."""
     with failures_told(bootstrap), extras_needed("queries"):
         from headrace.spark.sql import client
 
         if stop:
-            note("the SQL server has stopped" if client.stop() else "no SQL server runs")
+            note("SQL server stopped" if client.stop() else "no SQL server is running")
             return
         if query is None:
-            fail_usage("there is no query", 'headrace sql "select count(*) from orders"')
+            fail_usage("QUERY is missing", 'headrace sql "select count(*) from orders"')
         tables = {name: str(Path(place).absolute()) for name, place in parse_pairs(table or [], "c=/lake/c").items()}
         is_for_programs = as_json or parquet is not None
         try:

@@ -1,4 +1,4 @@
-"""Rows of a query as a table, JSON or Parquet, batch by batch."""
+"""Output of `headrace sql`: the rows of a query as a table, JSON or Parquet, batch by batch."""
 
 import base64
 import json
@@ -19,12 +19,12 @@ if TYPE_CHECKING:
 
     from headrace.spark.sql.client import Rows
 
-# Rows that are Python objects at one time.
+# Rows that are converted to Python objects at once.
 ROWS_AT_ONCE = 1_000
 
 
 def write_parquet(rows: "Rows", file: Path) -> None:
-    """Under its name when it is whole; a query that fails leaves what was there."""
+    """Writes a temporary file and renames it when complete; a query that fails leaves the existing file."""
     from headrace.lake.parquet import FileWriter
 
     unfinished = file.absolute().with_name(f".{file.name}.{uuid4().hex}")
@@ -40,7 +40,7 @@ def write_parquet(rows: "Rows", file: Path) -> None:
 
 
 def print_rows_as_json(rows: "Rows") -> None:
-    """One array, as `print_json` would print it."""
+    """Prints one array in the format of `print_json`."""
     separator = "[\n"
     for row in _rows(rows.reader):
         text = json.dumps(row, indent=2, ensure_ascii=False, allow_nan=False)
@@ -54,7 +54,7 @@ def print_rows(rows: "Rows") -> None:
     shown = [[_cell(value) for value in values] for values in _values(rows.reader)]
     print_table(names, shown)
     if rows.count > len(shown):
-        note(f"… and {rows.count - len(shown):,} more; --json and --parquet give all")
+        note(f"… and {rows.count - len(shown):,} more; --json and --parquet return all rows")
 
 
 def _rows(reader: "pa.RecordBatchReader") -> Iterator[dict[str, Any]]:
@@ -75,9 +75,9 @@ def _objects(column: "pa.Array") -> list[Any]:
 
     try:
         values: list[Any] = column.to_pylist()
-    except UnicodeDecodeError:  # Spark lets bytes that are no text pass for strings
+    except UnicodeDecodeError:  # Spark allows strings that are not valid UTF-8
         values = column.cast(_as_bytes(column.type)).to_pylist()
-    except (OverflowError, ValueError):  # a time that Python does not have, of the year 10000 or later
+    except (OverflowError, ValueError):  # Python has no times of the year 10000 or later
         values = column.cast(pa.string()).to_pylist()
     return values
 
@@ -97,7 +97,7 @@ def _as_bytes(kind: "pa.DataType") -> "pa.DataType":
 
 
 def plain(value: Any, kind: "pa.DataType") -> Any:
-    """As JSON has it. Bytes that are text are text; NaN and the infinities are strings, as Spark writes them."""
+    """Converts a value for JSON. Bytes that are UTF-8 become text; NaN and infinities become strings, as in Spark."""
     import pyarrow as pa
 
     match value:

@@ -132,7 +132,7 @@ def test_a_damaged_checkpoint_is_a_problem(tmp_path):
     (tmp_path / "recovery-point-offset-checkpoint").write_text("nonsense\n1\n2\n")
     (finding,) = checks.data_directory(tmp_path, Settings())
     assert finding.status == "problem"
-    assert "copy the directory away" in finding.advice
+    assert "back up the directory" in finding.advice
 
 
 def test_the_command_ends_with_one_on_problems_and_says_what_to_do(tmp_path, taken_port):

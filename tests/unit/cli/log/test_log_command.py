@@ -77,31 +77,31 @@ def test_a_flipped_bit_is_found(folder):
     path.write_bytes(data)
     result = run("verify", folder)
     assert result.exit_code == 1
-    assert "byte 0: checksum is wrong (offsets 0 to 2)" in result.stdout
+    assert "byte 0: checksum mismatch (offsets 0 to 2)" in result.stdout
     assert "1 problem" in result.stderr
 
 
 def test_a_torn_tail_is_found(folder):
     path = folder / f"{6:020d}.log"
     path.write_bytes(path.read_bytes()[:-5])
-    assert only_problem(folder).startswith("torn: ")
+    assert only_problem(folder).startswith("torn write: ")
 
 
 @pytest.mark.parametrize("noise", [b"\0" * 100, b"\xff" * 100, b"x" * 16])
 def test_noise_behind_the_last_batch_is_found(folder, noise):
     path = folder / f"{6:020d}.log"
     path.write_bytes(path.read_bytes() + noise)
-    assert only_problem(folder).startswith(("torn: ", "no batch begins here"))
+    assert only_problem(folder).startswith(("torn write: ", "not a batch"))
 
 
 def test_offsets_that_go_back_are_found(folder):
     (folder / f"{6:020d}.log").write_bytes(batch(6) + batch(6))
-    assert "offset 6 where at least 9 is due" in only_problem(folder)
+    assert "offset 6, expected at least 9" in only_problem(folder)
 
 
 def test_segments_that_overlap_are_found(folder):
     (folder / f"{8:020d}.log").write_bytes(batch(8))
-    assert "begins before offset 10" in only_problem(folder)
+    assert "starts before offset 10" in only_problem(folder)
 
 
 def test_records_that_cannot_be_read_are_found_only_when_one_looks(folder):
@@ -118,8 +118,8 @@ def test_records_that_cannot_be_read_are_found_only_when_one_looks(folder):
 @pytest.mark.parametrize(
     ("entries", "what"),
     [
-        (pack(">II", 5, 7), "no batch begins at byte 7"),
-        (pack(">II", 4, 0), "says offset 4, the batch there ends at 2"),
+        (pack(">II", 5, 7), "no batch starts at byte 7"),
+        (pack(">II", 4, 0), "entry has offset 4, but the batch ends at 2"),
         (pack(">IIB", 2, 0, 1), "1 bytes at the end are no entry"),
         (pack(">IIII", 2, 0, 2, 0), "does not ascend"),
     ],
@@ -132,7 +132,7 @@ def test_a_wrong_offset_index_is_found(folder, entries, what):
 @pytest.mark.parametrize(
     ("entries", "what"),
     [
-        (pack(">qI", 5, 5), "says time 5, the batch there has 1700000000005"),
+        (pack(">qI", 5, 5), "entry has timestamp 5, but the batch has 1700000000005"),
         (pack(">qI", 5, 99), "offset 99 is not in this segment"),
         (pack(">qIqI", 1_700_000_000_002, 2, 1, 5), "does not ascend"),
         (b"x", "1 bytes at the end are no entry"),

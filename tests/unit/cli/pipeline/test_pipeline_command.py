@@ -101,7 +101,7 @@ def test_nothing_was_ever_started_here(root: Path, capsys: pytest.CaptureFixture
     assert run(["pipeline", "list"]) == 0
     for command in (["status", "totals"], ["reset", "totals", "--yes"], ["logs", "totals"], ["stop", "totals"]):
         assert run(["pipeline", *command]) == NOT_FOUND
-        assert "no pipeline totals was ever started here" in capsys.readouterr().err
+        assert "pipeline totals was never started on this host" in capsys.readouterr().err
 
 
 def test_logs_end_with_what_was_said_last(root: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -136,7 +136,7 @@ def test_start_returns_when_the_pipeline_is_held(root: Path) -> None:
         holder = PipelineState("totals", root).holder()
         assert (code, f"totals runs as process {holder};" in said) == (0, True)
         code, said = start()
-        assert (code, f"totals runs already (process {holder})" in said) == (FAILURE, True)
+        assert (code, f"totals is already running (process {holder})" in said) == (FAILURE, True)
     finally:
         assert run(["pipeline", "stop", "totals"]) == 0
     assert PipelineState("totals", root).holder() is None
@@ -152,7 +152,7 @@ def test_a_start_that_fails_late_is_no_start(
     monkeypatch.setattr(sys, "executable", str(slow))
     assert run(["pipeline", "init", "totals"]) == 0
     assert run(["pipeline", "start", "totals.yaml", "--bootstrap", NOBODY]) == FAILURE
-    assert "totals ended at once" in capsys.readouterr().err
+    assert "totals exited during its start" in capsys.readouterr().err
 
 
 def test_watch_draws_until_it_is_interrupted(root: Path) -> None:
