@@ -1,15 +1,15 @@
 #!/bin/bash
-# Brings this checkout to the point where a task can run: scripts/bootstrap.sh run|check|test|interop|bench|uv
+# Installs what a task of the Makefile needs: scripts/bootstrap.sh run|check|test|interop|bench|uv
 #
-# Python packages go into .venv, at the versions and hashes of requirements/*.lock; nothing is installed into the
-# system's Python. Debian packages are installed only when a program is missing, as root or through sudo (which may ask
-# for a password only where somebody can type one). A second call with nothing changed costs a few milliseconds.
+# Python packages are installed into .venv, with the versions and hashes of requirements/*.lock, never into the system's
+# Python. Debian packages are installed only if a program is missing, as root or with sudo (which prompts for a password
+# only if there is a terminal). A repeated call takes a few milliseconds if nothing has changed.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 
 task=${1:?usage: bootstrap.sh run|check|test|interop|bench|uv}
 venv=.venv
-tools=.cache/tools    # uv, when the machine has none
+tools=.cache/tools    # uv, if the host has none
 
 say() { echo "bootstrap: $*" >&2; }
 die() { say "$*"; exit 1; }
@@ -28,27 +28,26 @@ can_apt() {
 
 apt_install() {
     say "installing $* (Debian)"
-    # A machine that was never updated has no package lists at all, and one that was not updated lately asks the
-    # mirror for files that are gone: so a failed install earns one update and one more try.
+    # Without package lists, or with outdated ones that name deleted files, the first attempt fails: update, and retry.
     as_root env DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends "$@" >/dev/null 2>&1 && return
     as_root apt-get update -qq >/dev/null
     as_root env DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends "$@" >/dev/null
 }
 
-# need PROGRAM PACKAGE…: the program is there afterwards, or a warning has been given (its tests then skip).
+# need PROGRAM PACKAGE…: installs the packages if the program is missing, or warns (tests that need it are skipped).
 need() {
     local program=$1; shift
     command -v "$program" >/dev/null && return
     if can_apt; then
         apt_install "$@"
     else
-        say "warning: $program is missing and cannot be installed from here; please install: $*"
+        say "warning: $program is not installed; install the packages: $*"
     fi
 }
 
 # --- Python packages -------------------------------------------------------------------------------------------
 
-# Sets $uv to a uv that works: the machine's own, or one in .cache/tools pinned by requirements/tools.lock.
+# Sets $uv to a working uv: the host's, or one in .cache/tools that requirements/tools.lock pins.
 find_uv() {
     uv=$(command -v uv || true)
     if [ -n "$uv" ] && "$uv" --version >/dev/null 2>&1; then return; fi
@@ -56,17 +55,17 @@ find_uv() {
     [ -x "$uv" ] && return
     # Debian splits ensurepip from python3: a venv with pip needs the package python3-venv.
     if ! python3 -c 'import ensurepip, venv' 2>/dev/null; then
-        can_apt || die "python3-venv is missing and cannot be installed from here: apt-get install python3-venv"
+        can_apt || die "python3-venv is not installed; run: apt-get install python3-venv"
         apt_install python3-venv
     fi
-    say "fetching uv into $tools"
+    say "installing uv into $tools"
     rm -rf "$tools"
     python3 -m venv "$tools"
     "$tools/bin/python" -m pip install --quiet --disable-pip-version-check --require-hashes -r requirements/tools.lock
 }
 
-# The Python for .venv: $PYTHON if it is given, else the system's, which distributions build optimised (a broker takes
-# an eighth more requests with Debian's than with one that was built without), else whatever uv finds.
+# The Python for .venv: $PYTHON if set; else the system's, which distributions build with optimizations (a broker serves
+# an eighth more requests with Debian's Python than with one built without them); else one that uv finds.
 chosen_python() {
     if [ -n "${PYTHON:-}" ]; then
         echo "$PYTHON"
@@ -81,8 +80,8 @@ fingerprint() {
     cat "$1" pyproject.toml | sha256sum | cut -d' ' -f1
 }
 
-# python_packages run|dev: .venv holds what that lock says, and headrace itself in editable form. The dev lock
-# contains the run lock, so a stamp for dev serves both.
+# python_packages run|dev: installs the packages of that lock and headrace in editable mode. The dev lock contains the
+# run lock, so the stamp of dev is valid for both.
 python_packages() {
     local lock=requirements/$1.lock mark wanted
     mark=$venv/.installed-$1
@@ -95,12 +94,12 @@ python_packages() {
     [ -x "$venv/bin/python" ] || "$uv" venv --quiet --python "$(chosen_python)" "$venv"
     say "installing the $1 packages into $venv"
     VIRTUAL_ENV=$PWD/$venv "$uv" pip install --quiet --compile-bytecode --require-hashes -r "$lock"
-    # Hashes and editable installs exclude each other; the build backend is in the lock, so this step fetches nothing.
+    # pip has no hashes for editable installs. The build backend is in the lock, so this step downloads nothing.
     VIRTUAL_ENV=$PWD/$venv "$uv" pip install --quiet --no-deps --no-build-isolation --offline -e .
     echo "$wanted" >"$mark"
 }
 
-# Some machines are told to write no bytecode; they read it all the same, and a node starts twice as fast with it.
+# Some hosts disable writing of bytecode but still read it, and a node starts twice as fast with it.
 compile_own_modules() {
     "$venv/bin/python" -m compileall -q src/headrace
 }
@@ -109,7 +108,7 @@ compile_own_modules() {
 
 mkdir -p .cache
 exec 9>.cache/bootstrap.lock
-flock 9    # two tasks started at once would otherwise build the same .venv together
+flock 9    # concurrent tasks must not build the same .venv
 
 case $task in
 uv)    # for scripts/lock.sh: prints the path of a uv

@@ -1,5 +1,5 @@
 #!/bin/bash
-# Every check, each one run even when an earlier one failed, so that one run shows all there is to mend.
+# Runs all checks, also after a failure, and lists those that failed.
 set -uo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 bin=.venv/bin

@@ -1,20 +1,17 @@
-"""Looks at the tree as a whole: warns of files that grew too long, fails on what must never be committed.
-
-Reads files only; decides nothing about their code, which is the linters' work.
-"""
+"""Checks the files of the repository: warns of long files, fails on lock files that name an index address."""
 
 import subprocess
 import sys
 from pathlib import Path
 
-LINES_WARN = 300  # a file above this usually holds two duties; a warning, because some tables are just long
-GENERATED = ("_pb2", "_pb2_grpc")  # nobody reads what protoc writes
-# The machine's own configuration says where packages come from: an address in a lock would overrule it.
+LINES_WARN = 300  # a longer file usually has two responsibilities; a warning only, because some tables are long
+GENERATED = ("_pb2", "_pb2_grpc")  # written by protoc
+# The host's configuration selects the package index. An address in a lock file would override it.
 ADDRESS = "://"
 
 
 def project_files() -> list[Path]:
-    """What git tracks or would track; the ignored rest is nobody's business here."""
+    """Returns the files that git tracks or would track."""
     listing = subprocess.run(
         ["git", "ls-files", "-z", "--cached", "--others", "--exclude-standard"],
         check=True,
@@ -34,7 +31,7 @@ def main() -> int:
         ):
             print(f"warning: {path} has {lines} lines, more than {LINES_WARN}")
         if path.suffix == ".lock" and ADDRESS in path.read_text():
-            print(f"error: {path} names an address; make lock writes it without")
+            print(f"error: {path} has an index address; run `make lock`")
             broken += 1
     return 1 if broken else 0
 

@@ -1,7 +1,7 @@
-"""Writes the Grafana dashboards in monitoring/grafana: panels are listed here, Grafana's boilerplate is added.
+"""Writes the Grafana dashboards in monitoring/grafana from the panels that are listed here.
 
 python scripts/dashboards.py            writes the files
-python scripts/dashboards.py --check    fails if they are not what this would write
+python scripts/dashboards.py --check    fails if the files are not up to date
 """
 
 import json

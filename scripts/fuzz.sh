@@ -1,7 +1,7 @@
 #!/bin/bash
 # Runs each fuzz target for the given number of seconds. A target is a name in the TARGETS table of a file
-# tests/fuzz/fuzz_*.py, which takes it as its first argument and hands the others to libFuzzer. What a run finds worth
-# keeping stays in .cache/fuzz, so that the next run starts from there; a crash stops everything and leaves its input there.
+# tests/fuzz/fuzz_*.py, which takes it as its first argument and passes the others to libFuzzer. The corpus is kept in
+# .cache/fuzz for the next run. A crash stops the run and leaves its input there.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 seconds=${1:?usage: fuzz.sh SECONDS}

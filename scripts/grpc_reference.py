@@ -1,4 +1,4 @@
-"""Writes docs/reference/grpc.md from the comments of the .proto: what protoc keeps of them, and nothing else.
+"""Writes docs/reference/grpc.md from the comments of the .proto file.
 
 python scripts/grpc_reference.py > docs/reference/grpc.md
 """

@@ -1,4 +1,4 @@
-"""Writes docs/reference/metrics.md from the metrics themselves.
+"""Writes docs/reference/metrics.md from the metrics catalog.
 
 python scripts/metrics_reference.py > docs/reference/metrics.md
 """

@@ -1,9 +1,8 @@
-"""Starts a node and shows it at work: what `make run` runs.
+"""The demo of `make run`: a node with synthetic orders, a Spark pipeline and a Delta archive.
 
-A node on embedded defaults, a stream of synthetic orders, a pipeline on Spark that decodes them, joins customers, sums
-in windows and puts aside what does not fit, and an archive of the orders as a Delta table. It prints how they fare and
-then what came of it. Everything runs on until Ctrl-C, or stops at once with --once. The exit code is 0, or 1 if the
-tour failed.
+The pipeline decodes orders, joins customers, computes totals in windows, and sends records that cannot be decoded to a
+dead-letter topic. The archive stores the orders in a Delta table. The demo prints their progress and the results, and
+runs until Ctrl-C; with --once it exits after the results. The exit code is 0, or 1 if the demo failed.
 """
 
 import argparse
@@ -27,21 +26,21 @@ from tour_orders import COLUMNS, DEAD, ORDERS, QUIET, TOTALS, Feeder, read_all, 
 from tour_processes import STOP_SIGNALS, Command, TourFailed, command, node
 
 PARTITIONS = 3
-# The tour talks to a node on this machine that has just said it is ready: longer means that it is stuck.
+# Timeout of a request to a local node that is ready.
 STEP_TIMEOUT_S = 20.0
-# A command is a process that has to come up first, beside whatever else the machine does.
+# Includes the start of the command's process on a busy host.
 COMMAND_TIMEOUT_S = 120.0
-# Spark takes ten seconds to start on a quiet machine, and the windows ten more to close; past this it will not come.
+# Spark starts in 10 s on an idle host, and the windows close 10 s later.
 RESULT_TIMEOUT_S = 600.0
 LOOK_S = 1.0
-# What is to be seen before the tour ends: some closed windows, some dead letters, some commits of the archive.
+# The demo shows results after this many closed windows, dead-letter records and commits of the archive.
 WINDOWS_MIN, DEAD_MIN, COMMITS_MIN = 3, 1, 2
 
 
 def main() -> int:
     arguments = parse_arguments()
     if isinstance(sys.stdout, io.TextIOWrapper):
-        sys.stdout.reconfigure(line_buffering=True)  # in step with the node's log, also into a pipe
+        sys.stdout.reconfigure(line_buffering=True)  # keeps the order with the node's log, also in a pipe
     for number in STOP_SIGNALS:
         signal.signal(number, interrupt)
     try:
@@ -56,11 +55,22 @@ def main() -> int:
 
 def parse_arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--listen", default="localhost:9092", metavar="HOST:PORT")
-    parser.add_argument("--http", default="127.0.0.1:8080", metavar="HOST:PORT")
-    parser.add_argument("--grpc", default="127.0.0.1:9090", metavar="HOST:PORT")
-    parser.add_argument("--data-dir", default="./data", metavar="DIR")
-    parser.add_argument("--once", action="store_true", help="stop after the tour")
+    parser.add_argument(
+        "--listen",
+        default="localhost:9092",
+        metavar="HOST:PORT",
+        help="address for Kafka clients (default %(default)s)",
+    )
+    parser.add_argument(
+        "--http", default="127.0.0.1:8080", metavar="HOST:PORT", help="address for REST (default %(default)s)"
+    )
+    parser.add_argument(
+        "--grpc", default="127.0.0.1:9090", metavar="HOST:PORT", help="address for gRPC (default %(default)s)"
+    )
+    parser.add_argument(
+        "--data-dir", default="./data", metavar="DIR", help="directory for partitions (default %(default)s)"
+    )
+    parser.add_argument("--once", action="store_true", help="exit after the results")
     return parser.parse_args()
 
 
@@ -77,7 +87,7 @@ def run(arguments: argparse.Namespace) -> None:
         tour.watch()
         tour.show(arguments.data_dir)
         if not arguments.once:
-            print("\nEverything runs on; Ctrl-C stops it.")
+            print("\nThe node, the pipeline and the archive keep running. Press Ctrl-C to stop.")
             tour.stay()
         print("\nstopping")
 
@@ -95,12 +105,12 @@ class Tour:
         self._progress = lake / "pipelines" / "tour" / "progress.json"
 
     def prepare(self) -> None:
-        print(f"\nheadrace is up: node process {self._ready['pid']}, Kafka protocol on {self._address}")
+        print(f"\nheadrace is running: node process {self._ready['pid']}, Kafka protocol on {self._address}")
         created = self._create_topics()
         if created:
-            shutil.rmtree(self._lake, ignore_errors=True)  # of topics that are gone
+            shutil.rmtree(self._lake, ignore_errors=True)  # files of deleted topics
         self._lake.mkdir(parents=True, exist_ok=True)
-        print(f"topics {ORDERS}, {TOTALS}, {DEAD}: {'created' if created else 'were here already'}")
+        print(f"topics {ORDERS}, {TOTALS}, {DEAD}: {'created' if created else 'already exist'}")
         words = ["--to", "delta", "--path", str(self._lake / ORDERS), "--json", COLUMNS]
         with command(
             "archive", "enable", ORDERS, *words, log=self._lake / "enable.log", environment=self._environment
@@ -123,14 +133,14 @@ class Tour:
     def start(self, running: ExitStack) -> None:
         file = write_files(self._lake)
         for words, log in (
-            # Whoever moved or removed the folder of an earlier tour meant it: its pipeline is this one's now.
+            # The directory of an earlier demo may be moved or deleted; its pipeline belongs to this one.
             (("pipeline", "run", str(file), "--take-over"), "pipeline.log"),
             (("archive", "run", "--interval", "3"), "archive.log"),
         ):
             started = command(*words, log=self._lake / log, environment=self._environment)
             self._commands.append(running.enter_context(started))
         running.enter_context(self._feeder)
-        print(f"orders come in; the pipeline {file} starts on Spark, the archive grows in {self._lake / ORDERS}\n")
+        print(f"producing orders; starting the pipeline {file} on Spark; archiving to {self._lake / ORDERS}\n")
 
     # Watching
 
@@ -157,7 +167,7 @@ class Tour:
         for one in self._commands:
             one.check()
         if self._process.poll() is not None:
-            raise TourFailed(f"the node ended with {self._process.returncode}")
+            raise TourFailed(f"the node exited with code {self._process.returncode}")
 
     def _tell(self, elapsed_s: float) -> None:
         pipeline = "Spark is starting"
@@ -165,7 +175,7 @@ class Tour:
             newest = json.loads(self._progress.read_text())
             pipeline = (
                 f"batch {newest['batch']} of {newest['rows_in']:,} rows in {newest['batch_ms']} ms, "
-                f"{newest['dead_letters']} dead, lag {newest['lag_records']:,}"
+                f"{newest['dead_letters']} dead letters, lag {newest['lag_records']:,}"
             )
         sent, commits = f"{self._feeder.sent:,}", max(self._commits(), 0)
         print(f"{elapsed_s:4.0f} s   {sent:>7} orders   pipeline: {pipeline}   archive: {commits} commits")
@@ -186,26 +196,26 @@ class Tour:
             orders[row["country"]] += row["orders"]
             totals[row["country"]] += row["total"]
         windows = len({row["since"] for row in rows})
-        print(f"\nwhat the pipeline wrote to {TOTALS}, of {windows} windows:\n")
+        print(f"\nRecords of {TOTALS}, written by the pipeline for {windows} windows:\n")
         print("  country    orders        total")
         for country in sorted(orders):
             print(f"  {country:<8} {orders[country]:>8,} {totals[country]:>12,.2f}")
-        print(f"\n{dead} orders made no sense and are in {DEAD}, each with the reason")
-        print(f"{self._feeder.sent:,} orders were sent; the archive of {ORDERS} has {self._commits()} commits")
+        print(f"\n{dead} invalid orders were routed to the dead-letter topic {DEAD}, each with the error")
+        print(f"{self._feeder.sent:,} orders were produced; the archive of {ORDERS} has {self._commits()} commits")
         self._tell_addresses(data_dir)
 
     def _tell_addresses(self, data_dir: str) -> None:
         rest, grpc = "http://{}:{}".format(*self._ready["http"]), "{}:{}".format(*self._ready["grpc"])
         print(f"""
-Try it from another terminal:
+Try it in another terminal:
   any Kafka client   bootstrap.servers={self._address}
-  headrace           .venv/bin/headrace consume {DEAD} --follow
-  SQL, all there is  .venv/bin/headrace sql "select customer, count(*), sum(amount) from {ORDERS} group by 1"
-  the archive        .venv/bin/headrace archive status
-  curl               curl {rest}/topics
-  a browser          {rest}/docs
+  command line       .venv/bin/headrace consume {DEAD} --follow
+  SQL                .venv/bin/headrace sql "select customer, count(*), sum(amount) from {ORDERS} group by 1"
+  archive            .venv/bin/headrace archive status
+  REST               curl {rest}/topics
+  REST in a browser  {rest}/docs
   gRPC               {grpc}
-The data lies in {Path(data_dir).resolve()}, tables, pipeline and logs in {self._lake}""")
+Partitions are in {Path(data_dir).resolve()}; tables, pipeline and logs are in {self._lake}""")
 
 
 if __name__ == "__main__":

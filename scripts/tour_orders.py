@@ -1,4 +1,4 @@
-"""The data of the tour: customers who order things, a stream of their orders, and what a pipeline makes of them."""
+"""The data of the demo: customers, a stream of synthetic orders, and the pipeline file."""
 
 import json
 import random
@@ -15,9 +15,9 @@ ORDERS, TOTALS, DEAD = "orders", "totals", "orders.dead"
 COLUMNS = "id bigint, customer string, amount double, at timestamp"
 COUNTRIES = {"ada": "GB", "grace": "US", "alan": "GB", "edsger": "NL", "barbara": "US", "niklaus": "CH", "radia": "US"}
 RECORDS_PER_S = 200
-POISON_SHARE = 0.01  # half of it is no JSON, the other half an order of less than nothing
+POISON_SHARE = 0.01  # half of it is not JSON, the other half has a negative amount
 TICK_S = 0.05
-# The clients' own log would repeat, twenty times a second, what the tour says once.
+# The clients would log the same errors 20 times per second.
 QUIET = {"log_level": 2}
 
 PIPELINE = """\
@@ -45,7 +45,7 @@ trigger: 1 second
 
 
 def write_files(folder: Path) -> Path:
-    """The customers as a table, and the pipeline; the latter's path."""
+    """Writes the customer table and the pipeline file; returns the path of the latter."""
     customers = folder / "customers"
     customers.mkdir(parents=True, exist_ok=True)
     names = {"customer": list(COUNTRIES), "country": list(COUNTRIES.values())}
@@ -57,7 +57,7 @@ def write_files(folder: Path) -> Path:
 
 
 class Feeder:
-    """Orders as they come in, until it is told to stop."""
+    """Produces orders in a thread until it is closed."""
 
     def __init__(self, bootstrap: str) -> None:
         self._producer = Producer({"bootstrap.servers": bootstrap, "linger.ms": 5, **QUIET})
@@ -103,8 +103,8 @@ class Feeder:
 
 
 def read_all(bootstrap: str, topic: str) -> list[bytes]:
-    """The values of every committed record that is there now."""
-    # A group id is demanded by the client even when partitions are assigned by hand and nothing is committed.
+    """Returns the values of all committed records up to the current end."""
+    # librdkafka requires a group ID even with assigned partitions and without commits.
     consumer = Consumer({"bootstrap.servers": bootstrap, "group.id": "tour", "enable.auto.commit": False, **QUIET})
     values: list[bytes] = []
     try:
@@ -112,7 +112,7 @@ def read_all(bootstrap: str, topic: str) -> list[bytes]:
         places = [TopicPartition(topic, one, 0) for one in found]
         ends = {place.partition: consumer.get_watermark_offsets(place, 10)[1] for place in places}
         consumer.assign(places)
-        # Before the first record of a partition its position is unknown, which librdkafka writes as a negative offset.
+        # librdkafka returns a negative position for a partition without a consumed record.
         while any(max(place.offset, 0) < ends[place.partition] for place in consumer.position(places)):
             message = consumer.poll(0.5)
             if message is not None and message.error() is None:

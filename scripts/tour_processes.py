@@ -1,5 +1,6 @@
-"""The processes of the tour: a node, a pipeline on Spark, an archiver. Each in a group of its own, so that Ctrl-C
-reaches the tour alone, which stops them one after the other: first those that use the node, then the node.
+"""The processes of the demo: a node, a Spark pipeline, an archiver.
+
+Each has a process group of its own, so that only the demo receives Ctrl-C. It stops the clients first, then the node.
 """
 
 import argparse
@@ -15,19 +16,19 @@ from typing import Any
 
 from headrace.config.settings import GatewaySettings, Listener, Settings, split_address
 
-# A clean stop flushes what is open, and Spark ends the batch under way; longer than this, and something holds it.
+# A clean stop flushes the logs, and Spark completes the current batch.
 STOP_TIMEOUT_S = 180.0
 STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 LOG_TAIL_LINES = 15
 
 
 class TourFailed(Exception):
-    """Something did not do what it should have."""
+    """A step of the demo failed."""
 
 
 @contextmanager
 def node(arguments: argparse.Namespace) -> Iterator[tuple[subprocess.Popen[bytes], dict[str, Any]]]:
-    """The running node and what it said when it was ready."""
+    """Starts a node; yields its process and its ready message."""
     read_end, write_end = os.pipe()
     process = subprocess.Popen(
         [
@@ -44,7 +45,7 @@ def node(arguments: argparse.Namespace) -> Iterator[tuple[subprocess.Popen[bytes
         with os.fdopen(read_end) as ready:
             line = ready.readline()
         if not line:
-            raise TourFailed("the node did not start; its message is above")
+            raise TourFailed("the node did not start; see its message above")
         yield process, json.loads(line)
     finally:
         stop(process, "the node")
@@ -60,7 +61,7 @@ def settings_json(arguments: argparse.Namespace) -> str:
 
 @contextmanager
 def command(*words: str, log: Path, environment: dict[str, str]) -> Iterator["Command"]:
-    """A `headrace …` that runs beside the tour; what it says goes to a file."""
+    """Runs a `headrace` command in the background, with its output in a file."""
     with log.open("wb") as output:
         process = subprocess.Popen(
             [sys.executable, "-m", "headrace.cli.main", *words],
@@ -81,17 +82,17 @@ class Command:
         self._process, self._name, self._log = process, name, log
 
     def check(self) -> None:
-        """TourFailed if it has ended."""
+        """Raises TourFailed if the process has exited."""
         code = self._process.poll()
         if code is not None:
             raise TourFailed(f"headrace {self._name} ended with {code}:\n{self.tail()}")
 
     def wait(self, seconds: float) -> None:
-        """TourFailed unless it ends well in time."""
+        """Waits for the process; raises TourFailed on a timeout or an exit code other than 0."""
         try:
             code = self._process.wait(seconds)
         except subprocess.TimeoutExpired:
-            raise TourFailed(f"headrace {self._name} does not end") from None
+            raise TourFailed(f"headrace {self._name} did not exit within {seconds:.0f} s") from None
         if code:
             raise TourFailed(f"headrace {self._name} ended with {code}:\n{self.tail()}")
 
@@ -101,11 +102,11 @@ class Command:
 
 
 def stop(process: subprocess.Popen[bytes], name: str) -> None:
-    """Whether it ends of itself, is asked to, or has to be killed: it is gone afterwards."""
+    """Stops the process with SIGTERM; kills it and its descendants after STOP_TIMEOUT_S."""
     if process.poll() is not None:
         return
     for number in STOP_SIGNALS:
-        signal.signal(number, signal.SIG_IGN)  # an impatient second Ctrl-C must not leave anybody behind
+        signal.signal(number, signal.SIG_IGN)  # a second Ctrl-C must not leave processes behind
     process.terminate()
     try:
         code = process.wait(STOP_TIMEOUT_S)
@@ -116,11 +117,11 @@ def stop(process: subprocess.Popen[bytes], name: str) -> None:
         process.wait()
         raise TourFailed(f"{name} did not stop within {STOP_TIMEOUT_S:.0f} s and was killed") from None
     if code not in (0, -signal.SIGTERM):
-        raise TourFailed(f"{name} ended with {code}")
+        raise TourFailed(f"{name} exited with code {code}")
 
 
 def descendants(pid: int) -> list[int]:
-    """Children and theirs: a pipeline's Spark has groups of its own, and would outlive the command that started it."""
+    """Returns all descendants. A pipeline's Spark has process groups of its own and could outlive its command."""
     found: list[int] = []
     for tasks in Path(f"/proc/{pid}/task").glob("*/children"):
         with suppress(OSError):

@@ -32,7 +32,7 @@ def test_once_shows_results_of_pipeline_and_archive_and_stops_cleanly(tmp_path: 
     assert tour.returncode == 0, tour.stderr + tour.stdout
     rows = re.findall(r"^  (CH|GB|NL|US) +([\d,]+) +([\d,.]+)$", tour.stdout, re.MULTILINE)
     assert {country for country, _, _ in rows} == {"CH", "GB", "NL", "US"}
-    assert re.search(r"^\d+ orders made no sense", tour.stdout, re.MULTILINE)
+    assert re.search(r"^\d+ invalid orders were routed to the dead-letter topic", tour.stdout, re.MULTILINE)
     assert (tmp_path / "data" / CLEAN_STOP).exists()
     assert archived_rows(tmp_path / "data-lake" / "orders") > 0
 
@@ -55,7 +55,7 @@ def test_ctrl_c_stops_everything_cleanly_even_while_it_starts(tmp_path: Path) ->
     ) as tour:
         assert tour.stdout is not None
         for line in tour.stdout:
-            if line.startswith("orders come in"):
+            if line.startswith("producing orders"):
                 break
         family = psutil.Process(tour.pid).children(recursive=True)
         tour.send_signal(signal.SIGINT)

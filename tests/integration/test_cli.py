@@ -116,7 +116,7 @@ def test_people_get_tables(cli, topic):
 
 
 def test_partitions_can_be_added_but_not_taken_away(cli, topic):
-    assert cli("topics", "add-partitions", topic, "--more", 1)[2] == f"{topic} has 3 partitions now\n"
+    assert cli("topics", "add-partitions", topic, "--more", 1)[2] == f"{topic} now has 3 partitions\n"
     assert cli("topics", "add-partitions", topic, "--total", 5)[0] == OK
     assert cli("topics", "add-partitions", topic, "--total", 2)[0] == FAILURE
     assert cli("topics", "add-partitions", "nope", "--more", 2)[0] == NOT_FOUND
