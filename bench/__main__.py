@@ -1,9 +1,9 @@
-"""The command line of the bench: what to run, how often, where the results go.
+"""Command line of the benchmark against Apache Kafka.
 
-python -m bench                            everything; writes docs/performance.md, -growth.md and their plots
-python -m bench --quick                    small counts, one round: does it all work?
-python -m bench --only produce --repeat 9  one group
-python -m bench --render A.json B.json     no measuring: pages from stored results, later files win
+python -m bench                            all cases; writes docs/performance.md, -growth.md and their plots
+python -m bench --quick                    small counts, one round: checks that all cases work
+python -m bench --only produce --repeat 9  one group of cases
+python -m bench --render A.json B.json     writes the pages from stored results; later files take precedence
 """
 
 import argparse
@@ -33,24 +33,28 @@ _KINDS: dict[str, type[Broker]] = {"kafka": Kafka, "headrace": Headrace}
 
 def _arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(
-        prog="python -m bench", description="headrace beside Apache Kafka, same clients, same run"
+        prog="python -m bench", description="Measures headrace and Apache Kafka alternately with the same clients."
     )
     names = [group.name for group in GROUPS]
-    parser.add_argument("--quick", action="store_true", help="small counts: shows that it works, not how fast")
+    parser.add_argument(
+        "--quick", action="store_true", help="small counts: checks that all cases work; the results mean nothing"
+    )
     parser.add_argument(
         "--only",
         action="append",
         choices=names,
         metavar="NAME",
-        help=f"one of {', '.join(names)}; repeatable",
+        help=f"group of cases: {', '.join(names)}; repeatable (default: all)",
     )
-    parser.add_argument("--repeat", type=int, metavar="N", help="rounds (5, quick: 1); long cases run half as many")
-    parser.add_argument("--broker", choices=list(_KINDS), help="measure this one alone, without ratios")
+    parser.add_argument(
+        "--repeat", type=int, metavar="N", help="rounds (default 5, quick: 1); long cases run half as many"
+    )
+    parser.add_argument("--broker", choices=list(_KINDS), help="measure only this broker, without ratios")
     parser.add_argument(
         "--out",
         type=Path,
         metavar="FILE",
-        help="the page (docs/performance.md; a part or quick run: .cache/bench); growing costs go beside it",
+        help="page (default docs/performance.md; partial and quick runs: .cache/bench); -growth.md is next to it",
     )
     parser.add_argument("--render", type=Path, nargs="+", metavar="JSON", help="write the pages from stored results")
     return parser.parse_args()
@@ -58,7 +62,7 @@ def _arguments() -> argparse.Namespace:
 
 def main() -> int:
     arguments = _arguments()
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # so that a terminated bench stops its brokers too
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # a terminated benchmark stops its brokers
     if arguments.render:
         runs = [Ledger.load(path) for path in arguments.render]
     else:
@@ -68,7 +72,7 @@ def main() -> int:
             print(f"bench: {failed}", file=sys.stderr)
             return 1
         except KeyboardInterrupt:
-            print("bench: stopped; nothing was left running", file=sys.stderr)
+            print("bench: interrupted; all processes were stopped", file=sys.stderr)
             return 130
     whole = bool(arguments.render) or not (arguments.quick or arguments.only or arguments.broker)
     page = arguments.out or (PAGE if whole else RESULTS / "performance.md")
@@ -78,10 +82,10 @@ def main() -> int:
 
 
 def write_pages(runs: list[Ledger], page: Path) -> Ledger:
-    """Both pages; the one of growing costs only where a run measured them. Returns everything together."""
+    """Writes both pages, that of growing costs only if a run measured them. Returns the merged ledger."""
     grown = [run for run in runs if report.has_growth(run)]
     if grown:
-        # With the machine of the runs that measured this, which need not be the last ones.
+        # The page describes the host of the runs that measured these cases, which may not be the last ones.
         report.write_growth(Ledger.of(grown), page)
         print(f"written: {report.growth_page(page)}")
     ledger = Ledger.of(runs)
@@ -111,7 +115,7 @@ def _run(plan: Plan, groups: list[Group], work: Path, ledger: Ledger) -> None:
     total = sum(group.samples(plan) for group in groups)
     with Processes() as processes, progress(total) as shown:
         bench = Bench(plan, work=work, processes=processes, ledger=ledger, progress=shown)
-        # Stored after each group: a run of most of an hour that is interrupted keeps what it has.
+        # Stored after each group, so that an interrupted run keeps its results.
         bench.run(groups, after_each=lambda: ledger.save(stored))
         shown.say(f"results: {stored}")
 

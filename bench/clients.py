@@ -95,11 +95,11 @@ class Clients:
         try:
             output, _ = client.communicate(timeout=LOAD_LIMIT_S)
         except subprocess.TimeoutExpired as expired:
-            raise BenchError("the committed offsets were never answered") from expired
+            raise BenchError("no response with the committed offsets") from expired
         finally:
             self._processes.kill(client)
         if client.returncode:
-            raise BenchError(f"the committed offsets were not answered: {tail(self._log)}")
+            raise BenchError(f"the request for committed offsets failed: {tail(self._log)}")
         return _figures(output.decode())
 
     @staticmethod
@@ -187,7 +187,7 @@ class HeldConnections:
         line = self._process.stdout.readline().decode()
         if not line:
             self._processes.kill(self._process)
-            raise BenchError("connections: the client failed before its last answer")
+            raise BenchError("connections: the client failed before its last response")
         self.figures = _figures(line)
         return self
 

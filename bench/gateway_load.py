@@ -88,7 +88,7 @@ def wrk(folder: Path, url: str, seconds: int) -> tuple[float, float]:
     rate = re.search(r"Requests/sec:\s+([\d.]+)", done.stdout)
     p99 = re.search(r"99%\s+([\d.]+)(us|ms|s|m)\b", done.stdout)
     if rate is None or p99 is None:
-        sys.exit(f"wrk said:\n{done.stdout}")
+        sys.exit(f"cannot parse the output of wrk:\n{done.stdout}")
     return float(rate[1]), float(p99[1]) * _MULTIPLIERS_MS[p99[2]]
 
 

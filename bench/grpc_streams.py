@@ -42,7 +42,7 @@ def _requests(messages: int) -> Iterator[pb.ProduceRequest]:
 def _produce(broker: Any, messages: int) -> None:
     for ack in broker.StreamProduce(_requests(messages)):
         if ack.HasField("failure"):
-            sys.exit(f"refused: {ack.failure.message}")
+            sys.exit(f"produce failed: {ack.failure.message}")
 
 
 def _consume(broker: Any, messages: int) -> None:

@@ -1,4 +1,4 @@
-"""What the person at the terminal sees while it runs: a bar on a terminal, plain lines elsewhere."""
+"""Progress output: a bar on a terminal, plain lines elsewhere."""
 
 import sys
 import time
@@ -14,13 +14,13 @@ class Progress(Protocol):
     ) -> None: ...
 
     def doing(self, what: str) -> None:
-        """Say what is going on now."""
+        """Shows the current step."""
 
     def done(self, steps: int = 1) -> None:
-        """Count finished samples."""
+        """Counts finished samples."""
 
     def say(self, line: str) -> None:
-        """Leave a line that stays."""
+        """Prints a line."""
 
 
 class PlainProgress:

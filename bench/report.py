@@ -1,4 +1,4 @@
-"""The two pages that people read: targets and every figure; how cost grows. Measures nothing."""
+"""Writes the result pages: performance.md with targets and results, performance-growth.md with growing costs."""
 
 from collections.abc import Iterable, Sequence
 from pathlib import Path
@@ -10,64 +10,64 @@ from bench.quantity import times, with_spread
 from bench.targets import TARGETS, Target, target_for
 
 _METHOD = """\
-- Both brokers run on this one machine, one node each, on free loopback ports and fresh data directories:
+- Both brokers run on this host, one node each, on free loopback ports and with fresh data directories:
   Apache Kafka as a KRaft node with the distribution's settings and JVM options (`-Xmx1G`), headrace as
   `headrace start` with its defaults.
-- **In turn.** For the cases on running brokers both are up and warm, and the same client loads one, then the
-  other; who goes first changes every round. The other cases start one broker at a time. Dirty pages are
-  written out before every sample.
-- **Ratios** are headrace ÷ Kafka, formed within each round; given are the median over the rounds and, in
-  brackets, the lowest and the highest. The machine's speed drifts, so single figures do, and ratios do less.
-- **CPU** is what the kernel counts for all threads and children of the broker (`/proc/<pid>/stat`). It is the
-  steadiest figure here: messages/s with large batches is bounded by the client, which shares the cores.
+- **Order.** For cases with running brokers, both are running and warm, and the same client loads them alternately;
+  the order changes every round. Other cases start one broker at a time. Dirty pages are written to disk before every
+  sample.
+- **Ratios** are headrace ÷ Kafka within each round. The tables have the median over the rounds and, in brackets, the
+  minimum and the maximum. The speed of the host drifts, which affects single values more than ratios.
+- **CPU** is the time that the kernel reports for all threads and children of the broker (`/proc/<pid>/stat`). It is the
+  most stable value: messages/s with large batches is limited by the client, which shares the cores.
 - **Clients.** `bench/load.c` on librdkafka (not idempotent, no compression), `bench/connections.c`,
-  `bench/members.c` and `bench/offsets.c` on bare sockets, and Kafka's own ProducerPerformance and
-  ConsumerPerformance. Topics have one replica, except in the cases on clusters.
-- **Clusters.** Three nodes of each, all six up at once on this one machine: Kafka's are broker and controller in one,
-  headrace's have an etcd member beside them, so that both lose a voter with a node. Topics have three replicas and
-  `min.insync.replicas=2`. CPU and memory are of all three nodes together, etcd included. The longest time between two
-  acks is what an idempotent producer with librdkafka's defaults sees while its leader is killed with its whole node,
-  or while one node after the other is stopped and started; each node is in sync again before the next one stops.
-- **Groups.** Every member has a connection of its own. The brokers have answered commits before, until a JVM has
-  compiled them. A rebalance is over when every member has its share of the same generation.
-- **Latency** is taken from the call of the client's produce function to the client's callback (ack), or to
-  the return from the consumer's poll (consume), of every record after the first tenth.
-- **Start to first ack** begins at the spawn of the broker's process, with a producer already knocking at the
-  port every millisecond; the first record also creates its topic.
-- **REST** is measured with `wrk` on a gateway beside a broker of its own, as `headrace start` runs them. The empty
-  handler is FastAPI's, on the same server with the same limits; both are loaded in turn.
-  A Kafka producer beside REST, its broker, the gateway and `wrk` share all cores, as they do on a small machine. The
-  same load on an empty handler, which never comes to the broker, tells how much of it is the machine's; a bare loop of
-  appends and fdatasyncs at the same rate beside REST tells how much is the disk's.
-- **Loop lag** is the lateness of a 5 ms timer in headrace's event loop, the machine's share included.
+  `bench/members.c` and `bench/offsets.c` on raw sockets, and Kafka's own ProducerPerformance and
+  ConsumerPerformance. Topics have one replica, except in the cases with clusters.
+- **Clusters.** Three nodes of each, all six running at once on this host: Kafka's are broker and controller in one
+  process, headrace's have an etcd member each, so that both lose a voter with a node. Topics have three replicas and
+  `min.insync.replicas=2`. CPU and memory are the sums of the three nodes, with etcd. The longest time between two acks
+  is measured by an idempotent producer with librdkafka's defaults while its leader is killed with its whole node, or
+  while the nodes are restarted one after the other; each node is in sync again before the next one stops.
+- **Groups.** Every member has a connection of its own. The brokers have processed commits before the measurement, until
+  a JVM has compiled that code. A rebalance ends when every member has its assignment of the same generation.
+- **Latency** is measured from the call of the client's produce function to the client's callback (ack), or to
+  the return from the consumer's poll (consume), for every record after the first tenth.
+- **Start to first ack** begins when the broker's process is spawned, while a producer tries to connect every
+  millisecond; the first record also creates its topic.
+- **REST** is measured with `wrk` on a gateway with a broker of its own, as `headrace start` runs them. The empty
+  handler is FastAPI's, on the same server with the same limits; both are loaded alternately.
+  A Kafka producer beside REST, its broker, the gateway and `wrk` share all cores, as on a small host. The same load on
+  an empty handler, which never reaches the broker, shows the host's part; a loop of appends and fdatasyncs without a
+  broker, at the same rate beside REST, shows the disk's part.
+- **Loop lag** is the delay of a 5 ms timer in headrace's event loop, including the host's part.
 """
 
-# These have a page of their own: they take the longest, and are seldom measured together with the others.
+# These groups have a page of their own, because they take longest and are seldom measured with the others.
 GROWTH = ("partitions", "connections", "log-size", "java")
 
 
 def write(ledger: Ledger, page: Path) -> None:
-    """The page of targets and figures and, beside it, its plot."""
+    """Writes the page of targets and results, and its plot next to it."""
     page.parent.mkdir(parents=True, exist_ok=True)
     ratios, growth = page.with_suffix(".svg"), growth_page(page)
     ratios.write_text(plot.ratios(ledger))
     others = [group.name for group in GROUPS if group.name not in GROWTH]
-    link = f"\n\nWhat more partitions, connections and data cost: [{growth.name}]({growth.name})."
+    link = f"\n\nCost of more partitions, connections and data: [{growth.name}]({growth.name})."
     sections = [
-        "# Performance\n\nheadrace and Apache Kafka, measured in turn by the same clients. "
+        "# Performance\n\nheadrace and Apache Kafka, measured alternately by the same clients. "
         "Written by `make bench`; do not edit by hand." + (link if growth.exists() else ""),
         f"![headrace relative to Apache Kafka]({ratios.name})",
         "## Targets\n\n" + _target_table(ledger),
         *_group_sections(ledger, others),
         *_not_measured(ledger, others),
         "## How it was measured\n\n" + _METHOD.rstrip(),
-        "## The machine\n\n" + _table(("", ""), ledger.facts.items()),
+        "## Host\n\n" + _table(("", ""), ledger.facts.items()),
     ]
     page.write_text("\n\n".join(sections) + "\n")
 
 
 def growth_page(page: Path) -> Path:
-    """Where the page of growing costs lies, beside the other one."""
+    """Returns the path of the page of growing costs."""
     return page.with_name(f"{page.stem}-growth{page.suffix}")
 
 
@@ -76,8 +76,8 @@ def has_growth(ledger: Ledger) -> bool:
 
 
 def write_growth(ledger: Ledger, page: Path) -> None:
-    """The page of growing costs and its plot, beside the other page."""
-    assert has_growth(ledger), "a page that is there is not replaced by an empty one"
+    """Writes the page of growing costs and its plot."""
+    assert has_growth(ledger), "an existing page is not replaced by an empty one"
     target = growth_page(page)
     target.parent.mkdir(parents=True, exist_ok=True)
     picture = target.with_suffix(".svg")
@@ -86,20 +86,20 @@ def write_growth(ledger: Ledger, page: Path) -> None:
     missing = [f"`{name}`" for name in GROWTH if name not in measured]
     sections = [
         "# How cost grows\n\nAgainst partitions, connections and the size of the log, and by Kafka's own tools: "
-        "headrace and Apache Kafka, measured in turn by the same clients. Written by `make bench`; do not edit by "
-        f"hand. [The other figures]({page.name}) tell how they are taken; machine and run of these are described at "
-        "the end, and may be others.",
+        "headrace and Apache Kafka, measured alternately by the same clients. Written by `make bench`; do not edit by "
+        f"hand. [The other page]({page.name}) describes the method. The host and the run of these results are "
+        "described at the end, and may differ.",
         f"![cost against partitions, connections and log size]({picture.name})",
         *([f"Not in this run: {', '.join(missing)}."] if missing else []),
         *_group_sections(ledger, GROWTH),
         *_not_measured(ledger, GROWTH),
-        "## The machine\n\n" + _table(("", ""), ledger.facts.items()),
+        "## Host\n\n" + _table(("", ""), ledger.facts.items()),
     ]
     target.write_text("\n\n".join(sections) + "\n")
 
 
 def summary(ledger: Ledger) -> str:
-    """The targets as plain lines for a terminal."""
+    """Returns the targets as lines of text for a terminal."""
     lines = []
     for target in TARGETS:
         if target.measured(ledger) is not None:
@@ -170,7 +170,7 @@ def _not_measured(ledger: Ledger, names: Sequence[str]) -> Iterable[str]:
         for broker, reason in brokers.items()
     ]
     if rows:
-        yield "## Not measured\n\n" + _table(("case", "broker", "why"), rows)
+        yield "## Not measured\n\n" + _table(("case", "broker", "reason"), rows)
 
 
 def _table(head: tuple[str, ...], rows: Iterable[tuple[str, ...]]) -> str:

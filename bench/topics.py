@@ -88,7 +88,7 @@ def wait_for_leader_other_than(gone: int, bootstrap: str, name: str) -> None:
     deadline = time.monotonic() + ADMIN_TIMEOUT_S
     while leader(bootstrap, name) in (gone, -1):
         if time.monotonic() > deadline:
-            raise BenchError(f"topic {name}: nobody took over from node {gone} for {ADMIN_TIMEOUT_S:.0f} s")
+            raise BenchError(f"topic {name}: no new leader {ADMIN_TIMEOUT_S:.0f} s after node {gone} stopped")
         time.sleep(_POLL_S)
 
 
@@ -119,7 +119,7 @@ def serves(bootstrap: str, api_key: int) -> bool:
             (length,) = struct.unpack(">i", reader.read(4))
             body = reader.read(length)
     except (OSError, struct.error) as failed:
-        raise BenchError(f"{bootstrap} does not answer ApiVersions: {failed}") from failed
+        raise BenchError(f"{bootstrap} does not respond to ApiVersions: {failed}") from failed
     _, _, count = struct.unpack_from(">ihi", body)
     keys = (struct.unpack_from(">h", body, 10 + 6 * i)[0] for i in range(count))
     return api_key in keys
