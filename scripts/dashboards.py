@@ -52,13 +52,13 @@ NODE = Dashboard(
     "headrace-node",
     "headrace: nodes",
     {
-        "Is everything there?": [
-            stat("Processes that are down", f"count(headrace_part_up{{{ON}}} == 0) or vector(0)"),
+        "Cluster health": [
+            stat("Processes down", f"count(headrace_part_up{{{ON}}} == 0) or vector(0)"),
             stat("Offline partitions (no leader)", f"sum(headrace_offline_partitions{{{ON}}})"),
-            stat("Partitions that reject acks=all", f"sum(headrace_partitions_under_min_isr{{{ON}}})"),
+            stat("Partitions below min ISR", f"sum(headrace_partitions_under_min_isr{{{ON}}})"),
             stat("Under-replicated partitions", f"sum(headrace_partitions_under_replicated{{{ON}}})"),
             stat("Offline replicas", f"sum(headrace_offline_replicas{{{ON}}})"),
-            stat("Brokers alive", f"max(headrace_cluster_brokers{{{ON}}})"),
+            stat("Registered brokers", f"max(headrace_cluster_brokers{{{ON}}})"),
             stat("Brokers without metadata store", f"count(headrace_metadata_store_up{{{ON}}} == 0) or vector(0)"),
         ],
         "Traffic": [
@@ -73,19 +73,19 @@ NODE = Dashboard(
             ),
             Panel("Requests by API", "ops", {"{{api}}": rate("headrace_request_duration_seconds_count", "api")}),
             Panel("Produce", "s", both("headrace_request_duration_seconds", f'{ON},api="Produce"')),
-            Panel("Refusals", "ops", {"{{api}} {{error}}": rate("headrace_request_errors_total", "api, error")}),
+            Panel("Error responses", "ops", {"{{api}} {{error}}": rate("headrace_request_errors_total", "api, error")}),
             Panel("Connections", "short", {"{{instance}}": total("headrace_connections")}),
         ],
         "Limits": [
             Panel("Disk sync", "s", both("headrace_sync_duration_seconds")),
             Panel(
-                "Loop lag, p99",
+                "Event-loop lag, p99",
                 "s",
                 {"{{instance}} {{part}}": quantile(0.99, "headrace_loop_lag_seconds", "instance, part")},
             ),
             Panel("CPU", "percentunit", {"{{instance}} {{part}}": rate("process_cpu_seconds_total", "instance, part")}),
             Panel(
-                "Waiting for a core",
+                "CPU run-queue wait",
                 "percentunit",
                 {"{{instance}} {{part}}": rate("headrace_process_cpu_wait_seconds_total", "instance, part")},
             ),
@@ -93,7 +93,7 @@ NODE = Dashboard(
                 "Memory", "bytes", {"{{instance}} {{part}}": total("process_resident_memory_bytes", "instance, part")}
             ),
             Panel(
-                "Parked requests",
+                "Requests in purgatory",
                 "short",
                 {
                     "produce {{instance}}": total("headrace_produce_purgatory_requests"),
@@ -118,9 +118,9 @@ NODE = Dashboard(
             ),
         ],
         "Replication": [
-            Panel("Slowest replica", "short", {"{{instance}}": total("headrace_replica_lag_records_max")}),
+            Panel("Maximum replica lag", "short", {"{{instance}}": total("headrace_replica_lag_records_max")}),
             Panel(
-                "Changes of ISRs",
+                "ISR changes",
                 "ops",
                 {"{{change}} {{instance}}": rate("headrace_isr_changes_total", "change, instance")},
             ),
@@ -168,7 +168,7 @@ TOPICS = Dashboard(
         "Transactions": [
             Panel("By state", "short", {"{{state}}": total("headrace_transactions", "state")}),
             Panel(
-                "Oldest open one",
+                "Oldest open transaction",
                 "s",
                 {"{{instance}}": f"max by (instance) (headrace_transaction_oldest_open_seconds{{{ON}}})"},
             ),
@@ -191,9 +191,9 @@ GATEWAY = Dashboard(
                 "s",
                 {"{{method}} {{route}}": quantile(0.99, "headrace_http_request_duration_seconds", "method, route")},
             ),
-            Panel("Under way", "short", {"{{instance}}": total("headrace_http_requests_under_way")}),
+            Panel("Requests in flight", "short", {"{{instance}}": total("headrace_http_requests_under_way")}),
             Panel("Event streams", "short", {"{{instance}}": total("headrace_http_event_streams")}),
-            Panel("Consumers over HTTP", "short", {"{{instance}}": total("headrace_http_consumers")}),
+            Panel("REST consumers", "short", {"{{instance}}": total("headrace_http_consumers")}),
         ],
         "gRPC": [
             Panel("Calls by code", "ops", {"{{code}}": rate("headrace_grpc_calls_total", "code")}),
@@ -202,23 +202,23 @@ GATEWAY = Dashboard(
             ),
             Panel("Open calls and streams", "short", {"{{method}}": total("headrace_grpc_calls_under_way", "method")}),
         ],
-        "Behind them": [
+        "Upstream": [
             Panel(
-                "Waiting for the broker",
+                "Messages waiting for the broker",
                 "short",
                 {"{{part}} {{instance}}": total("headrace_upstream_waiting_messages", "part, instance")},
             ),
         ],
     },
 )
-# These are scraped from wherever the pipelines and the archiver run: they have no node, so none is chosen.
+# Pipelines and archivers are scraped where they run. They have no node, so the dashboard has no instance variable.
 PIPELINES = Dashboard(
     "headrace-pipelines",
     "headrace: pipelines and archives",
     {
         "Pipelines": [
             stat("Stalled", 'sum(headrace_pipeline_state{state="stalled"})'),
-            stat("Failed, fenced or starting again", 'sum(headrace_pipeline_state{state=~"failed|fenced|restarting"})'),
+            stat("Failed, fenced or restarting", 'sum(headrace_pipeline_state{state=~"failed|fenced|restarting"})'),
             stat("Running", 'sum(headrace_pipeline_state{state="running"})'),
             Panel("Lag in seconds", "s", {"{{pipeline}}": "headrace_pipeline_lag_seconds"}),
             Panel("Lag", "short", {"{{pipeline}}": "headrace_pipeline_lag_records"}),
@@ -227,9 +227,9 @@ PIPELINES = Dashboard(
             Panel(
                 "Rows written", "ops", {"{{pipeline}}": rate("headrace_pipeline_rows_written_total", "pipeline", "")}
             ),
-            Panel("Time of a batch", "s", {"{{pipeline}}": "headrace_pipeline_batch_seconds"}),
+            Panel("Batch duration", "s", {"{{pipeline}}": "headrace_pipeline_batch_seconds"}),
             Panel(
-                "Did not fit",
+                "Dead-letter records and late rows",
                 "ops",
                 {
                     "dead letters {{pipeline}}": rate("headrace_pipeline_dead_letters_total", "pipeline", ""),
@@ -237,12 +237,12 @@ PIPELINES = Dashboard(
                 },
             ),
             Panel("State", "short", {"{{pipeline}}": "headrace_pipeline_state_rows"}),
-            Panel("Memory of state", "bytes", {"{{pipeline}}": "headrace_pipeline_state_bytes"}),
+            Panel("State memory", "bytes", {"{{pipeline}}": "headrace_pipeline_state_bytes"}),
         ],
         "Archives": [
-            Panel("Waiting", "short", {"{{topic}}": total("headrace_archive_lag_records", "topic", "")}),
-            Panel("Archived", "ops", {"{{topic}}": rate("headrace_archive_offset", "topic", "")}),
-            Panel("Lost", "short", {"{{topic}}": total("headrace_archive_lost_total", "topic", "")}),
+            Panel("Lag", "short", {"{{topic}}": total("headrace_archive_lag_records", "topic", "")}),
+            Panel("Archived records", "ops", {"{{topic}}": rate("headrace_archive_offset", "topic", "")}),
+            Panel("Lost records", "short", {"{{topic}}": total("headrace_archive_lost_total", "topic", "")}),
             Panel("Live files", "short", {"{{topic}}": "headrace_archive_files"}),
             Panel("Commits", "ops", {"{{topic}}": rate("headrace_archive_commits_total", "topic", "")}),
         ],
