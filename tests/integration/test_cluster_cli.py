@@ -124,7 +124,7 @@ def test_a_cluster_with_etcd_survives_the_death_of_everybody(tmp_path: Path, bas
         assert headrace("produce", "t", "before", *up.bootstrap).returncode == 0
         refused = headrace("cluster", "remove", "1", "--dir", up.folder, "--yes", *up.bootstrap)
         assert refused.returncode == 1
-        assert "an etcd member runs beside broker 1" in refused.stderr
+        assert "broker 1 cannot be removed, because an etcd member runs with it" in refused.stderr
         for pid in up.pids:
             os.kill(pid, signal.SIGKILL)
         for number in (1, 2, 3):

@@ -146,7 +146,7 @@ def test_whoever_dies_midway_leaves_all_of_a_handful_or_nothing(stage, monkeypat
         try:
             producer.commit_transaction(WAIT_S)
         except Exception as error:
-            raise RetryFailed(f"{so_far} dead letters were sent, then: {error}") from error
+            raise RetryFailed(f"{so_far} dead letters were sent before the error: {error}") from error
 
     changed = send_until_replaced if step == "_produce" else replaced_before_the_commit
     monkeypatch.setattr(DeadLetters, "_send", changed)

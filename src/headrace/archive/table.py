@@ -57,7 +57,9 @@ class Coverage:
         try:
             return cls(*(_loaded(notes[name]) for name in ("from", "until", "lost")))
         except (KeyError, TypeError, ValueError, AttributeError):
-            raise InvalidConfig(f"the table's last commit has {dict(notes)!r}, which no archive would") from None
+            raise InvalidConfig(
+                f"the metadata {dict(notes)!r} of the table's last commit was not written by an archive"
+            ) from None
 
 
 def _dumped(numbers: Mapping[int, int]) -> str:
@@ -106,7 +108,7 @@ class ArchiveTable:
     def _refuse_foreign(self, files: Sequence[str]) -> None:
         if files:
             raise InvalidConfig(
-                f"{self.location} holds rows that are not of the topic {self.settings.topic} as it is now (was it "
+                f"{self.location} has rows that are not of the current topic {self.settings.topic} (was it "
                 "deleted and re-created?); archive it to another path"
             )
 
@@ -119,7 +121,7 @@ class ArchiveTable:
         # Maintenance refreshes the table too, so it may already include a concurrent commit, which the table would then
         # not report as a conflict.
         if self._table.last_batch(self.settings.owner) != number - 1:
-            raise CommitConflict(f"{self.location}: commit {number} is there already")
+            raise CommitConflict(f"{self.location}: commit {number} already exists")
         notes = {NOTES_TOPIC: self.settings.topic, **coverage.to_notes()}
         self._table.add(files, Batch(self.settings.owner, number, notes))
 

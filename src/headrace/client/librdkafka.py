@@ -57,7 +57,7 @@ def check_reachable(bootstrap: str, timeout_s: float) -> None:
         try:
             socket.create_connection((host, port), timeout=timeout_s).close()
         except OSError as error:
-            reason = "no answer" if isinstance(error, TimeoutError) else (error.strerror or str(error))
+            reason = "no response" if isinstance(error, TimeoutError) else (error.strerror or str(error))
             failures.append(f"{host}:{port} ({reason})")
         else:
             return

@@ -232,7 +232,9 @@ class Registry:
         except HTTPError as error:
             if error.code == 404:
                 raise UnknownSchema(f"the registry {self.url} has no {what}") from error
-            raise RegistryUnreachable(f"the registry {self.url} answered {error.code} for {what}") from error
+            raise RegistryUnreachable(
+                f"the registry {self.url} returned HTTP status {error.code} for {what}"
+            ) from error
         except (OSError, HTTPException) as error:
             raise RegistryUnreachable(f"the registry {self.url} cannot be reached: {error}") from error
         except (ValueError, KeyError, TypeError, AttributeError) as error:

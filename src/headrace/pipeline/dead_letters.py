@@ -261,8 +261,8 @@ class DeadLetters:
             producer.commit_transaction(WAIT_S)
         except KafkaException as error:
             raise RetryFailed(
-                f"{sent} dead letters were sent, then: {error.args[0].str()}. Nothing else was; run it again for"
-                f" the rest"
+                f"{sent} dead letters were sent before the error: {error.args[0].str()}. Run the command again to send"
+                " the rest"
             ) from error
 
     @staticmethod

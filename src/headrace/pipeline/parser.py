@@ -120,7 +120,7 @@ class _Reader:
     def pipeline(self, top: Section, function: Callable[..., Any] | None) -> Pipeline:
         name = top.required_text("pipeline")
         if name and not NAME.fullmatch(name):
-            top.problem(f"a pipeline's name has letters, digits, '.', '_' and '-', not {name!r}", key="pipeline")
+            top.problem(f"invalid pipeline name {name!r}; use letters, digits, '.', '_' and '-'", key="pipeline")
         sources = self._sources(top)
         sql = top.text("sql") if function is None else None
         if sql is None and function is None:
@@ -147,40 +147,43 @@ class _Reader:
         """Returns the default query without `sql`: all rows of the only source."""
         if len(sources) == 1:
             return f"select * from {sources[0].name}"
-        top.problem("a pipeline with several sources needs `sql`")
+        top.problem("a pipeline with several sources requires `sql`")
         return None
 
     @staticmethod
     def _check_together(top: Section, pipeline: Pipeline) -> None:
         if pipeline.sources and not pipeline.streams:
-            top.problem("at least one source must be a topic: tables alone never change", key="sources")
+            top.problem("at least one source must be a topic", key="sources")
         read = {topic for source in pipeline.sources for topic in source.topics}
         written = pipeline.sink.target if pipeline.sink.kind is SinkKind.TOPIC else None
         if written in read:
-            top.problem(f"{written} is both read and written: the pipeline would feed itself for ever", key="sink")
+            top.problem(
+                f"{written} is both a source and the sink: the pipeline would process its own output", key="sink"
+            )
         if pipeline.dead_letters in read:
             top.problem(
                 f"{pipeline.dead_letters} is a source: its dead letters would be read again", key="dead_letters"
             )
         if pipeline.retry_topic is not None and pipeline.dead_letters is None:
-            top.problem("retry_topic needs `dead_letters`: it receives the retried ones", key="retry_topic")
+            top.problem("retry_topic requires `dead_letters`", key="retry_topic")
         if pipeline.retry_topic is not None and pipeline.retry_topic in {*read, written, pipeline.dead_letters}:
             top.problem(
-                f"{pipeline.retry_topic} has another duty: retry_topic is a topic of its own", key="retry_topic"
+                f"retry_topic {pipeline.retry_topic} must differ from sources, sink and `dead_letters`",
+                key="retry_topic",
             )
 
     def _sources(self, top: Section) -> tuple[Source, ...]:
         section = top.section("sources", "sources")
         if section is None:
-            top.problem("a pipeline needs sources: at least one topic to read")
+            top.problem("`sources` is required, with at least one topic")
             return ()
         names = section.names()
         if not names:
-            section.problem("sources is empty: name at least one topic")
+            section.problem("`sources` is empty: add at least one topic")
         sources = []
         for name in names:
             if not SOURCE_NAME.fullmatch(name):
-                section.problem(f"SQL cannot name a source {name!r}; use letters, digits and '_'", key=name)
+                section.problem(f"invalid source name {name!r}; use letters, digits and '_'", key=name)
             one = section.section(name, f"source {name}")
             if one is not None:
                 sources.append(self._source(name, one))

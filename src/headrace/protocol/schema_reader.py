@@ -114,7 +114,7 @@ def _compile_field(message: str, field: FieldSchema, newest_fields: Mapping[str,
         return _compile_lifted(field, newest_fields[lifted[0]], lifted[1])
     newest = newest_fields.get(field.name)
     if newest is None:
-        raise TypeError(f"{message}.{field.name} has no place in the newest version")
+        raise TypeError(f"{message}.{field.name} has no field in the newest version")
     if field.struct is None:
         read, bytes_min, weight = _PRIMITIVES[field.kind]
         if field.nullable and not field.is_array:

@@ -151,7 +151,7 @@ def produced_batch(records: memoryview) -> BatchHeader:
         raise CorruptBatch(f"unknown record format v{header.magic}")
     total = header.length + LENGTH_OVERHEAD
     if total < HEADER_BYTES or total > size:
-        raise CorruptBatch(f"the batch says {total} bytes, the request holds {size}")
+        raise CorruptBatch(f"the batch header has a length of {total} bytes, but the request has {size}")
     if total != size:
         raise InvalidRecord("a Produce holds exactly one batch for a partition")
     if header.crc != crc32c(records[CRC_START:]):
@@ -196,7 +196,7 @@ def walk(buffer: memoryview | bytes) -> Iterator[tuple[int, BatchHeader]]:
         header = parse_header(buffer, position)
         total = header.length + LENGTH_OVERHEAD
         if total < HEADER_BYTES:
-            raise CorruptBatch(f"a batch at byte {position} says it has {total} bytes")
+            raise CorruptBatch(f"invalid length {total} of the batch at byte {position}")
         if position + total > size:
             return
         yield position, header

@@ -93,7 +93,7 @@ def checked_header(batch: Buffer, header: BatchHeader | None = None) -> BatchHea
     if header.magic != FORMAT_VERSION:
         raise CorruptBatch(f"records of format v{header.magic} cannot be read")
     if header.total_bytes != size:
-        raise CorruptBatch(f"the batch says {header.total_bytes} bytes, the buffer holds {size}")
+        raise CorruptBatch(f"the batch header has a length of {header.total_bytes} bytes, but the buffer has {size}")
     return header
 
 
@@ -213,7 +213,7 @@ def headers_of(section: bytes, position: int, end: int) -> Headers:
     except IndexError:
         raise CorruptBatch("the records end inside a header") from None
     if position != end:
-        raise CorruptBatch(f"a record says that it ends at byte {end}, its headers end at {position}")
+        raise CorruptBatch(f"a record has its end at byte {end}, but its headers end at {position}")
     return tuple(headers)
 
 

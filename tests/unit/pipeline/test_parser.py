@@ -74,7 +74,7 @@ def test_a_schema_may_stand_in_a_file_beside_the_pipeline(tmp_path: Path) -> Non
         (("format: json", "format: json\n    registry: localhost:8081"), 6, "such as http://localhost:8081"),
         (("format: json", "format: csv\n    registry: http://localhost:8081"), 6, "a registry supports Avro"),
         (("at 10 seconds", "10 seconds"), 7, "a column and a delay"),
-        (("  topic: totals", "  topic: orders"), 14, "feed itself"),
+        (("  topic: totals", "  topic: orders"), 14, "process its own output"),
         (("dead_letters: orders.dead", "dead_letters: orders"), 17, "would be read again"),
         (("dead_letters: orders.dead", "retry_topic: orders.retry"), 17, "needs `dead_letters`"),
         (("output_mode: update", "output_mode: update\nretry_topic: orders.dead"), 19, "a topic of its own"),

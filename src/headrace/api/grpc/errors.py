@@ -150,7 +150,7 @@ def failed(error: BaseException) -> RpcError:
             return failed(_first(error))
         # Raised by a write to a client that has cancelled the call or closed the connection.
         case grpc.aio.InternalError():
-            return RpcError(Status.CANCELLED, "CLIENT_GONE", "the client is gone")
+            return RpcError(Status.CANCELLED, "CLIENT_GONE", "the client has disconnected")
         case _:
             log.error("Unexpected %s", type(error).__name__, exc_info=error)
             return RpcError(Status.INTERNAL, "BUG", f"Internal error ({type(error).__name__}). See the server log.")

@@ -130,8 +130,8 @@ def _add_handlers(app: FastAPI) -> None:
 
 
 _HTTP_DETAILS = {
-    404: "there is nothing at this path; /docs shows what there is",
-    405: "this path exists, but not with this method; /docs shows what there is",
+    404: "there is nothing at this path; /docs lists all paths",
+    405: "this path does not support this method; /docs lists all paths",
 }
 
 

@@ -192,7 +192,7 @@ async def _next_part(receive: Receive, silence_s: float) -> Message:
         async with asyncio.timeout(silence_s):
             message = await receive()
     except TimeoutError:
-        raise Problem(408, f"nothing more of the body came for {silence_s:.0f} s") from None
+        raise Problem(408, f"no bytes of the body were received for {silence_s:.0f} s") from None
     if message["type"] == "http.disconnect":
         raise Disconnected
     return message
@@ -290,7 +290,7 @@ def check_not_pipelined(scope: Scope) -> None:
     if scope.get(_PIPELINED):
         raise Problem(
             409,
-            "this request came before the response to the one before it was sent, so it cannot acknowledge it: "
+            "this request was received before the response to the previous one was sent, so it cannot acknowledge it: "
             "wait for each response of a consumer",
         )
 

@@ -134,7 +134,7 @@ async def blocking(client: ApiClients, call: Callable[[], Value]) -> Value:
         except BrokerUnreachable:
             raise
         except OSError as error:  # an unresponsive broker, or a connection reset
-            raise UnknownOutcomeError(f"the broker did not answer ({error.strerror or error})") from error
+            raise UnknownOutcomeError(f"the broker did not respond ({error.strerror or error})") from error
         except KafkaException as error:
             if error.args and isinstance(error.args[0], KafkaError):
                 raise from_kafka_error(error.args[0]) from error

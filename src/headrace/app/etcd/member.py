@@ -278,8 +278,8 @@ def _log_election_cap(settings: Settings) -> None:
     requested_ms, (heartbeat_ms, election_ms) = requested_election_ms(settings), timers_ms(settings)
     if election_ms < requested_ms:
         log.info(
-            "etcd gets an election timeout of %d ms and heartbeats of %d ms; raft.* asks for %d ms, which the cap for"
-            " fast failover does not allow: raise etcd.election_timeout_cap_ms on a slow network or disk",
+            "etcd uses an election timeout of %d ms and heartbeats of %d ms; raft.* requests %d ms, which is above"
+            " etcd.election_timeout_cap_ms: raise that limit on a slow network or disk",
             election_ms,
             heartbeat_ms,
             requested_ms,

@@ -107,8 +107,8 @@ def check_removable(directory: str, node_id: int) -> None:
     state = read_state(directory)
     if state is not None and node_id in state.etcd:
         raise NotRunning(
-            f"an etcd member runs beside broker {node_id}, and goes with it: the cluster of {directory} keeps broker "
-            f"{' and '.join(str(one) for one in state.etcd)}"
+            f"broker {node_id} cannot be removed, because an etcd member runs with it; the cluster of {directory} "
+            f"keeps broker {' and '.join(str(one) for one in state.etcd)}"
         )
 
 

@@ -34,7 +34,7 @@ class IsolationMonitor:
         self._looking: asyncio.Task[None] | None = None
 
     def start(self) -> None:
-        self._looking = asyncio.create_task(self._look(), name="left out")
+        self._looking = asyncio.create_task(self._look(), name="isolation monitor")
 
     async def stop(self) -> None:
         if self._looking is not None:

@@ -62,7 +62,7 @@ class CoordinatorLoader:
         if end is None:
             raise corruption
         log.critical(
-            "%s: offsets %d to %d are corrupt, and no other replica has them; their records are left out. "
+            "%s: offsets %d to %d are corrupt, and no other replica has them; their records are skipped. "
             "Offsets that were committed in them are lost: %s",
             self._partition,
             self._offset,

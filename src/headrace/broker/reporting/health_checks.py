@@ -49,7 +49,7 @@ def _disk(broker: "Broker") -> Check:
     free, reserve = broker.files.free_bytes(broker.settings.data_dir), broker.reserve.reserve_bytes
     if free < reserve:
         return Check(
-            Status.DEGRADED, f"{free} bytes are free, Produce requests are rejected below {reserve}: make room"
+            Status.DEGRADED, f"{free} bytes are free, Produce requests are rejected below {reserve}: free disk space"
         )
     if free < reserve * (1 + RESERVES_WANTED):
         return Check(Status.DEGRADED, f"{free} bytes are free, and {reserve} of them are kept: free disk space soon")

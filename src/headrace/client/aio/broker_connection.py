@@ -96,7 +96,7 @@ class TcpPeer(asyncio.BufferedProtocol):
     def _begin_frame(self) -> None:
         (size,) = _SIZE.unpack(self._size)
         if not 0 < size <= RESPONSE_BYTES_MAX or not self._waiting:
-            self._reason = f"an answer of {size} bytes without a request: the peer is not a Kafka broker"
+            self._reason = f"unexpected response of {size} bytes: the peer is not a Kafka broker"
             self.close()
             return
         self._frame, self._filled = bytearray(size), 0

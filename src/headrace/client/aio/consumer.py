@@ -372,7 +372,7 @@ class GroupConsumer:
                 await answered
         except TimeoutError:
             raise UnknownOutcomeError(
-                "the group's coordinator has not answered the commit; it may have been stored"
+                "the group coordinator did not respond to the commit; it may have been stored"
             ) from None
 
     def _commit(self, offsets: Mapping[PartitionKey, int], answered: "asyncio.Future[None] | None") -> None:

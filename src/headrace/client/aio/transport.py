@@ -35,7 +35,7 @@ class AsyncConnection:
             async with asyncio.timeout(timeout_s):
                 reader, writer = await asyncio.open_connection(host, port, limit=_READ_BUFFER_BYTES)
         except OSError as error:  # includes TimeoutError
-            raise BrokerUnreachable(f"no broker responds at {where} ({error.strerror or 'no answer'})") from error
+            raise BrokerUnreachable(f"no broker responds at {where} ({error.strerror or 'no response'})") from error
         return cls(reader, writer, where)
 
     async def call(self, client_id: str, request: Any, response_type: type[Response], timeout_s: float) -> Response:

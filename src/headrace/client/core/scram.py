@@ -48,7 +48,7 @@ class ScramClient:
         if not nonce.startswith(self._nonce) or nonce == self._nonce:
             raise ScramError("the server's nonce does not begin with the client's nonce")
         if not ITERATIONS_MIN <= iterations <= ITERATIONS_MAX:
-            raise ScramError(f"the broker asks for {iterations} iterations; {ITERATIONS_MIN} is the least that is safe")
+            raise ScramError(f"the broker requests {iterations} iterations; the minimum is {ITERATIONS_MIN}")
         salted = hashlib.pbkdf2_hmac(self._hash, self._password, b64decode(fields.get("s", "")), iterations)
         client_key = self._hmac(salted, b"Client Key")
         without_proof = f"c=biws,r={nonce}"

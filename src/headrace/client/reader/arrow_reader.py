@@ -131,7 +131,7 @@ def until_gone(rows: Iterator[Any]) -> Iterator[Any]:
     try:
         yield from rows
     except TopicGone as gone:
-        log.warning("%s; failOnDataLoss is false, so the query goes on without the rest", gone)
+        log.warning("%s; failOnDataLoss is false, so the query continues without the remaining records", gone)
 
 
 def _wait_for_topic(plan: ReadSpec, cluster: Cluster, wanted: OffsetRange, position: int, missing: RetryPolicy) -> None:

@@ -319,8 +319,8 @@ def _until(options: Options) -> OffsetBound | None:
 def _subscription(options: Options) -> Subscription:
     given = [name for name in _SUBSCRIPTIONS if options.text(name) is not None]
     if len(given) != 1:
-        found = f"{' and '.join(given)} are given together" if given else "none is given"
-        raise InvalidConfig(f"exactly one of {', '.join(_SUBSCRIPTIONS)} says what to read; {found}")
+        found = f"{' and '.join(given)} are set" if given else "none is set"
+        raise InvalidConfig(f"exactly one of {', '.join(_SUBSCRIPTIONS)} is required; {found}")
     (name,) = given
     text = (options.text(name) or "").strip()
     if name == "assign":

@@ -45,7 +45,7 @@ _IDENTITY_AND_NETWORK = (
     broker_config("delete.topic.enable", BOOLEAN, True,
         doc="Allow topics to be deleted."),
     broker_config("fetch.max.bytes", INT, 55 * MIB, Range(1024),
-        doc="Maximum bytes of one Fetch response, whatever the request allows; a single larger batch is returned "
+        doc="Maximum bytes of one Fetch response, regardless of the request; a single larger batch is returned "
             "whole."),
     broker_config("inter.broker.listener.name", STRING, None,
         doc="The listener that brokers use between themselves. Unset: the first."),
@@ -131,11 +131,11 @@ CLUSTER_CONFIGS: tuple[ConfigDef, ...] = (
         doc="Bytes that a follower fetches from one partition at a time; a single larger batch is fetched whole. A "
             "follower that is far behind uses up to 4 MiB."),
     broker_config("replica.fetch.min.bytes", INT, 1, Range(0),
-        doc="A leader answers a replica fetch once it has this many bytes."),
+        doc="Minimum bytes of a leader's response to a replica fetch."),
     broker_config("replica.fetch.response.max.bytes", INT, 10 * MIB, Range(0),
         doc="Maximum bytes of one replica fetch response, over all partitions."),
     broker_config("replica.fetch.wait.max.ms", INT, 500, Range(0),
-        doc="Maximum time until a leader answers a replica fetch."),
+        doc="Maximum time until a leader responds to a replica fetch."),
     broker_config("replica.high.watermark.checkpoint.interval.ms", LONG, 5000, Range(1),
         doc="How often high watermarks are written to the checkpoint file."),
     broker_config("replica.lag.time.max.ms", LONG, 30_000, Range(1),

@@ -120,7 +120,7 @@ LOG_CONFIGS: tuple[ConfigDef, ...] = (
     broker_config("log.retention.ms", LONG, None, Range(1, also=-1), dynamic=True,
         synonyms=("log.retention.minutes", "log.retention.hours"),
         doc="Default of the topic config retention.ms (also: default_retention_seconds, in seconds); -1 "
-            "keeps data for ever."),
+            "keeps data forever."),
     broker_config("log.roll.hours", INT, 168, Range(1),
         doc="Default of the topic config segment.ms, in hours, when log.roll.ms is not set."),
     broker_config("log.roll.jitter.hours", INT, 0, Range(0),
@@ -135,8 +135,8 @@ LOG_CONFIGS: tuple[ConfigDef, ...] = (
     broker_config("log.segment.delete.delay.ms", LONG, 60_000, Range(0), dynamic=True,
         doc="Default of the topic config file.delete.delay.ms."),
     broker_config("log.stray.retention.ms", LONG, 7 * DAY_MS, Range(-1),
-        doc="How long a stray directory (`-stray`) is kept: its replica was moved while the broker was away, or the "
-            "cluster metadata does not know its topic. -1 keeps it for ever. headrace's own key."),
+        doc="How long a stray directory (`-stray`) is kept: its replica was moved while the broker was unavailable, or "
+            "the cluster metadata does not know its topic. -1 keeps it forever. headrace's own key."),
     broker_config("message.max.bytes", INT, MESSAGE_BYTES_MAX, Range(0), dynamic=True,
         doc="Default of the topic config max.message.bytes."),
     broker_config("min.insync.replicas", INT, 1, Range(1), dynamic=True,

@@ -43,7 +43,7 @@ _OWN = (
         "The cluster's id. Unset: generated at the first start and stored in the data directory."),
     ConfigDef("metadata", STRING, None,
         "The metadata store: `etcd://host:port,…[/prefix]` for an existing etcd, `unix:///path` for a store that the "
-        "brokers of one host share. Unset: an etcd member beside this node if there are cluster.initial_members, "
+        "brokers of one host share. Unset: an etcd member on this node if cluster.initial_members is set, "
         "else a file in the data directory."),
 )
 
@@ -71,7 +71,7 @@ _ETCD_ROWS = (
         "Where this node's etcd member serves brokers; port 0 is any free one. Unset: rpc_addr with its port raised "
         "by 10000."),
     ConfigDef("etcd.election_timeout_cap_ms", INT, _ETCD.election_timeout_cap_ms,
-        "Maximum election timeout of this node's etcd member, whatever raft.* allows: failover waits for etcd. Raise "
+        "Maximum election timeout of this node's etcd member, regardless of raft.*: failover waits for etcd. Raise "
         "it where ten round trips between members, or one sync of a member's disk, take longer.",
         Range(ELECTION_MS_MIN, ELECTION_MS_MAX)),
     ConfigDef("etcd.user", STRING, None,
@@ -89,7 +89,7 @@ _ETCD_ROWS = (
 
 _GATEWAY_ROWS = (
     ConfigDef("gateway.enabled", BOOLEAN, _GATEWAY.enabled,
-        "Whether REST and gRPC are served by processes beside the broker (also: --no-gateway)."),
+        "Whether a REST and a gRPC process run with the broker (also: --no-gateway)."),
     ConfigDef("host", STRING, _GATEWAY.host,
         "Address of the REST server: 127.0.0.1 accepts connections from this host only, 0.0.0.0 from everywhere."),
     ConfigDef("port", INT, _GATEWAY.port,

@@ -271,9 +271,9 @@ def _level(alteration: Alteration) -> str | None:
             raise RequestError("the root logger always has a level; set another one")
         return None
     if operation != Operation.SET:
-        raise RequestError(f"a log level can be set or deleted; {name} is no list")
+        raise RequestError(f"a log level can only be set or deleted; {name} is not a list")
     if value not in LEVELS:
-        raise InvalidConfig(f"{value!r} is no level for {name}; use one of {', '.join(LEVELS)}")
+        raise InvalidConfig(f"{value!r} is not a log level of {name}; use one of {', '.join(LEVELS)}")
     return value
 
 

@@ -173,12 +173,14 @@ def _placed(brokers: Candidates, indexes: range, factor: int, start: int) -> lis
         raise InvalidReplicationFactor(f"a partition has at least one replica, not {factor}")
     there = len(brokers.there)
     if there == 0:
-        raise InvalidReplicationFactor("no broker is there to lead a new partition; try again when one is")
+        raise InvalidReplicationFactor("All brokers are currently fenced.")
     if factor <= there:
         return place(brokers.there, indexes, factor, start)
     if factor > there + len(brokers.away):
-        missing = f" and {len(brokers.away)} away" if brokers.away else ""
-        raise InvalidReplicationFactor(f"{factor} replicas need as many brokers, and {there} are there{missing}")
+        raise InvalidReplicationFactor(
+            f"The target replication factor of {factor} cannot be reached because only {there + len(brokers.away)} "
+            "broker(s) are registered."
+        )
     rest = place(brokers.away, indexes, factor - there, start)
     return [led + others for led, others in zip(place(brokers.there, indexes, there, start), rest, strict=True)]
 

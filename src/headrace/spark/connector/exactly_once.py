@@ -140,9 +140,9 @@ class ExactlyOnceCommitter:
         parts = [self._committed(f"{self._query}.{number}", stable=True) for number in range(1, count)]
         if any(part is None or part.offset != head.offset for part in parts):
             raise PartialCommitError(
-                f"the decision over batch {head.offset - 1} was written by an earlier version to the groups "
-                f"{self._query} to {self._query}.{count - 1}, and not all of them hold it any more. Look whether the "
-                f"batch is complete; then delete the group {self._query}"
+                f"an earlier version wrote the commit record of batch {head.offset - 1} to the groups {self._query} to "
+                f"{self._query}.{count - 1}, and not all of them still have it. Check whether the batch is complete; "
+                f"then delete the group {self._query}"
             )
         return "".join(part.metadata for part in parts if part is not None)
 

@@ -153,7 +153,9 @@ def _task() -> TaskContext:
 def _property(context: TaskContext, name: str) -> str:
     value = context.getLocalProperty(name)
     if value is None:
-        raise RuntimeError(f"Spark does not say {name}, which exactly-once needs; is this a streaming query?")
+        raise RuntimeError(
+            f"Spark does not provide {name}, which exactly-once delivery requires; is this a streaming query?"
+        )
     return str(value)
 
 

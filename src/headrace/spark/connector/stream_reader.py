@@ -117,7 +117,7 @@ class TopicWatch:
     def _without_lost_topics(self, known: Positions, old_ids: dict[str, str], ids: dict[str, str]) -> Positions:
         for name in sorted({one.topic for one in known}):
             if name not in ids:
-                self._lost(f"the topic {name} is gone")
+                self._lost(f"the topic {name} was deleted")
             elif old_ids.get(name, ids[name]) != ids[name]:
                 self._lost(f"the topic {name} was deleted and re-created")
             else:

@@ -54,7 +54,7 @@ class Instance(NamedTuple):
     since_ms: int
 
     def __str__(self) -> str:
-        return f"process {self.process} at {self.host}, folder {self.folder}"
+        return f"process {self.process} on {self.host}, state directory {self.folder}"
 
 
 def this_copy(folder_id: str, folder: str) -> Instance:

@@ -123,7 +123,10 @@ class ProgressReporter:
             text = json.dumps(progress.to_json()).encode()
             self._producer.produce(PROGRESS_TOPIC, text, key=progress.pipeline.encode())
         except BufferError:
-            log.warning("the broker does not take progress; what there is stands in %s", self._state.folder)
+            log.warning(
+                "the progress queue is full, so the broker receives no progress; the current progress is in %s",
+                self._state.folder,
+            )
         self._producer.poll(0)
 
     def close(self) -> None:

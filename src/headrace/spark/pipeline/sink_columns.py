@@ -50,8 +50,8 @@ def _check_names(names: "Sequence[str]", place: str = "the query") -> None:
     for name in names:
         if name.lower() in seen:
             raise InvalidConfig(
-                f"{place} has two columns {seen[name.lower()]} and {name}, which readers do not tell apart; rename one "
-                "with `as`"
+                f"{place} has two columns {seen[name.lower()]} and {name}, which readers cannot distinguish; rename "
+                "one with `as`"
             )
         seen[name.lower()] = name
 

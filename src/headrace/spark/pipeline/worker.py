@@ -114,12 +114,12 @@ def _arguments() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="python -m headrace.spark.pipeline.worker", description=__doc__)
     parser.add_argument("file", type=Path)
     parser.add_argument("--bootstrap", required=True)
-    parser.add_argument("--state", type=Path, required=True, help="the folder that holds the pipeline's folder")
+    parser.add_argument("--state", type=Path, required=True, help="directory of the state directories of all pipelines")
     parser.add_argument("--master")
     parser.add_argument("--remote")
     parser.add_argument("--take-over", action="store_true")
-    parser.add_argument("--backfill-from", metavar="START", help="read history from there, and end")
-    parser.add_argument("--beside", action="store_true", help="with a checkpoint beside the stream's")
+    parser.add_argument("--backfill-from", metavar="START", help="process the history from this position, then exit")
+    parser.add_argument("--beside", action="store_true", help="use a checkpoint of its own, next to the stream's")
     return parser
 
 

@@ -133,9 +133,9 @@ def _asked(request: dict[str, Any], idle_s: float) -> tuple[socket.socket, dict[
             return connection, answer
         connection.close()
         if answer is None:
-            raise ServerFailed(f"the SQL server ended while it ran the query; its log is {folder() / 'log'}")
+            raise ServerFailed(f"the SQL server exited during the query; see the log {folder() / 'log'}")
         _wait_until_gone(folder())
-    raise ServerFailed(f"the SQL server's Spark ends at once; its log is {folder() / 'log'}")
+    raise ServerFailed(f"Spark exited during the start of the SQL server; see the log {folder() / 'log'}")
 
 
 def stop() -> bool:
@@ -172,16 +172,16 @@ def _connected(place: Path, idle_s: float) -> socket.socket:
             return _connect(place)
         except OSError:
             if child.poll() not in (None, 0):
-                raise ServerFailed(f"the SQL server ended at once: {_log_tail(place)}") from None
+                raise ServerFailed(f"the SQL server exited during its start: {_log_tail(place)}") from None
             if child.poll() == 0:  # the lock was held by a server that is about to end
                 child = _start(place, idle_s)
         time.sleep(0.05)
-    raise ServerFailed(f"the SQL server did not come up in {START_PATIENCE_S:.0f} s; its log is {place / 'log'}")
+    raise ServerFailed(f"the SQL server did not start within {START_PATIENCE_S:.0f} s; see the log {place / 'log'}")
 
 
 def _start(place: Path, idle_s: float) -> subprocess.Popen[bytes]:
     if shutil.which("java") is None and "JAVA_HOME" not in os.environ:
-        raise ServerFailed("Spark needs Java, and there is none: apt-get install openjdk-17-jre-headless")
+        raise ServerFailed("Spark needs Java, which is not installed: apt-get install openjdk-17-jre-headless")
     with (place / "log").open("wb") as output:
         return subprocess.Popen(
             [sys.executable, "-m", "headrace.spark.sql.server", str(place), str(idle_s)],

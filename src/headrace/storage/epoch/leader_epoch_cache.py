@@ -39,7 +39,7 @@ class LeaderEpochFileCache:
             raise CorruptLog(f"{self._path} cannot be read: {error}") from error
         for epoch, start in rows:
             if epoch < 0 or start < 0:
-                raise CorruptLog(f"{self._path} says that epoch {epoch} began at offset {start}")
+                raise CorruptLog(f"{self._path} has an invalid row: epoch {epoch}, start offset {start}")
             self._assign(epoch, start)
         if len(self._epochs) != len(rows):
             raise CorruptLog(f"{self._path} cannot be read: its rows do not ascend")

@@ -304,7 +304,11 @@ class _Replay:
             if self._entry is None or self._entry.last_offset >= hole.next_offset:  # else the index has its entry
                 corrected = corrected_marker(self._segment, hole)
                 if corrected is not None:
-                    log.warning("%s: the corrupt marker at offset %d is known", self._segment.path, hole.base_offset)
+                    log.warning(
+                        "%s: applied the known content of the corrupt marker at offset %d",
+                        self._segment.path,
+                        hole.base_offset,
+                    )
                     self._end(*corrected)
         self._restore_entries_before(offset, all_of_them=all_of_them)
 

@@ -274,7 +274,9 @@ class LogSegment:
                 at += length + LENGTH_OVERHEAD
             position += at
         if position > size:
-            raise CorruptLog(f"{self.path}: a batch header says that its batch ends at byte {position}")
+            raise CorruptLog(
+                f"{self.path}: the last batch header ends its batch at byte {position}, after the end of the file"
+            )
         return size
 
     def last_boundary(self, start: int, limit: int) -> int:

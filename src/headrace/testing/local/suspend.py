@@ -21,7 +21,7 @@ def suspend(pid: int) -> None:
     deadline = time.monotonic() + STOP_SECONDS_MAX
     while not all(state == "T" for state in _states(pid)):
         if time.monotonic() > deadline:
-            raise TimeoutError(f"process {pid} was told to stop {STOP_SECONDS_MAX:g} s ago and still runs")
+            raise TimeoutError(f"process {pid} still runs {STOP_SECONDS_MAX:g} s after SIGSTOP")
         time.sleep(_ASK_AGAIN_SECONDS)
 
 

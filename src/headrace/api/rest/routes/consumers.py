@@ -200,7 +200,7 @@ def _exact(found: Consumer, rows: list[OffsetIn]) -> dict[PartitionKey, int]:
     foreign = sorted(offsets.keys() - set(found.member.assigned))
     if foreign:
         topic, partition = foreign[0]
-        raise Problem(409, f"{topic}-{partition} is not this consumer's (any more); another member reads it")
+        raise Problem(409, f"{topic}-{partition} is not assigned to this consumer; another member reads it")
     return offsets
 
 

@@ -179,7 +179,7 @@ def _turned_away(
     draft.answer(ticket, GroupFull(f"group {group.group_id} has {limits.members_max} members"))
     if member_id in group.members:
         draft.remove(member_id)  # the rebalance no longer waits for it
-        draft.members_left(f"the group is full: no place for {member_id} any more")
+        draft.members_left(f"the group is full: removed member {member_id}")
     return draft.decision()
 
 

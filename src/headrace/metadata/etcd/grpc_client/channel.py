@@ -87,7 +87,7 @@ class Channel(asyncio.Protocol):
                 await asyncio.get_running_loop().create_connection(lambda: channel, host, port, ssl=tls)
                 await channel._greeted.wait()
         except (OSError, UnicodeError) as error:  # includes an invalid certificate and a timeout
-            channel._lose(str(error) or "no answer")
+            channel._lose(str(error) or "no response")
         except BaseException:
             await channel.close()
             raise
@@ -105,7 +105,7 @@ class Channel(asyncio.Protocol):
         finally:
             call.cancel()
         if len(answer) != 1:
-            raise CallFailed(Status.INTERNAL, f"{len(answer)} messages came instead of one")
+            raise CallFailed(Status.INTERNAL, f"received {len(answer)} messages instead of one")
         return answer[0]
 
     def open(self, method: str, metadata: Sequence[Header] = (), *, seconds_max: float | None = None) -> Call:
