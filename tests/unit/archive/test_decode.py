@@ -32,7 +32,7 @@ def test_coverage_is_read_as_it_was_written(starts: dict[int, int], ends: dict[i
 
 
 def test_notes_that_no_archive_wrote_are_refused() -> None:
-    with pytest.raises(InvalidConfig, match="no archive would"):
+    with pytest.raises(InvalidConfig, match="was not written by an archive"):
         Coverage.from_notes({"until": "{}"})
 
 

@@ -260,9 +260,9 @@ def test_a_logger_can_be_given_back_to_its_parent_but_the_root_cannot() -> None:
     ("resource", "alteration", "reason"),
     [
         (LOGGERS, Alteration("headrace", SET, "LOUD"), "FATAL, ERROR, WARN, INFO, DEBUG, TRACE"),
-        (LOGGERS, Alteration("headrace", SET, "info"), "no level"),
-        (LOGGERS, Alteration("headrace", SET, None), "no level"),
-        (LOGGERS, Alteration("headrace", APPEND, "INFO"), "no list"),
+        (LOGGERS, Alteration("headrace", SET, "info"), "not a log level"),
+        (LOGGERS, Alteration("headrace", SET, None), "not a log level"),
+        (LOGGERS, Alteration("headrace", APPEND, "INFO"), "not a list"),
         (LOGGERS, Alteration("headrac", SET, "INFO"), "did you mean headrace"),
         (LOGGERS._replace(name="2"), Alteration("headrace", SET, "INFO"), "broker 1"),
         (LOGGERS._replace(name=""), Alteration("headrace", SET, "INFO"), "broker 1"),
