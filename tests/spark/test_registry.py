@@ -158,7 +158,7 @@ def test_a_registry_may_want_a_password_which_is_told_to_nobody_else() -> None:
     with server.serving():
         stranger, ann = Registry(server.url), Registry(server.url.replace("://", "://ann:s%40c%2Fr@"))
         assert json.loads(ann.newest("a-value", AVRO)) == OLD_AVRO
-        with pytest.raises(RegistryUnreachable, match="answered 401"):
+        with pytest.raises(RegistryUnreachable, match="returned HTTP status 401"):
             stranger.newest("a-value", AVRO)
         with pytest.raises(InvalidConfig, match=f"^the registry {server.url} has no subject b-value$"):
             ann.newest("b-value", AVRO)
