@@ -7,6 +7,7 @@ import asyncio
 import logging
 import signal
 import socket
+import time
 from collections.abc import Callable, Collection
 from contextlib import suppress
 from dataclasses import replace
@@ -24,6 +25,10 @@ log = logging.getLogger(__name__)
 PORTS_TRIED = 100
 # Ports on which brokers of one host usually listen; one of them may start after this node.
 KAFKA_PORTS = range(9092, 9100)
+# How long a configured port in use is retried. The sidecars of a node that was killed end with it, but on a busy host
+# the kernel closes their sockets a moment later; a restart of the node at once would fail.
+PORT_RETRY_S_MAX = 2.0
+PORT_RETRY_S = 0.05
 # Address by which this host reaches a wildcard listener.
 _REACHED_BY = {"": "127.0.0.1", "0.0.0.0": "127.0.0.1", "::": "::1"}  # noqa: S104 (compared with, never bound)
 
@@ -67,11 +72,12 @@ def _first_free(
     what: str, open_at: Callable[[int], socket.socket], port: int, moves: bool, avoided: Collection[int]
 ) -> socket.socket:
     """Opens the port or, if no setting names it, the next free one."""
+    if not moves:
+        return open_with_retries(lambda: open_at(port))
     try:
         return open_at(port)
     except PortTaken as taken:
-        following = [one for one in range(port + 1, port + 1 + PORTS_TRIED) if one <= PORT_MAX] if moves else []
-        for other in following:
+        for other in range(port + 1, min(port + PORTS_TRIED, PORT_MAX) + 1):
             if other in avoided or other in KAFKA_PORTS:
                 continue
             with suppress(PortTaken):
@@ -79,6 +85,17 @@ def _first_free(
                 log.info("Port %d is in use; %s takes the next free one, %d", port, what, other)
                 return made
         raise taken
+
+
+def open_with_retries(
+    open_port: Callable[[], socket.socket], sleep: Callable[[float], None] = time.sleep
+) -> socket.socket:
+    """Opens a port. Retries for PORT_RETRY_S_MAX while it is in use, then raises PortTaken."""
+    for _ in range(round(PORT_RETRY_S_MAX / PORT_RETRY_S)):
+        with suppress(PortTaken):
+            return open_port()
+        sleep(PORT_RETRY_S)
+    return open_port()
 
 
 def bootstrap_of(broker_address: tuple[str, int]) -> str:

@@ -8,7 +8,7 @@ from dataclasses import replace
 import pytest
 
 from headrace.app import sidecars
-from headrace.app.sidecars import bind_api_sockets
+from headrace.app.sidecars import PORT_RETRY_S, PORT_RETRY_S_MAX, bind_api_sockets, open_with_retries
 from headrace.config.loader import load_settings
 from headrace.config.settings import GatewaySettings
 from headrace.process.sockets import LOOPBACK
@@ -61,7 +61,8 @@ def test_a_moving_port_leaves_out_those_of_brokers(row):
         doors.close()
 
 
-def test_a_chosen_port_that_is_in_use_is_refused(row):
+def test_a_chosen_port_that_is_in_use_is_refused(row, monkeypatch):
+    monkeypatch.setattr(sidecars, "PORT_RETRY_S_MAX", 0.0)
     with pytest.raises(PortTaken, match="is taken by another program; choose another with --http"):
         bind_api_sockets(settings(ports_of(row)[0]))
 
@@ -87,3 +88,28 @@ def test_grpc_makes_way_for_a_rest_port_that_was_chosen(row):
         assert (doors.addresses()["http"][1], doors.addresses()["grpc"][1]) == (port, free)
     finally:
         doors.close()
+
+
+def test_configured_port_of_a_killed_node_is_retried() -> None:
+    slept: list[float] = []
+    opened = socket.socket()
+
+    def open_port() -> socket.socket:
+        if len(slept) < 3:
+            raise PortTaken("in use")
+        return opened
+
+    assert open_with_retries(open_port, slept.append) is opened
+    assert slept == [PORT_RETRY_S] * 3
+    opened.close()
+
+
+def test_configured_port_in_use_is_reported_after_the_retries() -> None:
+    slept: list[float] = []
+
+    def open_port() -> socket.socket:
+        raise PortTaken("in use")
+
+    with pytest.raises(PortTaken):
+        open_with_retries(open_port, slept.append)
+    assert sum(slept) == pytest.approx(PORT_RETRY_S_MAX)
