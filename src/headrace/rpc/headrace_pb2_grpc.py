@@ -97,81 +97,82 @@ class KafkaBrokerServicer:
     """
 
     def Produce(self, request, context):
-        """Writes records to one topic and answers when they are as safe as `acks` asks. Calls that arrive at the same time
-        share record batches on their way to the broker.
+        """Writes records to one topic. Returns when they are acknowledged according to `acks`. Records of concurrent calls
+        are sent to the broker in shared record batches.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def Fetch(self, request, context):
-        """Reads one partition from an offset on; waits up to `max_wait_ms` if there is nothing yet.
+        """Reads one partition from an offset. Waits up to `max_wait_ms` if there are no records.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def GetTopicMetadata(self, request, context):
-        """Tells which topics there are, their partitions and who leads them.
+        """Returns topics with their partitions, leaders and replicas.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def CommitOffset(self, request, context):
-        """Stores how far a group has read a partition.
+        """Commits an offset of a group.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def FetchOffset(self, request, context):
-        """Tells how far a group has read a partition.
+        """Returns the committed offset of a group.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def JoinGroup(self, request, context):
-        """Makes the caller a member of a group. Answers when all members have joined; the leader is told who they are.
+        """Joins a group. Returns when all members have joined. The response to the group leader contains the members.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def SyncGroup(self, request, context):
-        """The leader hands in who reads what; everybody is answered with their own share.
+        """Sends the assignments (group leader only) and returns the member's own assignment.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def LeaveGroup(self, request, context):
-        """Leaves a group at once, instead of by the session timeout.
+        """Leaves a group without waiting for the session timeout.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def Heartbeat(self, request, context):
-        """Says that a member is alive. REBALANCE_IN_PROGRESS (status ABORTED) means: join again.
+        """Keeps a member's session alive. After REBALANCE_IN_PROGRESS (status ABORTED) the member must rejoin.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def StreamProduce(self, request_iterator, context):
-        """Writes a stream of requests. Each is answered by one ack, in the order of the requests; the server reads on only
-        while few are unanswered, so a client that sends without pause is slowed down by gRPC's own flow control.
+        """Writes a stream of requests. Each request gets one ack, in request order. The server reads further requests only
+        while few acks are pending, so that gRPC's flow control limits a client that sends without pause.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def StreamConsume(self, request_iterator, context):
-        """Reads as a member of a consumer group, beside Kafka consumers of any language, or partitions named one by one.
-        The first request must be `subscribe`; `commit` may follow any number of times. A client that stops reading is
-        sent nothing more, and loses its partitions after `max_poll_interval_ms`, like any Kafka consumer.
+        """Consumes topics as a member of a consumer group, together with Kafka consumers of any language, or consumes
+        assigned partitions. The first request must be `subscribe`; `commit` and `acknowledge` may follow any number of
+        times. A client that stops reading is sent no more records, and loses its partitions after
+        `max_poll_interval_ms`, like any Kafka consumer.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -546,7 +547,7 @@ class KafkaBroker:
 
 
 class AdminStub:
-    """Topics, groups and their offsets, for operators and tools.
+    """Topics, groups and committed offsets, for operators and tools.
     """
 
     def __init__(self, channel):
@@ -613,7 +614,7 @@ class AdminStub:
 
 
 class AdminServicer:
-    """Topics, groups and their offsets, for operators and tools.
+    """Topics, groups and committed offsets, for operators and tools.
     """
 
     def CreateTopic(self, request, context):
@@ -631,63 +632,63 @@ class AdminServicer:
         raise NotImplementedError('Method not implemented!')
 
     def ListTopics(self, request, context):
-        """Names the topics, in order, page by page.
+        """Lists topics by name, in pages.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def DescribeTopic(self, request, context):
-        """One topic: partitions with their first and next offsets, and its configs.
+        """Describes one topic: partitions with log start and log end offsets, and its configs.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def AddPartitions(self, request, context):
-        """Raises the partition count of a topic; it can never be lowered.
+        """Increases the number of partitions of a topic. It cannot be reduced.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def ListOffsets(self, request, context):
-        """Finds offsets: first, next, or the first one at or after a time.
+        """Returns offsets: the log start, the log end, or the first record at or after a timestamp.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def ListGroups(self, request, context):
-        """Names the groups of all brokers, in order.
+        """Lists the groups of all coordinators by name.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def DescribeGroup(self, request, context):
-        """One group: state and members with their partitions.
+        """Describes one group: state, and members with their partitions.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def DeleteGroup(self, request, context):
-        """Deletes a group that has no members, with its offsets.
+        """Deletes a group without members, with its offsets.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def ListGroupOffsets(self, request, context):
-        """Every offset that a group has committed, with its lag.
+        """Lists the committed offsets of a group, with their lag.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def AlterGroupOffsets(self, request, context):
-        """Sets offsets of a group that has no members.
+        """Sets committed offsets of a group without members.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -760,7 +761,7 @@ def add_AdminServicer_to_server(servicer, server):
 
  # This class is part of an EXPERIMENTAL API.
 class Admin:
-    """Topics, groups and their offsets, for operators and tools.
+    """Topics, groups and committed offsets, for operators and tools.
     """
 
     @staticmethod

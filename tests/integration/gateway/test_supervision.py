@@ -203,7 +203,7 @@ def test_without_a_gateway_there_is_no_second_process():
 
 def test_the_gateway_alone_serves_in_front_of_a_broker_and_outlives_it(tmp_path: Path):
     with LocalBroker(memory=False) as broker, gateway_alone(broker.bootstrap, tmp_path) as url:
-        assert "for this machine only" in (tmp_path / "gateway.log").read_text()
+        assert "for this host only" in (tmp_path / "gateway.log").read_text()
         assert httpx.get(f"{url}/ready", timeout=WAIT_S).status_code == 200
         broker.kill()
         answer = httpx.get(f"{url}/ready", timeout=WAIT_S)
