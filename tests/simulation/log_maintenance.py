@@ -18,8 +18,9 @@ KEY_MAP_BYTES = (300, 1 << 20)  # the first is full after a few keys, so that a 
 
 
 class MaintainedLog(SimulatedLog):
-    """As `broker/replica/partition.py`, `removals.py`, `log_keeper.py` and `partitions.py` do it, without their event
-    loop.
+    """Maintains a log as `partition.py`, `file_deleter.py`, `log_manager.py` and `replica_manager.py` do.
+
+    Without their event loop.
     """
 
     # ── the log start ──
