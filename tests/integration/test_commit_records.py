@@ -174,7 +174,7 @@ def test_commit_of_earlier_version_is_continued(cluster: Cluster, query: str, cu
             "it is a part of the other query's commit"
         )
         decided(cluster, f"{query}.1", 0)
-        with pytest.raises(Exception, match="not all of them hold it any more"):
+        with pytest.raises(Exception, match="not all of them still have it"):
             ExactlyOnceCommitter(cluster, query).last(stable=True)
         return
     decided(cluster, query, 6)

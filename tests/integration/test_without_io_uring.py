@@ -82,4 +82,4 @@ def test_it_can_be_switched_off(tmp_path: Path) -> None:
 def test_where_it_is_forbidden_threads_sync(tmp_path: Path) -> None:
     done = subprocess.run([sys.executable, "-c", IN_A_CONTAINER, tmp_path], capture_output=True, text=True, timeout=120)
     assert (done.returncode, done.stderr) == (0, "")
-    assert "threads sync the logs: io_uring_setup: Operation not permitted" in done.stdout
+    assert "unavailable (io_uring_setup: Operation not permitted); the thread pool syncs the logs" in done.stdout
